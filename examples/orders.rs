@@ -1,0 +1,129 @@
+//! A web service with an idempotent handler.
+//!
+//! ```text
+//! cargo run --example orders --features axum
+//!
+//! # The first call charges; it takes a second. The second call, at once or a minute later, gets the same receipt.
+//! curl -i localhost:3000/orders -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
+//! curl -i localhost:3000/orders -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
+//!
+//! # The same key with another order: 422. No key: 400.
+//! curl -i localhost:3000/orders -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":1}'
+//! curl -i localhost:3000/orders -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
+//!
+//! # Ten at once: one charge, ten equal receipts.
+//! seq 10 | xargs -P10 -I{} curl -s localhost:3000/orders -H 'idempotency-key: k-2' -H 'content-type: application/json' \
+//!     -d '{"item":"cake","cents":899}'
+//!
+//! # What was really charged.
+//! curl localhost:3000/ledger
+//! ```
+//!
+//! `--port 8080` listens elsewhere (0: any free port), `--redis redis://127.0.0.1/` keeps the records in Redis, so that several of these
+//! share them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use idem::{Idempotency, MemoryStore, idempotent};
+use idem_redis::RedisStore;
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Order {
+    item: String,
+    cents: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Receipt {
+    number: usize,
+    item: String,
+    cents: u64,
+}
+
+#[derive(Clone)]
+struct App {
+    idempotency: Idempotency,
+    ledger: Arc<Mutex<Vec<Receipt>>>,
+}
+
+/// The handler: an axum handler as ever, with one line above it. A dropped connection does not stop the charge (`detached`), and the
+/// client that comes again finds its receipt.
+#[idempotent(
+    key = "idempotency_key(&headers)",
+    fingerprint = "order",
+    ttl = "24h",
+    name = "orders.create",
+    runtime = "app.idempotency",
+    detached
+)]
+async fn create_order(
+    State(app): State<App>,
+    headers: HeaderMap,
+    Json(order): Json<Order>,
+) -> Result<Json<Receipt>, Refusal> {
+    tokio::time::sleep(Duration::from_secs(1)).await; // The payment provider takes its time.
+    let mut ledger = app.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+    let receipt = Receipt { number: ledger.len() + 1, item: order.item, cents: order.cents };
+    ledger.push(receipt.clone());
+    Ok(Json(receipt))
+}
+
+async fn ledger(State(app): State<App>) -> Json<Vec<Receipt>> {
+    Json(app.ledger.lock().unwrap_or_else(PoisonError::into_inner).clone())
+}
+
+/// The header of the IETF draft; `None` makes the key missing.
+fn idempotency_key(headers: &HeaderMap) -> Option<&str> {
+    headers.get("idempotency-key")?.to_str().ok()
+}
+
+/// Every error of the service, as HTTP says it.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Idempotency(#[from] idem::Error),
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let Self::Idempotency(error) = &self;
+        let status = match error {
+            idem::Error::MissingKey { .. } => StatusCode::BAD_REQUEST,
+            idem::Error::InFlight { .. } | idem::Error::AlreadyDone { .. } => StatusCode::CONFLICT,
+            idem::Error::FingerprintMismatch { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+            error if error.is_retryable() => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, self.to_string()).into_response()
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (mut port, mut redis) = (3000, None);
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        match (word.as_str(), words.next()) {
+            ("--port", Some(value)) => port = value.parse().map_err(|error| format!("--port {value}: {error}"))?,
+            ("--redis", Some(url)) => redis = Some(url),
+            _ => return Err("usage: orders [--port PORT] [--redis URL]".into()),
+        }
+    }
+    let idempotency = match redis {
+        Some(url) => Idempotency::new(RedisStore::connect(&url).await?),
+        None => Idempotency::new(MemoryStore::new()),
+    };
+    let app = App { idempotency, ledger: Arc::default() };
+    let router = Router::new().route("/orders", post(create_order)).route("/ledger", get(ledger)).with_state(app);
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    axum::serve(listener, router).await?;
+    Ok(())
+}

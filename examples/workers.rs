@@ -1,0 +1,124 @@
+//! Several processes take jobs from a queue that delivers each of them to everybody, and one of them is killed while it works.
+//!
+//! ```text
+//! cargo run --example workers                                 # starts a redis-server of its own
+//! cargo run --example workers -- --redis redis://127.0.0.1/
+//! ```
+//!
+//! The first process that gets a job does it; the others get its result. When the killed one's lease runs out, another finishes its job, as
+//! the second attempt.
+
+#![allow(clippy::disallowed_methods)]
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use idem::{Idempotency, idempotent};
+use idem_redis::RedisStore;
+use idem_testkit::RedisServer;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+const WORKERS: u32 = 3;
+const JOBS: u32 = 12;
+/// Short, so that the example is over soon.
+const LEASE: Duration = Duration::from_secs(2);
+
+#[idempotent(key = "(run, job)", name = "workers.job", ttl = "10m", lease = LEASE, in_flight = wait("30s"))]
+async fn work(run: &str, worker: u32, job: u32) -> Result<String, idem::Error> {
+    let attempt = idem::current().map_or(0, |call| call.attempt());
+    println!("begun {job} {attempt}");
+    // The job that somebody will be killed in is a long one.
+    tokio::time::sleep(if job == 1 && attempt == 1 { Duration::from_secs(60) } else { Duration::from_millis(150) })
+        .await;
+    println!("done {job} {attempt}");
+    Ok(format!("worker {worker}, attempt {attempt}"))
+}
+
+/// One process: does all jobs, each of which may be done by somebody else as well.
+async fn worker(url: &str, run: &str, number: u32) -> Result<(), Box<dyn Error>> {
+    idem::install(Idempotency::new(RedisStore::connect(url).await?))?;
+    for step in 0..JOBS {
+        // Everybody begins somewhere else in the queue.
+        let job = (step + (number - 1) * JOBS / WORKERS) % JOBS + 1;
+        println!("result {job} {}", work(run, number, job).await?);
+    }
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["--worker", number, "--run", run, "--redis", url] => worker(url, run, number.parse()?).await,
+        ["--redis", url] => conduct(url).await,
+        [] => {
+            let server = RedisServer::start().await?;
+            println!("a redis-server of our own, on port {}", server.port());
+            conduct(&server.url()).await
+        }
+        _ => Err("usage: workers [--redis URL]".into()),
+    }
+}
+
+/// Starts the workers, kills one, and tells what happened.
+async fn conduct(url: &str) -> Result<(), Box<dyn Error>> {
+    let run = idem::KeyGenerator::new("run").generate();
+    let begun = Instant::now();
+    let clock = move || format!("{:5.1} s", begun.elapsed().as_secs_f64());
+
+    let (mut victim, mut lines) = start(url, &run, 1)?;
+    // It has begun its first job, the long one; now it dies, without a word to anybody.
+    while lines.next_line().await?.ok_or("the first worker ended early")? != "begun 1 1" {}
+    println!("{}  worker 1 is in the middle of job 1", clock());
+    let others = [start(url, &run, 2)?, start(url, &run, 3)?];
+    victim.kill().await?;
+    println!("{}  worker 1 was killed", clock());
+
+    let mut done: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
+    let mut results: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for (number, (mut child, mut lines)) in (2..).zip(others) {
+        while let Some(line) = lines.next_line().await? {
+            match line.splitn(3, ' ').collect::<Vec<_>>().as_slice() {
+                ["done", job, attempt] => done.entry(job.parse()?).or_default().push((number, attempt.parse()?)),
+                ["result", job, result] => results.entry(job.parse()?).or_default().push((*result).to_owned()),
+                _ => {}
+            }
+        }
+        let status = child.wait().await?;
+        if !status.success() {
+            return Err(format!("worker {number} failed: {status}").into());
+        }
+    }
+
+    println!("{}  workers 2 and 3 have been through the queue\n", clock());
+    let mut sound = done.len() == JOBS as usize;
+    for (job, times) in &done {
+        let agreed = results.get(job).is_some_and(|all| all.len() == 2 && all.windows(2).all(|two| two[0] == two[1]));
+        sound &= times.len() == 1 && agreed;
+        for (worker, attempt) in times {
+            let note = if *attempt > 1 { "   ← taken over from the killed one" } else { "" };
+            println!("  job {job:>2}  done by worker {worker}, attempt {attempt}{note}");
+        }
+    }
+    sound &= done.get(&1).is_some_and(|times| times.iter().all(|(_, attempt)| *attempt == 2));
+    if !sound {
+        return Err("✗ a job was not done, done twice, or answered differently".into());
+    }
+    println!("\n  ✓ every job was done once, and both workers got the same result for each");
+    Ok(())
+}
+
+type Worker = (Child, Lines<BufReader<ChildStdout>>);
+
+fn start(url: &str, run: &str, number: u32) -> Result<Worker, Box<dyn Error>> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["--worker", &number.to_string(), "--run", run, "--redis", url])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let stdout = child.stdout.take().ok_or("no standard output")?;
+    Ok((child, BufReader::new(stdout).lines()))
+}

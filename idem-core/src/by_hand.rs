@@ -1,0 +1,127 @@
+//! A call that is carried out step by step.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+
+use crate::error::Error;
+use crate::held::Held;
+use crate::lease::Term;
+use crate::outcome::{Recorded, Storable};
+use crate::runtime::Runtime;
+
+/// What a call that is carried out step by step has to do. From [`Operation::begin`](crate::Operation::begin).
+#[derive(Debug)]
+#[must_use = "a lease that is dropped is abandoned"]
+pub enum Begin {
+    /// Do the work, then commit it or give the key up.
+    Execute(Lease),
+    /// It was done before; this is its outcome.
+    Replay(Recorded),
+}
+
+/// The right to do the work of a key, renewed until it is committed, released or dropped. Dropped, it is abandoned: the work was cut
+/// somewhere, and the lease has to run out.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core::{Begin, Error, Idempotency, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// # let idempotency = Idempotency::new(MemoryStore::new());
+/// # async fn charge() -> u32 { 42 }
+/// let receipt = match idempotency.operation("orders.create").key("o-1").begin().await? {
+///     Begin::Execute(lease) => {
+///         let receipt = tokio::select! {
+///             receipt = charge() => receipt,
+///             () = lease.lost() => panic!("somebody else may be charging now"),
+///         };
+///         lease.commit(&receipt).await?;
+///         receipt
+///     }
+///     Begin::Replay(recorded) => recorded.decode()?,
+/// };
+/// # assert_eq!(receipt, 42);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a lease that is dropped is abandoned"]
+pub struct Lease {
+    /// `None`: unguarded.
+    guarded: Option<Box<Guarded>>,
+}
+
+struct Guarded {
+    term: Arc<Term>,
+    runtime: Arc<Runtime>,
+    /// Steps come one after the other, also where two tasks share the lease.
+    held: Mutex<Held>,
+}
+
+impl Lease {
+    pub(crate) fn new(held: Held, runtime: &Arc<Runtime>) -> Self {
+        let (term, runtime) = (held.term().clone(), runtime.clone());
+        Self { guarded: Some(Box::new(Guarded { term, runtime, held: Mutex::new(held) })) }
+    }
+
+    /// Nothing is held: the runtime is disabled, or the store failed and the operation runs all the same.
+    pub(crate) fn unguarded() -> Self {
+        Self { guarded: None }
+    }
+
+    /// 1 for the first claim of the key, +1 for each later one: also a fencing number. 0 where nothing is guarded.
+    pub fn attempt(&self) -> u64 {
+        self.guarded.as_ref().map_or(0, |guarded| guarded.term.attempt)
+    }
+
+    /// Resolves when the lease is lost: the work must stop, because somebody else may begin it. Cancel safe.
+    pub async fn lost(&self) {
+        match &self.guarded {
+            Some(guarded) => guarded.term.lost().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Records the outcome.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LeaseLost`] if somebody else is the owner now: nothing was recorded. [`Error::Store`] if the store could not answer; it may
+    /// or may not have been recorded, and this may be called again. A value that cannot be written is recorded as done, without the value.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped, the commit goes on in the background once the lease is dropped.
+    pub async fn commit<T: Storable<Via>, Via>(&self, value: &T) -> Result<(), Error> {
+        match &self.guarded {
+            Some(guarded) => {
+                let outcome = guarded.runtime.codec.encode(value.to_stored());
+                guarded.held.lock().await.try_commit(outcome).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the key up, so that a later call does the work.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit).
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`commit`](Self::commit).
+    pub async fn release(&self) -> Result<(), Error> {
+        match &self.guarded {
+            Some(guarded) => guarded.held.lock().await.try_release().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("attempt", &self.attempt()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,54 @@
+//! Where time is read: nowhere else in the workspace (`clippy.toml` keeps it so).
+//!
+//! Two kinds of time are kept apart. The *owner's* time is monotonic and local; it bounds how long a body may go on
+//! without a confirmed renewal. The *store's* time decides when a lease has run out. The two are never compared: only
+//! lengths travel between them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The owner's monotonic clock: tokio's, so that tests with paused time move it.
+#[allow(clippy::disallowed_methods)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// `instant + length`, or the far future where that cannot be represented.
+pub(crate) fn after(instant: Instant, length: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
+    instant.checked_add(length).unwrap_or_else(|| instant + FAR)
+}
+
+/// A monotonic clock for [`MemoryStore`](crate::MemoryStore), which is its own server.
+///
+/// The default is tokio's clock. Tests can bring one that they move by hand; `idem-testkit` has such a clock.
+pub trait Clock: Send + Sync + 'static {
+    /// The time that has passed since a fixed moment of the clock's own choice. Must never go back.
+    fn elapsed(&self) -> Duration;
+}
+
+impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn elapsed(&self) -> Duration {
+        (**self).elapsed()
+    }
+}
+
+/// The clock that a [`MemoryStore`](crate::MemoryStore) has unless it is given another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TokioClock {
+    start: Instant,
+}
+
+impl TokioClock {
+    pub(crate) fn new() -> Self {
+        Self { start: now() }
+    }
+}
+
+impl Clock for TokioClock {
+    fn elapsed(&self) -> Duration {
+        now().saturating_duration_since(self.start)
+    }
+}

@@ -1,0 +1,179 @@
+//! How an outcome is turned into bytes, and back.
+//!
+//! JSON unless the runtime is given another codec: a rolling deployment that adds a field still replays, and a person can read a
+//! record. The codec's id is stored with the outcome, so that two codecs never read each other's bytes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::record::Encoded;
+
+/// The name of a codec, as it stands in each record: 1 to 8 lower-case letters and digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CodecId {
+    text: [u8; 8],
+    len: u8,
+}
+
+impl CodecId {
+    /// JSON.
+    pub const JSON: Self = Self { text: *b"j\0\0\0\0\0\0\0", len: 1 };
+
+    /// Reads a name; `None` unless it is 1 to 8 lower-case letters and digits.
+    pub fn parse(name: &[u8]) -> Option<Self> {
+        let valid = name.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+        let len = u8::try_from(name.len()).ok().filter(|len| valid && (1..=8).contains(len))?;
+        let mut text = [0; 8];
+        text.get_mut(..name.len())?.copy_from_slice(name);
+        Some(Self { text, len })
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        self.text.get(..self.len.into()).and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for CodecId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for CodecId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Any error that a codec can have.
+pub type CodecFailure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Another way than JSON to turn outcomes into bytes: for [`Builder::codec`](crate::Builder::codec).
+///
+/// # Examples
+///
+/// ```
+/// use idem_core::{Codec, CodecFailure, CodecId};
+///
+/// /// JSON with line breaks.
+/// struct Pretty;
+///
+/// impl Codec for Pretty {
+///     fn id(&self) -> CodecId {
+///         CodecId::parse(b"pretty").expect("a valid name")
+///     }
+///
+///     fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+///         Ok(serde_json::to_vec_pretty(value)?)
+///     }
+///
+///     fn decode(
+///         &self,
+///         bytes: &[u8],
+///         read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+///     ) -> Result<(), CodecFailure> {
+///         let mut json = serde_json::Deserializer::from_slice(bytes);
+///         read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
+///         Ok(json.end()?)
+///     }
+/// }
+///
+/// let idempotency = idem_core::Idempotency::builder(idem_core::MemoryStore::new()).codec(Pretty).build();
+/// ```
+pub trait Codec: Send + Sync + 'static {
+    /// The name that is stored with each outcome. Two codecs that cannot read each other's bytes must have different names.
+    fn id(&self) -> CodecId;
+
+    /// Writes a value.
+    ///
+    /// # Errors
+    ///
+    /// If the value cannot be written. The call's outcome is then recorded as done, without the value.
+    fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure>;
+
+    /// Reads a value: hands a deserialiser over `bytes` to `read`, once, and refuses what is left over.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes cannot be read. The duplicate gets `Error::Codec`; the body is not run again.
+    fn decode(
+        &self,
+        bytes: &[u8],
+        read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+    ) -> Result<(), CodecFailure>;
+}
+
+/// The codec of a runtime. JSON is called without a trait object between.
+#[derive(Clone, Default)]
+pub(crate) enum AnyCodec {
+    #[default]
+    Json,
+    Other(Arc<dyn Codec>),
+}
+
+impl AnyCodec {
+    pub(crate) fn encode<T: Serialize + ?Sized>(&self, value: &T) -> Result<Encoded, CodecFailure> {
+        let (codec, payload) = match self {
+            Self::Json => (CodecId::JSON, serde_json::to_vec(value)?),
+            Self::Other(codec) => (codec.id(), codec.encode(&value)?),
+        };
+        Ok(Encoded { codec, payload: Bytes::from(payload) })
+    }
+
+    pub(crate) fn decode<T: DeserializeOwned>(&self, outcome: &Encoded) -> Result<T, CodecFailure> {
+        match self {
+            Self::Json if outcome.codec == CodecId::JSON => Ok(serde_json::from_slice(&outcome.payload)?),
+            Self::Other(codec) if outcome.codec == codec.id() => {
+                let mut value = None;
+                codec.decode(&outcome.payload, &mut |deserializer| {
+                    value = Some(erased_serde::deserialize(deserializer)?);
+                    Ok(())
+                })?;
+                value.ok_or_else(|| "the codec read no value".into())
+            }
+            _ => Err(format!(
+                "the outcome was written by the codec `{}`, which this runtime does not have",
+                outcome.codec
+            )
+            .into()),
+        }
+    }
+}
+
+impl fmt::Debug for AnyCodec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json => CodecId::JSON.fmt(f),
+            Self::Other(codec) => codec.id().fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unit_zero_empty_and_none_are_outcomes() {
+        let json = AnyCodec::Json;
+        json.decode::<()>(&json.encode(&()).unwrap()).unwrap();
+        assert_eq!(json.decode::<u8>(&json.encode(&0u8).unwrap()).unwrap(), 0);
+        assert_eq!(json.decode::<String>(&json.encode("").unwrap()).unwrap(), "");
+        assert_eq!(json.decode::<Option<u8>>(&json.encode(&None::<u8>).unwrap()).unwrap(), None);
+        assert!(json.decode::<Vec<u8>>(&json.encode(&Vec::<u8>::new()).unwrap()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn another_codecs_bytes_are_refused() {
+        let foreign = Encoded { codec: CodecId::parse(b"cbor").unwrap(), payload: Bytes::from_static(b"1") };
+        assert!(AnyCodec::Json.decode::<u8>(&foreign).is_err());
+        for name in ["", "Ab", "toolongname", "a b"] {
+            assert_eq!(CodecId::parse(name.as_bytes()), None);
+        }
+    }
+}

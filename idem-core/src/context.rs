@@ -1,0 +1,215 @@
+//! Which runtime a call uses, and which call a body is in.
+//!
+//! Both follow the task: a body that spawns a task of its own does not take them along, unless it is `detached`.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use uuid::Uuid;
+
+use crate::error::ConfigError;
+use crate::record::RecordId;
+use crate::runtime::Idempotency;
+
+static INSTALLED: OnceLock<Idempotency> = OnceLock::new();
+
+tokio::task_local! {
+    static SCOPED: Idempotency;
+    static CALL: Call;
+}
+
+/// Makes a runtime the process's default, for good.
+///
+/// # Errors
+///
+/// If there is one already, or if the runtime was built with a setting that cannot be.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), idem_core::ConfigError> {
+/// use idem_core::{Idempotency, MemoryStore};
+///
+/// idem_core::install(Idempotency::new(MemoryStore::new()))?;
+/// assert!(idem_core::install(Idempotency::disabled()).is_err());
+/// # Ok(())
+/// # }
+/// ```
+pub fn install(idempotency: Idempotency) -> Result<(), ConfigError> {
+    idempotency.checked()?;
+    INSTALLED.set(idempotency).map_err(|_| {
+        ConfigError::new(
+            "an idempotency runtime is installed already; install one, at start-up, or use `idem::scope(..)`",
+        )
+    })
+}
+
+/// Makes a runtime the default inside one future: for tests, and for tenants.
+///
+/// It follows the task. A task that is spawned inside has the installed runtime again, unless it is given this one.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), idem_core::Error> {
+/// use idem_core::{Idempotency, MemoryStore};
+///
+/// let idempotency = Idempotency::new(MemoryStore::new());
+/// idem_core::scope(idempotency, async {
+///     // Annotated functions that are called here use it.
+/// })
+/// .await;
+/// # Ok(())
+/// # }
+/// ```
+pub async fn scope<F: Future>(idempotency: Idempotency, future: F) -> F::Output {
+    SCOPED.scope(idempotency, future).await
+}
+
+/// The call whose body is running: `None` outside, and in a task that a body spawned.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core::{Error, Idempotency, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// let idempotency = Idempotency::new(MemoryStore::new());
+/// idempotency
+///     .operation("orders.create")
+///     .key("o-1")
+///     .run(|| async {
+///         let call = idem_core::current().expect("inside a body");
+///         assert_eq!((call.operation(), call.attempt()), ("orders.create", 1));
+///         Ok::<_, Error>(())
+///     })
+///     .await?;
+/// assert!(idem_core::current().is_none());
+/// # Ok(())
+/// # }
+/// ```
+pub fn current() -> Option<Call> {
+    CALL.try_with(Clone::clone).ok()
+}
+
+/// The runtime that a call without one of its own uses.
+pub(crate) fn default_runtime() -> Option<Idempotency> {
+    SCOPED.try_with(Clone::clone).ok().or_else(|| INSTALLED.get().cloned())
+}
+
+/// The call whose body is running: see [`current`].
+#[derive(Clone)]
+pub struct Call(Arc<Inner>);
+
+struct Inner {
+    id: RecordId,
+    attempt: u64,
+    after_abandoned: bool,
+    /// What came of asking what became of an earlier attempt.
+    reconciled: AtomicBool,
+    /// That failed: the record is to be abandoned at once.
+    unreconciled: AtomicBool,
+    /// The address of the runtime: keys of two runtimes have nothing to do with each other.
+    runtime: usize,
+    outer: Option<Call>,
+}
+
+impl Call {
+    pub(crate) fn new(id: RecordId, attempt: u64, after_abandoned: bool, runtime: usize) -> Self {
+        Self(Arc::new(Inner {
+            id,
+            attempt,
+            after_abandoned,
+            reconciled: AtomicBool::new(false),
+            unreconciled: AtomicBool::new(false),
+            runtime,
+            outer: current(),
+        }))
+    }
+
+    /// The operation's name.
+    pub fn operation(&self) -> &str {
+        self.0.id.operation()
+    }
+
+    /// 1 for the first claim of this key, +1 for each later one: also a fencing number, which a sink can compare.
+    pub fn attempt(&self) -> u64 {
+        self.0.attempt
+    }
+
+    /// Whether the attempt before this one was cut off, so that what became of its work is unknown.
+    pub fn after_abandoned(&self) -> bool {
+        self.0.after_abandoned
+    }
+
+    /// A key for a call that this body makes to somebody else: the same each time this body runs for this key, another for each
+    /// name. Send it as the downstream service's idempotency key.
+    ///
+    /// It is a UUID (version 8) made from a digest of operation, key and name, so it tells nothing of the key. It does not depend on
+    /// the attempt: a body that runs again after a crash sends the same key again.
+    pub fn child_key(&self, name: &str) -> String {
+        let mut digest = [0; 16];
+        blake3::Hasher::new_derive_key("idem 2026 child key")
+            .update(self.0.id.as_str().as_bytes())
+            .update(b" ")
+            .update(name.as_bytes())
+            .finalize_xof()
+            .fill(&mut digest);
+        Uuid::new_v8(digest).to_string()
+    }
+
+    pub(crate) fn mark_reconciled(&self) {
+        self.0.reconciled.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_reconciled(&self) -> bool {
+        self.0.reconciled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn mark_unreconciled(&self) {
+        self.0.unreconciled.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_unreconciled(&self) -> bool {
+        self.0.unreconciled.load(Ordering::Relaxed)
+    }
+
+    /// Runs a future as the body of this call.
+    pub(crate) async fn around<F: Future>(self, body: F) -> F::Output {
+        CALL.scope(self, body).await
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("id", &self.0.id).field("attempt", &self.attempt()).finish_non_exhaustive()
+    }
+}
+
+/// Whether a call of this key, in this runtime, would wait for itself.
+pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
+    std::iter::successors(current(), |call| call.0.outer.clone())
+        .any(|Call(inner)| inner.runtime == runtime && inner.id == *id)
+}
+
+/// What a task that is spawned for a body must take along.
+pub(crate) struct Inherited {
+    runtime: Option<Idempotency>,
+    call: Option<Call>,
+}
+
+impl Inherited {
+    pub(crate) fn here() -> Self {
+        Self { runtime: SCOPED.try_with(Clone::clone).ok(), call: current() }
+    }
+
+    pub(crate) async fn around<F: Future>(self, future: F) -> F::Output {
+        match (self.runtime, self.call) {
+            (Some(runtime), Some(call)) => SCOPED.scope(runtime, CALL.scope(call, future)).await,
+            (Some(runtime), None) => SCOPED.scope(runtime, future).await,
+            (None, Some(call)) => CALL.scope(call, future).await,
+            (None, None) => future.await,
+        }
+    }
+}

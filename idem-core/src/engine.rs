@@ -1,0 +1,285 @@
+//! The one flow of every call, annotated or by hand: claim, then run, wait or replay.
+//!
+//! For each await here the question is what happens if the process dies, the future is dropped, the reply is lost, or the lease runs
+//! out. In short: a claim of unknown fate is sent once more by the same owner and, failing that, given back; the lease counts from
+//! before the claim was sent; what comes after the claim is the business of [`Held`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::clock;
+use crate::context;
+use crate::error::{Error, StoreError, StoreErrorKind};
+use crate::fingerprint::Fingerprint;
+use crate::flight::{Ending, Followed, Joined, Leader};
+use crate::held::{Held, Orphan};
+use crate::lease::Term;
+use crate::observe::{self, Decision};
+use crate::outcome::Recorded;
+use crate::policy::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
+use crate::record::{Claim, Claimed, Encoded, Origin, Owner, RecordId};
+use crate::runtime::Runtime;
+
+/// The store's clock and the waiter's may differ a little; a look just before a lease runs out would only have to be repeated.
+const PAST_THE_LEASE: Duration = Duration::from_millis(5);
+/// How long a waiter that cannot wait at the store sleeps before it asks again.
+const WAIT_WITHOUT_STORE: Duration = Duration::from_millis(100);
+
+/// One call: what is claimed, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) id: RecordId,
+    pub(crate) fingerprint: Option<Fingerprint>,
+    pub(crate) settings: Settings,
+}
+
+/// What a call has to do. It lives on the stack of one call, so a box would only cost.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Begun {
+    /// Run the body, and commit or release.
+    Owner(Held),
+    /// Give this outcome.
+    Replay(Recorded),
+    /// Run the body, unguarded.
+    Unguarded,
+}
+
+impl Runtime {
+    /// Claims the key of a call, waiting and replaying as its settings say.
+    pub(crate) async fn begin(self: &Arc<Self>, request: &Request) -> Result<Begun, Error> {
+        if context::is_reentrant(&request.id, self.identity()) {
+            return Err(self.reject(request, &Rejected::Reentrant));
+        }
+        let wait_until = match request.settings.in_flight {
+            InFlight::Wait => Some(clock::after(clock::now(), request.settings.wait)),
+            InFlight::Reject => None,
+        };
+        loop {
+            let flight = match self.flights.join(&request.id, request.fingerprint) {
+                Joined::Leader(leader) => return self.lead(request, wait_until, Some(leader)).await,
+                Joined::Alone => return self.lead(request, wait_until, None).await,
+                Joined::Follower(flight) => flight,
+            };
+            let entered = clock::now();
+            let followed = flight.follow(request.fingerprint, wait_until).await;
+            self.waited(request, entered);
+            match followed {
+                Followed::Over(Ending::Committed(outcome)) => return self.replay(request, outcome),
+                Followed::Over(Ending::Done) => return Err(self.reject(request, &Rejected::Done)),
+                Followed::Over(Ending::InFlight(left)) if wait_until.is_none_or(has_passed) => {
+                    return Err(self.reject(request, &Rejected::InFlight(left)));
+                }
+                Followed::Over(Ending::InFlight(_) | Ending::Gone) => {}
+                Followed::Mismatch => return Err(self.reject(request, &Rejected::Mismatch)),
+                Followed::InFlight(left) => return Err(self.reject(request, &Rejected::InFlight(left))),
+            }
+        }
+    }
+
+    /// Asks the store, and waits there, for this call and for those that follow it.
+    async fn lead(
+        self: &Arc<Self>,
+        request: &Request,
+        wait_until: Option<Instant>,
+        leader: Option<Leader>,
+    ) -> Result<Begun, Error> {
+        loop {
+            let sent = clock::now();
+            let claim = request.claim();
+            let (attempt, lease_left) = match self.claim(&claim).await {
+                Err(error) => return self.without_store(request, error),
+                Ok(Claimed::Owned { attempt, from }) => {
+                    return self.own(request, &claim, (attempt, from), sent, leader).map(Begun::Owner);
+                }
+                Ok(Claimed::Committed { outcome, .. }) => {
+                    if let Some(leader) = leader {
+                        leader.end(Ending::Committed(outcome.clone()));
+                    }
+                    return self.replay(request, outcome);
+                }
+                Ok(Claimed::Done { .. }) => {
+                    if let Some(leader) = leader {
+                        leader.end(Ending::Done);
+                    }
+                    return Err(self.reject(request, &Rejected::Done));
+                }
+                Ok(Claimed::Mismatch) => return Err(self.reject(request, &Rejected::Mismatch)),
+                Ok(Claimed::Abandoned { attempt }) => return Err(self.reject(request, &Rejected::Abandoned(attempt))),
+                Ok(Claimed::Exhausted { attempts }) => return Err(self.reject(request, &Rejected::Exhausted(attempts))),
+                Ok(Claimed::InFlight { attempt, lease_left }) => (attempt, lease_left),
+            };
+            let Some(until) = wait_until.filter(|until| !has_passed(*until)) else {
+                if let Some(leader) = leader {
+                    leader.end(Ending::InFlight(lease_left));
+                }
+                return Err(self.reject(request, &Rejected::InFlight(lease_left)));
+            };
+            if let Some(leader) = &leader {
+                leader.waits(lease_left);
+            }
+            self.wait_for(request, attempt, until, lease_left).await;
+            if let Some(leader) = &leader {
+                leader.claims();
+            }
+        }
+    }
+
+    /// Waits until the record may have changed, the lease may have run out, or the call's own time is up.
+    async fn wait_for(&self, request: &Request, attempt: u64, until: Instant, lease_left: Duration) {
+        let entered = clock::now();
+        let limit = until.saturating_duration_since(entered).min(lease_left + PAST_THE_LEASE);
+        if let Err(error) = self.store.wait(&request.id, attempt, limit).await {
+            self.observer.decided_because(Decision::StoreFailed, &request.id, attempt, &error);
+            tokio::time::sleep(limit.min(WAIT_WITHOUT_STORE)).await;
+        }
+        self.waited(request, entered);
+    }
+
+    /// Sends a claim; once more if its fate is unknown, as the same owner, who is recognised.
+    async fn claim(self: &Arc<Self>, claim: &Claim) -> Result<Claimed, StoreError> {
+        // Whenever this future ends without a clear answer, dropped included, what it may have claimed is given back.
+        let mut orphan = Orphan::new(self, claim);
+        let answer = match self.store.claim(claim).await {
+            Err(error) if error.is_unknown() => {
+                self.observer.decided_because(Decision::ClaimResent, &claim.id, 0, &error);
+                let answer = self.store.claim(claim).await;
+                if matches!(answer, Ok(Claimed::Owned { .. })) {
+                    orphan.is_adopted();
+                }
+                return answer;
+            }
+            answer => answer,
+        };
+        orphan.is_adopted();
+        answer
+    }
+
+    fn own(
+        self: &Arc<Self>,
+        request: &Request,
+        claim: &Claim,
+        (attempt, from): (u64, Origin),
+        sent: Instant,
+        leader: Option<Leader>,
+    ) -> Result<Held, Error> {
+        let term = Term::new(claim.id.clone(), claim.owner, attempt, (claim.lease, claim.hold), sent);
+        if term.is_lost() {
+            // The answer took as long as the lease: by now, the key may be somebody else's.
+            drop(Orphan::new(self, claim));
+            return Err(self.reject(request, &Rejected::TooLate(attempt)));
+        }
+        if from == Origin::Abandoned {
+            self.observer.decided(Decision::TakenOver, &request.id, attempt);
+        }
+        tracing::Span::current().record("attempt", attempt);
+        Ok(Held::new(self, request, self.keeper.enrol(term), from, leader))
+    }
+
+    fn without_store(&self, request: &Request, error: StoreError) -> Result<Begun, Error> {
+        if error.kind() == StoreErrorKind::Unreadable {
+            self.observer.decided_because(Decision::Unreadable, &request.id, 0, &error);
+            return Err(request.codec(&error));
+        }
+        self.observer.decided_because(Decision::StoreFailed, &request.id, 0, &error);
+        match request.settings.store_failure {
+            StoreFailure::Reject => Err(request.store_failed(error)),
+            StoreFailure::Run => {
+                self.observer.decided(Decision::RanUnguarded, &request.id, 0);
+                Ok(Begun::Unguarded)
+            }
+        }
+    }
+
+    fn replay(&self, request: &Request, outcome: Encoded) -> Result<Begun, Error> {
+        match request.settings.duplicate {
+            Duplicate::Reject => Err(self.reject(request, &Rejected::Duplicate)),
+            Duplicate::Replay => {
+                self.observer.decided(Decision::Replayed, &request.id, 0);
+                Ok(Begun::Replay(Recorded { id: request.id.clone(), outcome, codec: self.codec.clone() }))
+            }
+        }
+    }
+
+    fn waited(&self, request: &Request, since: Instant) {
+        self.observer.decided(Decision::Waited, &request.id, 0);
+        observe::wait_took(&request.id, clock::now().saturating_duration_since(since));
+    }
+
+    fn reject(&self, request: &Request, why: &Rejected) -> Error {
+        let (operation, key) = (request.id.operation().into(), request.id.digest());
+        let (decision, attempt, error) = match *why {
+            Rejected::InFlight(retry_after) => {
+                (Decision::RejectedInFlight, 0, Error::InFlight { operation, key, retry_after })
+            }
+            Rejected::Duplicate => (Decision::RejectedDuplicate, 0, Error::Duplicate { operation, key }),
+            Rejected::Done => (Decision::RejectedAlreadyDone, 0, Error::AlreadyDone { operation, key }),
+            Rejected::Mismatch => (Decision::RejectedMismatch, 0, Error::FingerprintMismatch { operation, key }),
+            Rejected::Abandoned(attempt) => {
+                (Decision::RejectedAbandoned, attempt, Error::Abandoned { operation, key, attempt })
+            }
+            Rejected::Exhausted(attempts) => {
+                (Decision::RejectedExhausted, attempts, Error::AttemptsExhausted { operation, key, attempts })
+            }
+            Rejected::TooLate(attempt) => {
+                (Decision::ClaimTooLate, attempt, Error::LeaseLost { operation, key, attempt })
+            }
+            Rejected::Reentrant => (Decision::RejectedReentrant, 0, Error::Reentrant { operation, key }),
+        };
+        self.observer.decided(decision, &request.id, attempt);
+        error
+    }
+}
+
+/// Why a call does not run.
+enum Rejected {
+    InFlight(Duration),
+    Duplicate,
+    Done,
+    Mismatch,
+    Abandoned(u64),
+    Exhausted(u64),
+    TooLate(u64),
+    Reentrant,
+}
+
+impl Request {
+    /// A claim by a new owner.
+    fn claim(&self) -> Claim {
+        Claim {
+            id: self.id.clone(),
+            owner: Owner::generate(),
+            lease: self.settings.lease,
+            hold: self.settings.hold(),
+            fingerprint: self.fingerprint,
+            take_over: self.settings.abandoned == Abandoned::Rerun,
+            max_attempts: self.settings.max_attempts,
+        }
+    }
+
+    pub(crate) fn store_failed(&self, source: StoreError) -> Error {
+        Error::Store { operation: self.id.operation().into(), key: self.id.digest(), source }
+    }
+
+    /// What is stored, or is to be, cannot be read or written.
+    pub(crate) fn codec(&self, reason: &impl std::fmt::Display) -> Error {
+        Error::Codec {
+            operation: self.id.operation().into(),
+            key: self.id.digest(),
+            reason: Arc::from(reason.to_string()),
+        }
+    }
+
+    pub(crate) fn in_flight(&self, retry_after: Duration) -> Error {
+        Error::InFlight { operation: self.id.operation().into(), key: self.id.digest(), retry_after }
+    }
+
+    pub(crate) fn failed(&self, error: StoreError) -> Error {
+        if error.kind() == StoreErrorKind::Unreadable { self.codec(&error) } else { self.store_failed(error) }
+    }
+}
+
+fn has_passed(instant: Instant) -> bool {
+    clock::now() >= instant
+}

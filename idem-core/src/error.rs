@@ -1,0 +1,277 @@
+//! What a guarded call can fail with, besides the body's own error.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::key::KeyDigest;
+
+/// Why a guarded call did not give the body's result.
+///
+/// Each message says which operation, and what to do. Keys appear as a digest only, because they may be personal data.
+///
+/// # Examples
+///
+/// ```
+/// fn status(error: &idem_core::Error) -> u16 {
+///     match error {
+///         idem_core::Error::InFlight { .. } => 409,
+///         idem_core::Error::FingerprintMismatch { .. } => 422,
+///         idem_core::Error::MissingKey { .. } => 400,
+///         error if error.is_retryable() => 503,
+///         _ => 500,
+///     }
+/// }
+/// ```
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Another caller's body is running, and it did not end while this call was willing to wait.
+    #[error(
+        "operation `{operation}`, key {key}: another call with this key is in flight; call again after {retry_after:?}"
+    )]
+    #[non_exhaustive]
+    InFlight {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+        /// When the owner's lease runs out, unless it is renewed: a bound for the next try, often there is an answer sooner.
+        retry_after: Duration,
+    },
+    /// The call was carried out before, and this operation answers duplicates with an error (`duplicate = reject`).
+    #[error(
+        "operation `{operation}`, key {key}: a call with this key was carried out before, and the operation rejects duplicates"
+    )]
+    #[non_exhaustive]
+    Duplicate {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+    },
+    /// The call was carried out before, and its outcome is no longer kept, or could not be.
+    #[error(
+        "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome is not kept any more (see `ttl` and `remember`)"
+    )]
+    #[non_exhaustive]
+    AlreadyDone {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+    },
+    /// The key came before with other arguments.
+    #[error(
+        "operation `{operation}`, key {key}: this key came before with other arguments; send a new key with a new request"
+    )]
+    #[non_exhaustive]
+    FingerprintMismatch {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+    },
+    /// An earlier owner was cut off, what became of its work is unknown, and this operation wants that settled first
+    /// (`abandoned = reject`).
+    #[error(
+        "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle` or `forget` the key"
+    )]
+    #[non_exhaustive]
+    Abandoned {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+        /// The attempt that was cut off.
+        attempt: u64,
+    },
+    /// The body was begun `max_attempts` times and never succeeded.
+    #[error(
+        "operation `{operation}`, key {key}: {attempts} attempts were made, the most that the operation allows; find out why, then `settle` or `forget` the key"
+    )]
+    #[non_exhaustive]
+    AttemptsExhausted {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+        /// How many attempts were made.
+        attempts: u64,
+    },
+    /// The lease could not be renewed in time, or another caller took the key over: the body was stopped, or its commit refused.
+    #[error(
+        "operation `{operation}`, key {key}: the lease of attempt {attempt} was lost, so the body was stopped or its outcome refused; the same call may be made again"
+    )]
+    #[non_exhaustive]
+    LeaseLost {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+        /// The attempt that lost its lease.
+        attempt: u64,
+    },
+    /// A part of the key has no value: `None`, or an empty text.
+    #[error(
+        "operation `{operation}`: the idempotency key is missing: a part of it is `None` or empty; send one, or set `missing_key = run` to run such calls unguarded"
+    )]
+    #[non_exhaustive]
+    MissingKey {
+        /// The operation's name.
+        operation: Arc<str>,
+    },
+    /// A body called its own operation with its own key, and would have waited for itself.
+    #[error(
+        "operation `{operation}`, key {key}: the body called its own operation with its own key, and would wait for itself; call the inner function, or use another key"
+    )]
+    #[non_exhaustive]
+    Reentrant {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+    },
+    /// The store could not answer, so the body did not run (unless `store_failure = run`); or, from a lease held by hand, the
+    /// step may or may not have been carried out, and may be called again.
+    #[error("operation `{operation}`, key {key}: the store failed: {source}")]
+    #[non_exhaustive]
+    Store {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+        /// What the store said.
+        source: StoreError,
+    },
+    /// What is stored at the key cannot be read: somebody else's data, a damaged record, one of a newer version, or an outcome
+    /// whose type has changed. Nothing was run and nothing was changed.
+    #[error(
+        "operation `{operation}`, key {key}: the stored record cannot be read: {reason}; the body was not run again; repair or `forget` the key"
+    )]
+    #[non_exhaustive]
+    Codec {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+        /// What is wrong with it.
+        reason: Arc<str>,
+    },
+    /// There is no runtime: nothing was installed, and no [`scope`](crate::scope) is around the call.
+    #[error(
+        "operation `{operation}`: no idempotency runtime; call `idem::install(..)` at start-up, wrap the call in `idem::scope(..)`, or name one with `runtime = \"..\"`"
+    )]
+    #[non_exhaustive]
+    NotInstalled {
+        /// The operation's name.
+        operation: Arc<str>,
+    },
+    /// The runtime or the call was given a setting that cannot be. Nothing was run.
+    #[error("operation `{operation}`: {reason}")]
+    #[non_exhaustive]
+    Config {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// What is wrong, and what to write.
+        reason: Arc<str>,
+    },
+}
+
+impl Error {
+    /// Whether the very same call may succeed later without anybody doing anything: [`InFlight`](Self::InFlight),
+    /// [`LeaseLost`](Self::LeaseLost), and [`Store`](Self::Store) where the store's failure may pass.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::InFlight { .. } | Self::LeaseLost { .. } => true,
+            Self::Store { source, .. } => source.is_retryable(),
+            _ => false,
+        }
+    }
+
+    /// The operation that failed.
+    pub fn operation(&self) -> &str {
+        match self {
+            Self::InFlight { operation, .. }
+            | Self::Duplicate { operation, .. }
+            | Self::AlreadyDone { operation, .. }
+            | Self::FingerprintMismatch { operation, .. }
+            | Self::Abandoned { operation, .. }
+            | Self::AttemptsExhausted { operation, .. }
+            | Self::LeaseLost { operation, .. }
+            | Self::MissingKey { operation, .. }
+            | Self::Reentrant { operation, .. }
+            | Self::Store { operation, .. }
+            | Self::Codec { operation, .. }
+            | Self::NotInstalled { operation, .. }
+            | Self::Config { operation, .. } => operation,
+        }
+    }
+}
+
+/// A setting of a runtime that cannot be, found by [`Builder::try_build`](crate::Builder::try_build), or a runtime that cannot be
+/// installed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub(crate) Arc<str>);
+
+impl ConfigError {
+    pub(crate) fn new(reason: impl Into<Arc<str>>) -> Self {
+        Self(reason.into())
+    }
+}
+
+/// Why a store could not carry out a step.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    message: Arc<str>,
+    #[source]
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+/// What kind of failure a [`StoreError`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// The store cannot be reached, or was not able to answer now (starting, failing over, read-only for the moment). The step
+    /// may have been carried out: only the reply is known to be missing.
+    Unavailable,
+    /// No answer came in time. The step may have been carried out, or may yet be.
+    Timeout,
+    /// The store takes no new records: its memory or capacity is used up. The step was not carried out.
+    Full,
+    /// The store refused the step: wrong password, missing rights, unsupported version. The step was not carried out.
+    Refused,
+    /// What stands at the key is no record that this version can read. It was left untouched.
+    Unreadable,
+}
+
+impl StoreError {
+    /// A failure of a kind, with what happened and what to do, in plain words, without secrets.
+    pub fn new(kind: StoreErrorKind, message: impl Into<Arc<str>>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    /// With the error that caused it.
+    #[must_use]
+    pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    /// Whether the same step may succeed later without anybody doing anything.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout | StoreErrorKind::Full)
+    }
+
+    /// Whether the step may have been carried out although it failed, so that only asking again, as the same owner, can tell.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout)
+    }
+}

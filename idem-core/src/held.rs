@@ -1,0 +1,373 @@
+//! A key that a call of this process owns, from the claim to the commit or release.
+//!
+//! Dropped while the body runs, it leaves the record as it is: the body was cut somewhere, so the lease has to run out. Dropped while a
+//! commit or release is under way, that is carried on in the background, as is one that the store did not take: the body is over, and
+//! what it did must not be lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock;
+use crate::codec::CodecFailure;
+use crate::engine::Request;
+use crate::error::{Error, StoreError};
+use crate::fingerprint::Fingerprint;
+use crate::flight::{Ending, Leader};
+use crate::keeper::Enrolled;
+use crate::lease::Term;
+use crate::observe::Decision;
+use crate::record::{Claim, Commit, Encoded, Origin, Ownership, Release, ReleaseTo};
+use crate::runtime::Runtime;
+
+/// The first pause before a commit or release is tried again; it doubles up to [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+
+/// The owner's end of a record in flight.
+pub(crate) struct Held {
+    term: Arc<Term>,
+    /// `None` only once it was moved to the background.
+    parts: Option<Parts>,
+}
+
+struct Parts {
+    runtime: Arc<Runtime>,
+    enrolled: Enrolled,
+    leader: Option<Leader>,
+    origin: Origin,
+    fingerprint: Option<Fingerprint>,
+    times: Times,
+    step: Step,
+}
+
+/// How long things are kept, from the request's settings.
+#[derive(Clone, Copy)]
+struct Times {
+    ttl: Duration,
+    remember: Duration,
+    keep_released: Duration,
+    lease: Duration,
+}
+
+/// Where the owner is.
+enum Step {
+    /// The body has not ended.
+    Running,
+    /// The body has ended, and this is to be recorded.
+    Committing(Commit),
+    /// The body has ended, and the key is to be given up.
+    Releasing(Release),
+    /// Nothing is left to do.
+    Over,
+}
+
+/// What became of a step at the store.
+enum Tried {
+    /// It is over, one way or the other.
+    Over(Ownership),
+    /// It may be tried again.
+    Failed(StoreError),
+}
+
+impl Held {
+    pub(crate) fn new(
+        runtime: &Arc<Runtime>,
+        request: &Request,
+        enrolled: Enrolled,
+        origin: Origin,
+        leader: Option<Leader>,
+    ) -> Self {
+        if let Some(leader) = &leader {
+            leader.owns(enrolled.term.clone());
+        }
+        let settings = &request.settings;
+        let parts = Parts {
+            runtime: runtime.clone(),
+            enrolled,
+            leader,
+            origin,
+            fingerprint: request.fingerprint,
+            times: Times {
+                ttl: settings.ttl,
+                remember: settings.remember(),
+                keep_released: settings.keep_released(),
+                lease: settings.lease,
+            },
+            step: Step::Running,
+        };
+        Self { term: parts.enrolled.term.clone(), parts: Some(parts) }
+    }
+
+    pub(crate) fn term(&self) -> &Arc<Term> {
+        &self.term
+    }
+
+    /// Whether the attempt before was cut off.
+    pub(crate) fn after_abandoned(&self) -> bool {
+        self.parts.as_ref().is_some_and(|parts| parts.origin == Origin::Abandoned)
+    }
+
+    /// Records the outcome of a body that has ended. What the store does not take is tried again in the background.
+    pub(crate) async fn commit(mut self, outcome: Result<Encoded, CodecFailure>) {
+        let Some(parts) = &mut self.parts else { return };
+        let outcome = parts.encoded(outcome);
+        parts.step = Step::Committing(parts.commit_of(outcome));
+        self.carry_out().await;
+    }
+
+    /// Gives the key up. What the store does not take is tried again in the background.
+    pub(crate) async fn release(mut self, abandoned: bool) {
+        let Some(parts) = &mut self.parts else { return };
+        parts.step = Step::Releasing(parts.release_of(abandoned));
+        self.carry_out().await;
+    }
+
+    /// The body was stopped because the lease was lost.
+    pub(crate) fn lost(mut self) -> Error {
+        if let Some(parts) = &mut self.parts {
+            parts.step = Step::Over;
+            parts.runtime.observer.decided(Decision::LeaseLost, &self.term.id, self.term.attempt);
+        }
+        self.term.lost_error()
+    }
+
+    /// Tries one step at the store, for leases that are held by hand: a failure is the caller's, who may try again.
+    pub(crate) async fn try_commit(&mut self, outcome: Result<Encoded, CodecFailure>) -> Result<(), Error> {
+        let Some(parts) = &mut self.parts else { return Ok(()) };
+        let outcome = parts.encoded(outcome);
+        parts.step = Step::Committing(parts.commit_of(outcome));
+        parts.try_by_hand().await
+    }
+
+    /// Tries to give the key up, for leases that are held by hand.
+    pub(crate) async fn try_release(&mut self) -> Result<(), Error> {
+        let Some(parts) = &mut self.parts else { return Ok(()) };
+        parts.step = Step::Releasing(parts.release_of(false));
+        parts.try_by_hand().await
+    }
+
+    /// Tries the step once. If it fails, or this future is dropped meanwhile, it goes on in the background.
+    async fn carry_out(mut self) {
+        let Some(parts) = &mut self.parts else { return };
+        match parts.try_step().await {
+            Tried::Over(ownership) => parts.finish(ownership),
+            // `self` is dropped, and sees that a step is left.
+            Tried::Failed(error) => parts.delayed(&error),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Some(parts) = self.parts.take() else { return };
+        match parts.step {
+            Step::Over => {}
+            Step::Running => {
+                let term = &parts.enrolled.term;
+                parts.runtime.observer.decided(Decision::CallerDropped, &term.id, term.attempt);
+            }
+            Step::Committing(_) | Step::Releasing(_) => parts.carry_on(),
+        }
+    }
+}
+
+impl Parts {
+    fn encoded(&self, outcome: Result<Encoded, CodecFailure>) -> Option<Encoded> {
+        outcome
+            .map_err(|error| {
+                let term = &self.enrolled.term;
+                self.runtime.observer.decided_because(Decision::NotEncoded, &term.id, term.attempt, &error);
+            })
+            .ok()
+    }
+
+    fn commit_of(&self, outcome: Option<Encoded>) -> Commit {
+        let term = &self.enrolled.term;
+        Commit {
+            id: term.id.clone(),
+            owner: term.owner,
+            attempt: term.attempt,
+            fingerprint: self.fingerprint,
+            outcome,
+            ttl: self.times.ttl,
+            remember: self.times.remember,
+        }
+    }
+
+    fn release_of(&self, abandoned: bool) -> Release {
+        let term = &self.enrolled.term;
+        let to = if abandoned { ReleaseTo::Abandoned } else { ReleaseTo::Released { keep: self.times.keep_released } };
+        Release { id: term.id.clone(), owner: term.owner, to }
+    }
+
+    async fn try_step(&self) -> Tried {
+        let answer = match &self.step {
+            Step::Committing(commit) => self.runtime.store.commit(commit).await,
+            Step::Releasing(release) => self.runtime.store.release(release).await,
+            Step::Running | Step::Over => Ok(Ownership::Held),
+        };
+        match answer {
+            Ok(ownership) => Tried::Over(ownership),
+            Err(error) => Tried::Failed(error),
+        }
+    }
+
+    async fn try_by_hand(&mut self) -> Result<(), Error> {
+        match self.try_step().await {
+            Tried::Over(ownership) => {
+                self.finish(ownership);
+                match ownership {
+                    Ownership::Held => Ok(()),
+                    Ownership::Lost => Err(self.enrolled.term.lost_error()),
+                }
+            }
+            Tried::Failed(error) => {
+                self.delayed(&error);
+                let term = &self.enrolled.term;
+                Err(Error::Store { operation: term.id.operation().into(), key: term.id.digest(), source: error })
+            }
+        }
+    }
+
+    /// Reports what the store said of the step, and tells those who follow.
+    fn finish(&mut self, ownership: Ownership) {
+        let term = &self.enrolled.term;
+        let (decision, ending) = match (std::mem::replace(&mut self.step, Step::Over), ownership) {
+            (Step::Committing(commit), Ownership::Held) => {
+                (Decision::Executed, commit.outcome.map_or(Ending::Done, Ending::Committed))
+            }
+            (Step::Committing(_), Ownership::Lost) => (Decision::CommitRefused, Ending::Gone),
+            (Step::Releasing(_), Ownership::Held) => (Decision::Released, Ending::Gone),
+            (Step::Releasing(_), Ownership::Lost) => (Decision::ReleaseRefused, Ending::Gone),
+            (Step::Running | Step::Over, _) => return,
+        };
+        self.runtime.observer.decided(decision, &term.id, term.attempt);
+        if let Some(leader) = self.leader.take() {
+            leader.end(ending);
+        }
+    }
+
+    /// Carries the step on in a task of its own.
+    fn carry_on(self) {
+        let unfinished = self.runtime.unfinished.clone().try_acquire_owned();
+        let (Ok(permit), Ok(handle)) = (unfinished, tokio::runtime::Handle::try_current()) else {
+            return self.give_up(&"too many others are being tried again, or there is no tokio runtime to do it on");
+        };
+        handle.spawn(async move {
+            Retrying { parts: Some(self) }.run().await;
+            drop(permit);
+        });
+    }
+
+    fn delayed(&self, error: &StoreError) {
+        let decision = match self.step {
+            Step::Committing(_) => Decision::CommitDelayed,
+            _ => Decision::ReleaseDelayed,
+        };
+        let term = &self.enrolled.term;
+        self.runtime.observer.decided_because(decision, &term.id, term.attempt, error);
+    }
+
+    fn give_up(&self, why: &dyn std::fmt::Display) {
+        let decision = match self.step {
+            Step::Committing(_) => Decision::NotRecorded,
+            Step::Releasing(_) => Decision::NotReleased,
+            Step::Running | Step::Over => return,
+        };
+        let term = &self.enrolled.term;
+        self.runtime.observer.decided_because(decision, &term.id, term.attempt, why);
+    }
+}
+
+/// A step that is tried again in the background until the store takes it, or it makes no sense any more.
+struct Retrying {
+    parts: Option<Parts>,
+}
+
+impl Retrying {
+    async fn run(mut self) {
+        let Some(parts) = &mut self.parts else { return };
+        // A commit is accepted from the last owner even after its lease ran out, so it is worth more than a lease of trying. A release
+        // is worth no more than what it would shorten.
+        let patience = if matches!(parts.step, Step::Committing(_)) {
+            parts.times.lease.saturating_mul(10)
+        } else {
+            parts.enrolled.stop();
+            parts.times.lease
+        };
+        let until = clock::after(clock::now(), patience);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match parts.try_step().await {
+                Tried::Over(ownership) => {
+                    parts.finish(ownership);
+                    break;
+                }
+                Tried::Failed(error) => error,
+            };
+            if clock::now() >= until {
+                parts.give_up(&error);
+                break;
+            }
+            tokio::time::sleep(jittered(pause)).await;
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+        self.parts = None;
+    }
+}
+
+impl Drop for Retrying {
+    fn drop(&mut self) {
+        if let Some(parts) = self.parts.take() {
+            parts.give_up(&"its tokio runtime was shut down first");
+        }
+    }
+}
+
+/// A claim whose fate is unknown. Unless it is adopted by a clear answer, it is given back in the background: it may have been carried out,
+/// or may yet be, and nobody would be there to run the body.
+pub(crate) struct Orphan {
+    given_back: Option<(Arc<Runtime>, Release, Duration)>,
+}
+
+impl Orphan {
+    pub(crate) fn new(runtime: &Arc<Runtime>, claim: &Claim) -> Self {
+        let keep = claim.hold.max(claim.lease.saturating_mul(10));
+        let release = Release { id: claim.id.clone(), owner: claim.owner, to: ReleaseTo::Released { keep } };
+        Self { given_back: Some((runtime.clone(), release, claim.lease)) }
+    }
+
+    /// There was a clear answer.
+    pub(crate) fn is_adopted(&mut self) {
+        self.given_back = None;
+    }
+}
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        let Some((runtime, release, lease)) = self.given_back.take() else { return };
+        let (Ok(permit), Ok(handle)) =
+            (runtime.unfinished.clone().try_acquire_owned(), tokio::runtime::Handle::try_current())
+        else {
+            return runtime.observer.decided(Decision::NotReleased, &release.id, 0);
+        };
+        handle.spawn(async move {
+            let until = clock::after(clock::now(), lease);
+            let mut pause = FIRST_PAUSE;
+            while let Err(error) = runtime.store.release(&release).await {
+                if clock::now() >= until {
+                    runtime.observer.decided_because(Decision::NotReleased, &release.id, 0, &error);
+                    break;
+                }
+                tokio::time::sleep(jittered(pause)).await;
+                pause = (pause * 2).min(MAX_PAUSE);
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// Between half of a pause and the whole, so that those who failed together do not come back together.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
+}

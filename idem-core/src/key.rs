@@ -1,0 +1,341 @@
+//! What identifies one logical call: the key, its parts, and how they are written without ambiguity.
+//!
+//! A key is text that a person can read in the store: its parts, joined by `:`. Whatever could be taken for structure
+//! inside a part is percent-encoded, so `("a", "bc")` is `a:bc`, `("ab", "c")` is `ab:c` and `("a:bc",)` is `a%3Abc`.
+//! A nested group is put in parentheses. A key longer than [`MAX_KEY_LEN`] bytes becomes `~` and its BLAKE3 digest.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+use std::num::{
+    NonZeroI8, NonZeroI16, NonZeroI32, NonZeroI64, NonZeroI128, NonZeroIsize, NonZeroU8, NonZeroU16, NonZeroU32,
+    NonZeroU64, NonZeroU128, NonZeroUsize,
+};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
+
+/// The longest key, in bytes of its encoded form, that is stored as it is. A longer one is stored as a digest.
+pub const MAX_KEY_LEN: usize = 256;
+
+/// A value that can be a key, or a part of one.
+///
+/// Implemented for strings, characters, integers, `bool`, [`Uuid`](uuid::Uuid), references, `Box`, `Rc`, `Arc`, `Cow`,
+/// `Option` (`None` makes the key missing) and tuples of up to eight parts. `#[derive(KeyPart)]` implements it for
+/// newtypes, structs and enums. Floats are left out on purpose: two sums that should be the same number often are not
+/// the same float.
+///
+/// # Examples
+///
+/// ```
+/// use idem_core::{KeyPart, KeyWriter};
+///
+/// struct OrderId { shop: u32, number: u64 }
+///
+/// impl KeyPart for OrderId {
+///     fn write_to(&self, key: &mut KeyWriter<'_>) {
+///         key.group(|key| {
+///             self.shop.write_to(key);
+///             self.number.write_to(key);
+///         });
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be part of an idempotency key",
+    label = "not a key part",
+    note = "key parts are strings, integers, `bool`, `char`, `Uuid`, references to them, `Option`s and tuples of them",
+    note = "for a type of your own, `#[derive(idem::KeyPart)]` on a newtype, struct or enum makes it one; floats are never key parts"
+)]
+pub trait KeyPart {
+    /// Writes this value as one part, or as several. A value that writes nothing, or only an empty text, makes the whole
+    /// key missing.
+    fn write_to(&self, key: &mut KeyWriter<'_>);
+}
+
+/// What a [`KeyPart`] writes itself to.
+pub struct KeyWriter<'a> {
+    text: &'a mut String,
+    missing: &'a mut bool,
+    /// Nothing written in this group yet.
+    first: bool,
+    /// Nothing written at all, and no group around: a tuple here needs no parentheses, as in `tenant:order`.
+    outermost: bool,
+}
+
+impl KeyWriter<'_> {
+    /// Writes one part. An empty text makes the key missing.
+    pub fn text(&mut self, part: &str) {
+        if part.is_empty() {
+            return self.missing();
+        }
+        self.separate();
+        escape_into(self.text, part);
+    }
+
+    /// Writes one part, formatted by its `Display`. An empty text makes the key missing.
+    pub fn display(&mut self, part: impl fmt::Display) {
+        self.separate();
+        let before = self.text.len();
+        // Writing to a `String` fails only where the value's own `Display` does.
+        let written = write!(Escaping(self.text), "{part}");
+        if written.is_err() || self.text.len() == before {
+            *self.missing = true;
+        }
+    }
+
+    /// Says that this part has no value: the whole key is missing.
+    pub fn missing(&mut self) {
+        *self.missing = true;
+    }
+
+    /// Writes several parts as one, in parentheses, so that they cannot be mistaken for their neighbours.
+    pub fn group(&mut self, parts: impl FnOnce(&mut KeyWriter<'_>)) {
+        self.separate();
+        self.text.push('(');
+        let before = self.text.len();
+        parts(&mut KeyWriter { text: &mut *self.text, missing: &mut *self.missing, first: true, outermost: false });
+        if self.text.len() == before {
+            *self.missing = true;
+        }
+        self.text.push(')');
+    }
+
+    /// The parts of a tuple: a group, but for the tuple that is the whole key.
+    fn tuple(&mut self, parts: impl FnOnce(&mut KeyWriter<'_>)) {
+        if self.outermost {
+            self.outermost = false;
+            parts(self);
+        } else {
+            self.group(parts);
+        }
+    }
+
+    fn separate(&mut self) {
+        if !self.first {
+            self.text.push(':');
+        }
+        self.first = false;
+        self.outermost = false;
+    }
+}
+
+impl fmt::Debug for KeyWriter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyWriter").finish_non_exhaustive()
+    }
+}
+
+/// A key in its encoded form, never empty.
+///
+/// Its `Debug` shows a digest, because keys may be personal data; [`as_str`](Self::as_str) is the text itself.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(Box<str>);
+
+impl Key {
+    /// Encodes a value; `None` if a part of it is missing.
+    pub fn encode<K: KeyPart + ?Sized>(value: &K) -> Option<Self> {
+        let (mut text, mut missing) = (String::new(), false);
+        value.write_to(&mut KeyWriter { text: &mut text, missing: &mut missing, first: true, outermost: true });
+        if missing || text.is_empty() {
+            return None;
+        }
+        if text.len() > MAX_KEY_LEN {
+            text = format!("~{}", URL_SAFE_NO_PAD.encode(blake3::hash(text.as_bytes()).as_bytes()));
+        }
+        Some(Self(text.into_boxed_str()))
+    }
+
+    /// The encoded text: printable, without spaces, braces or control characters.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", KeyDigest::of(&self.0))
+    }
+}
+
+/// A short digest of an operation and a key, for logs and errors: keys may be personal data.
+///
+/// 64 bits of BLAKE3, as 16 hexadecimal digits. It serves to recognise a key, not to hide it from somebody who can try all
+/// possible keys.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyDigest([u8; 8]);
+
+impl KeyDigest {
+    /// The digest of `operation:key`.
+    pub(crate) fn of(id: &str) -> Self {
+        let mut digest = [0; 8];
+        blake3::Hasher::new().update(id.as_bytes()).finalize_xof().fill(&mut digest);
+        Self(digest)
+    }
+}
+
+impl fmt::Display for KeyDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for KeyDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A `fmt::Write` that escapes what passes through it.
+struct Escaping<'a>(&'a mut String);
+
+impl fmt::Write for Escaping<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        escape_into(self.0, text);
+        Ok(())
+    }
+}
+
+fn escape_into(out: &mut String, part: &str) {
+    let structural = |c: char| {
+        c.is_control() || c.is_whitespace() || matches!(c, '%' | ':' | '(' | ')' | '{' | '}' | '~' | '"' | '\\')
+    };
+    let mut rest = part;
+    while let Some(at) = rest.find(structural) {
+        out.push_str(&rest[..at]);
+        let width = rest[at..].chars().next().map_or(1, char::len_utf8);
+        for byte in rest[at..at + width].bytes() {
+            // Writing to a `String` cannot fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+        rest = &rest[at + width..];
+    }
+    out.push_str(rest);
+}
+
+impl KeyPart for str {
+    fn write_to(&self, key: &mut KeyWriter<'_>) {
+        key.text(self);
+    }
+}
+
+impl KeyPart for String {
+    fn write_to(&self, key: &mut KeyWriter<'_>) {
+        key.text(self);
+    }
+}
+
+impl KeyPart for Cow<'_, str> {
+    fn write_to(&self, key: &mut KeyWriter<'_>) {
+        key.text(self);
+    }
+}
+
+impl<T: KeyPart> KeyPart for Option<T> {
+    fn write_to(&self, key: &mut KeyWriter<'_>) {
+        match self {
+            Some(part) => part.write_to(key),
+            None => key.missing(),
+        }
+    }
+}
+
+macro_rules! by_display {
+    ($($type:ty),* $(,)?) => {$(
+        impl KeyPart for $type {
+            fn write_to(&self, key: &mut KeyWriter<'_>) {
+                key.display(self);
+            }
+        }
+    )*};
+}
+
+by_display! {
+    bool, char, u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize,
+    NonZeroU8, NonZeroU16, NonZeroU32, NonZeroU64, NonZeroU128, NonZeroUsize,
+    NonZeroI8, NonZeroI16, NonZeroI32, NonZeroI64, NonZeroI128, NonZeroIsize,
+    uuid::Uuid,
+}
+
+macro_rules! by_reference {
+    ($($type:ty),* $(,)?) => {$(
+        impl<T: KeyPart + ?Sized> KeyPart for $type {
+            fn write_to(&self, key: &mut KeyWriter<'_>) {
+                (**self).write_to(key);
+            }
+        }
+    )*};
+}
+
+by_reference!(&T, &mut T, Box<T>, Rc<T>, Arc<T>);
+
+macro_rules! tuples {
+    ($(($($part:ident)+))*) => {$(
+        impl<$($part: KeyPart),+> KeyPart for ($($part,)+) {
+            #[allow(non_snake_case)]
+            fn write_to(&self, key: &mut KeyWriter<'_>) {
+                let ($($part,)+) = self;
+                key.tuple(|key| { $($part.write_to(key);)+ });
+            }
+        }
+    )*};
+}
+
+tuples! { (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) (A B C D E F G) (A B C D E F G H) }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded<K: KeyPart>(value: K) -> String {
+        Key::encode(&value).map(|key| key.as_str().to_owned()).unwrap_or_default()
+    }
+
+    #[test]
+    fn parts_cannot_be_mistaken_for_each_other() {
+        assert_eq!(encoded(("a", "bc")), "a:bc");
+        assert_eq!(encoded(("ab", "c")), "ab:c");
+        assert_eq!(encoded("a:bc"), "a%3Abc");
+        assert_eq!(encoded((("a", "b"), "c")), "(a:b):c");
+        assert_eq!(encoded(("a", ("b", "c"))), "a:(b:c)");
+        assert_eq!(encoded(("a", "(b:c)")), "a:%28b%3Ac%29");
+        assert_eq!(encoded("%3A"), "%253A");
+    }
+
+    #[test]
+    fn one_missing_part_makes_the_key_missing() {
+        assert_eq!(Key::encode(&("tenant", None::<u64>)), None);
+        assert_eq!(Key::encode(&("tenant", "")), None);
+        assert_eq!(Key::encode(""), None);
+        assert_eq!(Key::encode(&(("a", ""), "c")), None);
+        assert_eq!(encoded(("tenant", Some(7))), "tenant:7");
+    }
+
+    #[test]
+    fn control_characters_spaces_and_braces_are_escaped_and_other_text_is_kept() {
+        assert_eq!(encoded("a\0b\n c{d}"), "a%00b%0A%20c%7Bd%7D");
+        assert_eq!(encoded("Zoë-日本-🦀"), "Zoë-日本-🦀");
+        assert_eq!(encoded("\u{a0}"), "%C2%A0");
+    }
+
+    #[test]
+    fn a_long_key_is_digested_and_differs_from_every_short_one() {
+        let long = encoded("x".repeat(1 << 20));
+        assert_eq!(long.len(), 1 + 43);
+        assert!(long.starts_with('~'));
+        assert_ne!(long, encoded("x".repeat((1 << 20) + 1)));
+        assert_eq!(encoded(long.as_str()), format!("%7E{}", &long[1..]));
+        assert_eq!(encoded("x".repeat(MAX_KEY_LEN)).len(), MAX_KEY_LEN);
+        // Stored keys must stay readable by later versions, so the digest is pinned.
+        assert_eq!(encoded("x".repeat(300)), PINNED);
+    }
+
+    const PINNED: &str = "~KWp7zggyW3W5DSMgT9ULdfYY2dbIB80d-q86QWn6iiM";
+
+    #[test]
+    fn debug_hides_the_text() {
+        let key = Key::encode("jane@example.org").unwrap();
+        assert!(!format!("{key:?}").contains("jane"));
+    }
+}

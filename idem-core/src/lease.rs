@@ -1,0 +1,164 @@
+//! The owner's side of a lease: how long the body may go on, and how it learns that it may not.
+//!
+//! An owner counts its lease from before it sent the claim (or the last confirmed renewal), by its own monotonic clock, and gives it up
+//! after nine tenths of its length. The store counts from when it carried the step out, which is later. So, as long as the two
+//! clocks run at the same rate within 10 %, the body is stopped before the store lets anybody else claim.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::clock;
+use crate::error::Error;
+use crate::record::{Owner, RecordId, Renewal};
+
+/// The term of one lease that is held in this process.
+#[derive(Debug)]
+pub(crate) struct Term {
+    pub(crate) id: RecordId,
+    pub(crate) owner: Owner,
+    pub(crate) attempt: u64,
+    length: Duration,
+    hold: Duration,
+    times: Mutex<Times>,
+    lost: Notify,
+}
+
+#[derive(Debug)]
+struct Times {
+    /// From here on the body is not polled any more, unless a renewal is confirmed before.
+    deadline: Instant,
+    /// When the next renewal is due.
+    renew_at: Instant,
+    /// A renewal is under way.
+    renewing: bool,
+    /// Once lost, lost for good: the body is gone.
+    lost: bool,
+}
+
+/// What the keeper has to do for a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Renew it now.
+    Renew {
+        /// When it is lost unless that succeeds.
+        deadline: Instant,
+    },
+    /// Look again at `at`.
+    Later {
+        /// When a renewal is due, or the deadline while one is under way.
+        at: Instant,
+        /// When it is lost unless it is renewed.
+        deadline: Instant,
+    },
+    /// Nothing any more.
+    Never,
+}
+
+impl Term {
+    /// A lease that was claimed by a message sent at `sent`.
+    pub(crate) fn new(
+        id: RecordId,
+        owner: Owner,
+        attempt: u64,
+        (length, hold): (Duration, Duration),
+        sent: Instant,
+    ) -> Self {
+        let (deadline, renew_at) = Self::times(length, sent);
+        let times = Mutex::new(Times { deadline, renew_at, renewing: false, lost: false });
+        Self { id, owner, attempt, length, hold, times, lost: Notify::new() }
+    }
+
+    fn times(length: Duration, sent: Instant) -> (Instant, Instant) {
+        (clock::after(sent, length / 10 * 9), clock::after(sent, length / 3))
+    }
+
+    /// Whether the body must not go on. Looked at before each poll of the body: a process that was stopped for longer than its lease
+    /// finds the deadline passed, whatever the keeper has seen.
+    pub(crate) fn is_lost(&self) -> bool {
+        let mut times = self.lock();
+        if !times.lost && clock::now() >= times.deadline {
+            times.lost = true;
+            drop(times);
+            self.lost.notify_waiters();
+            return true;
+        }
+        times.lost
+    }
+
+    /// Resolves when the lease is lost. Cancel safe.
+    pub(crate) async fn lost(&self) {
+        let notified = self.lost.notified();
+        tokio::pin!(notified);
+        // Enrolled before the look, so that a loss in between is not missed.
+        notified.as_mut().enable();
+        if !self.is_lost() {
+            notified.await;
+        }
+    }
+
+    /// How much is left by the owner's clock: what a caller that will not wait is told.
+    pub(crate) fn left(&self) -> Duration {
+        self.lock().deadline.saturating_duration_since(clock::now())
+    }
+
+    /// How long the lease is between two renewals.
+    pub(crate) fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// What the owner is told when it is lost.
+    pub(crate) fn lost_error(&self) -> Error {
+        Error::LeaseLost { operation: self.id.operation().into(), key: self.id.digest(), attempt: self.attempt }
+    }
+
+    pub(crate) fn renewal(&self) -> Renewal {
+        Renewal { id: self.id.clone(), owner: self.owner, hold: self.hold }
+    }
+
+    /// What is due at `now`. Marks the lease lost where its deadline has passed.
+    pub(crate) fn due(&self, now: Instant) -> Due {
+        let mut times = self.lock();
+        if times.lost {
+            Due::Never
+        } else if now >= times.deadline {
+            times.lost = true;
+            drop(times);
+            self.lost.notify_waiters();
+            Due::Never
+        } else if times.renewing {
+            Due::Later { at: times.deadline, deadline: times.deadline }
+        } else if now >= times.renew_at {
+            times.renewing = true;
+            Due::Renew { deadline: times.deadline }
+        } else {
+            Due::Later { at: times.renew_at, deadline: times.deadline }
+        }
+    }
+
+    /// The renewal that was sent at `sent` was carried out.
+    pub(crate) fn renewed(&self, sent: Instant) {
+        let (deadline, renew_at) = Self::times(self.length, sent);
+        let mut times = self.lock();
+        (times.deadline, times.renew_at, times.renewing) = (deadline, renew_at, false);
+    }
+
+    /// The renewal failed; it is tried again soon, until the deadline.
+    pub(crate) fn not_renewed(&self) {
+        let again = clock::after(clock::now(), self.length / 20);
+        let mut times = self.lock();
+        (times.renew_at, times.renewing) = (again, false);
+    }
+
+    /// The store said that somebody else is the owner now.
+    pub(crate) fn mark_lost(&self) {
+        self.lock().lost = true;
+        self.lost.notify_waiters();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,47 @@
+//! The runtime core of `idem`. Applications use it through the facade, the package `idem-rs`; stores of one's own are written against
+//! this crate alone.
+
+mod body;
+mod by_hand;
+mod clock;
+mod codec;
+mod context;
+mod engine;
+mod error;
+mod fingerprint;
+mod flight;
+mod generator;
+mod held;
+mod keeper;
+mod key;
+mod lease;
+mod observe;
+mod operation;
+mod outcome;
+mod policy;
+mod private;
+pub mod record;
+mod runtime;
+mod site;
+mod store;
+pub mod wire;
+
+pub use crate::by_hand::{Begin, Lease};
+pub use crate::clock::Clock;
+pub use crate::codec::{Codec, CodecFailure, CodecId};
+pub use crate::context::{Call, current, install, scope};
+pub use crate::error::{ConfigError, Error, StoreError, StoreErrorKind};
+pub use crate::fingerprint::{Fingerprint, FingerprintError};
+pub use crate::generator::KeyGenerator;
+pub use crate::key::{Key, KeyDigest, KeyPart, KeyWriter, MAX_KEY_LEN};
+pub use crate::operation::{Operation, Reconciling};
+pub use crate::outcome::{Outcome, Recorded, Storable};
+pub use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, StoreFailure};
+pub use crate::record::{RecordInfo, RecordState};
+pub use crate::runtime::{Builder, Idempotency};
+pub use crate::store::{MemoryStore, Store};
+
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::private::*;
+}

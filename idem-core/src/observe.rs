@@ -1,0 +1,184 @@
+//! Nothing silent: every decision is a tracing event and, with the feature `metrics`, a counter.
+//!
+//! Events have the target `idem` and the fields `operation`, `key` (a digest unless the runtime logs keys), `decision`, `attempt`
+//! where there is one, and `detail`. The counter is `idem_decisions_total` with the labels `operation` and `decision`; the
+//! histograms `idem_body_seconds` and `idem_wait_seconds` have the label `operation`.
+
+use std::fmt;
+use std::time::Duration;
+
+use tracing::{Level, Span};
+
+use crate::record::RecordId;
+
+/// What happened in a call. The names are those of the metrics' label and of the events' field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Executed,
+    Replayed,
+    Waited,
+    Released,
+    TakenOver,
+    Reconciled,
+    ClaimResent,
+    RejectedInFlight,
+    RejectedDuplicate,
+    RejectedAlreadyDone,
+    RejectedMismatch,
+    RejectedAbandoned,
+    RejectedExhausted,
+    RejectedMissingKey,
+    RejectedReentrant,
+    RanUnguarded,
+    StoreFailed,
+    Unreadable,
+    RenewalFailed,
+    LeaseLost,
+    ClaimTooLate,
+    CommitRefused,
+    ReleaseRefused,
+    CommitDelayed,
+    NotRecorded,
+    NotEncoded,
+    ReleaseDelayed,
+    NotReleased,
+    CallerDropped,
+    Panicked,
+    Forgotten,
+    Settled,
+}
+
+impl Decision {
+    fn describe(self) -> (&'static str, Level) {
+        const QUIET: Level = Level::DEBUG;
+        match self {
+            Self::Executed => ("executed", QUIET),
+            Self::Replayed => ("replayed", QUIET),
+            Self::Waited => ("waited", QUIET),
+            Self::Released => ("released", QUIET),
+            Self::ClaimResent => ("claim_resent", Level::INFO),
+            Self::TakenOver => ("taken_over", Level::INFO),
+            Self::Reconciled => ("reconciled", Level::INFO),
+            Self::RejectedInFlight => ("rejected_in_flight", QUIET),
+            Self::RejectedDuplicate => ("rejected_duplicate", QUIET),
+            Self::RejectedAlreadyDone => ("rejected_already_done", QUIET),
+            Self::RejectedMismatch => ("rejected_mismatch", Level::WARN),
+            Self::RejectedAbandoned => ("rejected_abandoned", Level::WARN),
+            Self::RejectedExhausted => ("rejected_exhausted", Level::WARN),
+            Self::RejectedMissingKey => ("rejected_missing_key", Level::INFO),
+            Self::RejectedReentrant => ("rejected_reentrant", Level::WARN),
+            Self::RanUnguarded => ("ran_unguarded", Level::WARN),
+            Self::StoreFailed => ("store_failed", Level::WARN),
+            Self::Unreadable => ("unreadable", Level::WARN),
+            Self::RenewalFailed => ("renewal_failed", Level::WARN),
+            Self::LeaseLost => ("lease_lost", Level::WARN),
+            Self::ClaimTooLate => ("claim_too_late", Level::WARN),
+            Self::CommitRefused => ("commit_refused", Level::WARN),
+            Self::ReleaseRefused => ("release_refused", Level::WARN),
+            Self::CommitDelayed => ("commit_delayed", Level::WARN),
+            Self::NotRecorded => ("not_recorded", Level::WARN),
+            Self::NotEncoded => ("not_encoded", Level::WARN),
+            Self::ReleaseDelayed => ("release_delayed", Level::WARN),
+            Self::NotReleased => ("not_released", Level::WARN),
+            Self::CallerDropped => ("caller_dropped", Level::WARN),
+            Self::Panicked => ("panicked", Level::WARN),
+            Self::Forgotten => ("forgotten", Level::INFO),
+            Self::Settled => ("settled", Level::INFO),
+        }
+    }
+}
+
+/// Where a runtime's decisions go.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Observer {
+    /// Whether logs carry keys as they are.
+    pub(crate) plain_keys: bool,
+}
+
+impl Observer {
+    /// Reports a decision about a record.
+    pub(crate) fn decided(self, decision: Decision, id: &RecordId, attempt: u64) {
+        self.report(decision, id, attempt, None);
+    }
+
+    /// Reports a decision about a record, and why.
+    pub(crate) fn decided_because(self, decision: Decision, id: &RecordId, attempt: u64, why: &dyn fmt::Display) {
+        self.report(decision, id, attempt, Some(why));
+    }
+
+    fn report(self, decision: Decision, id: &RecordId, attempt: u64, why: Option<&dyn fmt::Display>) {
+        let (name, level) = decision.describe();
+        let key = Label { id, plain: self.plain_keys };
+        // The level of an event is part of its static description, so there is one event for each.
+        macro_rules! event {
+            ($level:expr) => {
+                tracing::event!(
+                    target: "idem",
+                    $level,
+                    operation = id.operation(),
+                    key = %key,
+                    decision = name,
+                    attempt = (attempt > 0).then_some(attempt),
+                    detail = why.map(tracing::field::display),
+                    "{name}"
+                )
+            };
+        }
+        match level {
+            Level::WARN => event!(Level::WARN),
+            Level::INFO => event!(Level::INFO),
+            _ => event!(Level::DEBUG),
+        }
+        count(id.operation(), name);
+    }
+
+    /// Reports a call that has no record: its key is missing, or there is no store to ask.
+    pub(crate) fn decided_without_key(decision: Decision, operation: &str) {
+        let (name, _) = decision.describe();
+        tracing::event!(target: "idem", Level::INFO, operation, decision = name, "{name}");
+        count(operation, name);
+    }
+
+    /// The span around a call: the body's own events are inside.
+    pub(crate) fn span(self, id: &RecordId) -> Span {
+        tracing::debug_span!(
+            target: "idem",
+            "idempotent",
+            operation = id.operation(),
+            key = %Label { id, plain: self.plain_keys },
+            attempt = tracing::field::Empty,
+        )
+    }
+}
+
+/// Reports how long a body ran.
+#[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+pub(crate) fn body_took(id: &RecordId, time: Duration) {
+    #[cfg(feature = "metrics")]
+    metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned()).record(time);
+}
+
+/// Reports how long a call waited for another.
+#[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+pub(crate) fn wait_took(id: &RecordId, time: Duration) {
+    #[cfg(feature = "metrics")]
+    metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned()).record(time);
+}
+
+#[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+fn count(operation: &str, decision: &'static str) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("idem_decisions_total", "operation" => operation.to_owned(), "decision" => decision).increment(1);
+}
+
+/// The key as it is logged. The digest is made only where an event is really written.
+struct Label<'a> {
+    id: &'a RecordId,
+    plain: bool,
+}
+
+impl fmt::Display for Label<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.plain { f.write_str(self.id.key()) } else { self.id.digest().fmt(f) }
+    }
+}

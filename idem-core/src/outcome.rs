@@ -1,0 +1,181 @@
+//! What a body returns, and what of it can be stored.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::codec::{AnyCodec, CodecFailure};
+use crate::error::Error;
+use crate::record::{Encoded, RecordId};
+
+/// The value of a guarded call, and whether it was produced now or before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome<T> {
+    value: T,
+    replayed: bool,
+}
+
+impl<T> Outcome<T> {
+    pub(crate) fn executed(value: T) -> Self {
+        Self { value, replayed: false }
+    }
+
+    pub(crate) fn replayed(value: T) -> Self {
+        Self { value, replayed: true }
+    }
+
+    /// Whether an earlier call ran the body, and this is its recorded outcome.
+    pub fn is_replayed(&self) -> bool {
+        self.replayed
+    }
+
+    /// The value.
+    pub fn get(&self) -> &T {
+        &self.value
+    }
+
+    /// The value.
+    pub fn into_inner(self) -> T {
+        self.value
+    }
+}
+
+/// What can be kept as an outcome: every type that is `Serialize` and `DeserializeOwned` and, with the feature `axum`, `Json<T>` of
+/// such a `T`.
+///
+/// `Via` says in which of these ways, so that both can be implemented; it is always inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be kept as an outcome",
+    label = "cannot be stored and replayed",
+    note = "an outcome is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both, and return owned data",
+    note = "axum's `Json<T>` of such a `T` can be kept with the feature `axum` of `idem-rs`"
+)]
+pub trait Storable<Via>: Sized {
+    /// What is really stored.
+    type Stored: Serialize + DeserializeOwned;
+
+    /// What is stored of this value.
+    fn to_stored(&self) -> &Self::Stored;
+
+    /// The value again.
+    fn from_stored(stored: Self::Stored) -> Self;
+}
+
+/// A value that is stored as it is.
+#[derive(Debug)]
+pub enum AsItIs {}
+
+impl<T: Serialize + DeserializeOwned> Storable<AsItIs> for T {
+    type Stored = T;
+
+    fn to_stored(&self) -> &T {
+        self
+    }
+
+    fn from_stored(stored: T) -> Self {
+        stored
+    }
+}
+
+/// A value that is stored without the `Json` around it.
+#[cfg(feature = "axum")]
+#[derive(Debug)]
+pub enum InsideJson {}
+
+#[cfg(feature = "axum")]
+impl<T: Serialize + DeserializeOwned> Storable<InsideJson> for axum::Json<T> {
+    type Stored = T;
+
+    fn to_stored(&self) -> &T {
+        &self.0
+    }
+
+    fn from_stored(stored: T) -> Self {
+        Self(stored)
+    }
+}
+
+/// What a guarded function returns: a `Result`.
+#[diagnostic::on_unimplemented(
+    message = "an idempotent function must return `Result`, not `{Self}`",
+    label = "not a `Result`",
+    note = "the call can fail in ways of its own (`idem::Error`), which the function's error type takes up by `From<idem::Error>`"
+)]
+pub trait Returned {
+    /// The outcome.
+    type Ok;
+    /// The error.
+    type Err;
+
+    /// As a `Result`.
+    ///
+    /// # Errors
+    ///
+    /// The error that was returned.
+    fn into_result(self) -> Result<Self::Ok, Self::Err>;
+    /// From a `Result`.
+    fn from_result(result: Result<Self::Ok, Self::Err>) -> Self;
+}
+
+impl<T, E> Returned for Result<T, E> {
+    type Ok = T;
+    type Err = E;
+
+    fn into_result(self) -> Self {
+        self
+    }
+
+    fn from_result(result: Self) -> Self {
+        result
+    }
+}
+
+/// What a guarded call does with values of its return type `R`, which is a `Result<T, E>`: gathered where the type is written, so that an
+/// unmet bound is one error, with its caret there.
+pub struct Witness<R, T, E> {
+    pub(crate) split: fn(R) -> Result<T, E>,
+    pub(crate) join: fn(Result<T, E>) -> R,
+    pub(crate) encode: fn(&AnyCodec, &T) -> Result<Encoded, CodecFailure>,
+    pub(crate) decode: fn(&Recorded) -> Result<T, Error>,
+    pub(crate) fail: fn(Error) -> E,
+}
+
+/// Makes a [`Witness`].
+pub fn outcome_of<R, Via>() -> Witness<R, R::Ok, R::Err>
+where
+    R: Returned,
+    R::Ok: Storable<Via>,
+    R::Err: From<Error>,
+{
+    Witness {
+        split: R::into_result,
+        join: R::from_result,
+        encode: |codec, value| codec.encode(value.to_stored()),
+        decode: Recorded::decode,
+        fail: R::Err::from,
+    }
+}
+
+/// A recorded outcome that was found by [`Operation::begin`](crate::Operation::begin).
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    pub(crate) id: RecordId,
+    pub(crate) outcome: Encoded,
+    pub(crate) codec: AnyCodec,
+}
+
+impl Recorded {
+    /// Reads the outcome.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Codec`] if it cannot be read as a `T`.
+    pub fn decode<T: Storable<Via>, Via>(&self) -> Result<T, Error> {
+        self.codec.decode(&self.outcome).map(T::from_stored).map_err(|reason| Error::Codec {
+            operation: self.id.operation().into(),
+            key: self.id.digest(),
+            reason: Arc::from(format!("its outcome is no {}: {reason}", std::any::type_name::<T>())),
+        })
+    }
+}

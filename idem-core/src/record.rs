@@ -1,0 +1,482 @@
+//! The record and its life: every state, and what a claim makes of each.
+//!
+//! The transitions are pure functions, so that each store, in whatever language its atomic step is written, takes the same
+//! decisions. A store answers two questions only: what stands at the key, and has its lease run out by the store's own clock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::codec::CodecId;
+use crate::fingerprint::Fingerprint;
+use crate::key::{Key, KeyDigest};
+
+/// What a record is stored under: the operation's name and the key, as `operation:key`.
+///
+/// Cheap to clone. `Debug` shows the operation and a digest of the key.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct RecordId {
+    text: Arc<str>,
+    operation_len: usize,
+}
+
+impl RecordId {
+    /// Joins an operation's name and a key; `None` unless [`is_valid_operation`].
+    pub fn new(operation: &str, key: &Key) -> Option<Self> {
+        is_valid_operation(operation)
+            .then(|| Self { text: [operation, ":", key.as_str()].concat().into(), operation_len: operation.len() })
+    }
+
+    /// The operation's name.
+    pub fn operation(&self) -> &str {
+        self.text.get(..self.operation_len).unwrap_or_default()
+    }
+
+    /// The encoded key.
+    pub fn key(&self) -> &str {
+        self.text.get(self.operation_len + 1..).unwrap_or_default()
+    }
+
+    /// The whole, `operation:key`: unambiguous, without spaces, braces or control characters.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// A short digest for logs.
+    pub fn digest(&self) -> KeyDigest {
+        KeyDigest::of(self.as_str())
+    }
+}
+
+impl fmt::Debug for RecordId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecordId({}, {})", self.operation(), self.digest())
+    }
+}
+
+/// Whether a text can be an operation's name: 1 to 128 bytes of letters, digits, `_`, `-`, `.`, `/`, `#`, `@` and `+`, in segments
+/// that may be joined by `::`.
+///
+/// So a name never runs into a key: in `operation:key`, the first single colon ends the name.
+pub fn is_valid_operation(name: &str) -> bool {
+    let segment = |segment: &str| {
+        !segment.is_empty()
+            && segment.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '#' | '@' | '+'))
+    };
+    name.len() <= 128 && name.split("::").all(segment)
+}
+
+/// The identity of one claim: whoever holds it may commit, renew and release.
+///
+/// 128 random bits. They need to differ from those of the other callers of the same key, not to be secret.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner(u128);
+
+impl Owner {
+    /// A fresh identity.
+    pub fn generate() -> Self {
+        Self(fastrand::u128(..))
+    }
+
+    /// From its bytes.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({:032x})", self.0)
+    }
+}
+
+/// What a store holds for one (operation, key).
+///
+/// *Abandoned* is not a variant: it is an [`InFlight`] record whose lease has run out by the store's clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    /// A one-time token was given out, and not used yet.
+    Issued,
+    /// Claimed and not committed.
+    InFlight(InFlight),
+    /// Given up by its owner; the attempt count stays for a while.
+    Released {
+        /// The last attempt.
+        attempt: u64,
+    },
+    /// The outcome is recorded and still kept.
+    Committed {
+        /// The attempt that succeeded.
+        attempt: u64,
+        /// What must be equal when the key comes again.
+        fingerprint: Option<Fingerprint>,
+        /// The outcome.
+        outcome: Encoded,
+    },
+    /// It is known that there was an outcome.
+    Done {
+        /// The attempt that succeeded.
+        attempt: u64,
+        /// What must be equal when the key comes again.
+        fingerprint: Option<Fingerprint>,
+    },
+}
+
+/// A record that is in flight, or abandoned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InFlight {
+    /// Who claimed it.
+    pub owner: Owner,
+    /// Which claim of this key it is.
+    pub attempt: u64,
+    /// How long the lease is. Zero: given up, abandoned at once.
+    pub lease: Duration,
+    /// The expiry with which the record is written, and again at each renewal: the age of the lease is `hold` less what is left.
+    pub hold: Duration,
+    /// What must be equal when the key comes again.
+    pub fingerprint: Option<Fingerprint>,
+}
+
+/// An outcome as the codec wrote it. Cheap to clone.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Encoded {
+    /// The codec that can read it.
+    pub codec: CodecId,
+    /// What it wrote.
+    pub payload: Bytes,
+}
+
+impl fmt::Debug for Encoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Encoded({}, {} bytes)", self.codec, self.payload.len())
+    }
+}
+
+/// A caller's wish to become the owner of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Of what.
+    pub id: RecordId,
+    /// Who. The same claim sent again carries the same owner, and is recognised.
+    pub owner: Owner,
+    /// For how long without a renewal.
+    pub lease: Duration,
+    /// How long the record stays if nothing more is heard of the owner: `max(ttl, remember, 2 × lease)`.
+    pub hold: Duration,
+    /// What must be equal to the record's, where both have one.
+    pub fingerprint: Option<Fingerprint>,
+    /// Whether an abandoned record may be claimed.
+    pub take_over: bool,
+    /// The highest attempt that may be begun.
+    pub max_attempts: Option<u64>,
+}
+
+impl Claim {
+    /// The record that this claim writes as a given attempt.
+    pub fn in_flight(&self, attempt: u64) -> InFlight {
+        InFlight { owner: self.owner, attempt, lease: self.lease, hold: self.hold, fingerprint: self.fingerprint }
+    }
+}
+
+/// What became of a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claimed {
+    /// The caller is the owner now.
+    Owned {
+        /// 1 for the first claim of a key, +1 for each later one.
+        attempt: u64,
+        /// What was there before.
+        from: Origin,
+    },
+    /// Somebody else is, and the lease is alive.
+    InFlight {
+        /// Whose turn it is.
+        attempt: u64,
+        /// How long until the lease runs out, unless it is renewed.
+        lease_left: Duration,
+    },
+    /// The lease of somebody else has run out, and the claim does not take over.
+    Abandoned {
+        /// Whose turn it was.
+        attempt: u64,
+    },
+    /// The key could be claimed, but `max_attempts` have been.
+    Exhausted {
+        /// How many attempts there were.
+        attempts: u64,
+    },
+    /// The key came before with another fingerprint. Found before any conflict.
+    Mismatch,
+    /// There is an outcome.
+    Committed {
+        /// The attempt that succeeded.
+        attempt: u64,
+        /// The outcome.
+        outcome: Encoded,
+    },
+    /// There was an outcome.
+    Done {
+        /// The attempt that succeeded.
+        attempt: u64,
+    },
+}
+
+/// What a successful claim found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// No record.
+    Nothing,
+    /// A token that was given out.
+    Issued,
+    /// A key that an earlier owner gave up.
+    Released,
+    /// A record whose owner's lease ran out. Also said where a claim found its own record as a later attempt, since what was
+    /// there before is no longer known and this is the careful answer.
+    Abandoned,
+}
+
+/// What a claim makes of the record that it found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OnClaim {
+    /// Nothing is written.
+    Answer(Claimed),
+    /// This is written in place of the record that was found, if that is still there.
+    Take(InFlight, Origin),
+    /// It depends on the lease, which only the store's clock can tell.
+    IfLeaseRanOut {
+        /// The record's attempt, for [`Claimed::InFlight`] where the lease is alive.
+        attempt: u64,
+        /// What to do where it has run out.
+        then: RanOut,
+    },
+}
+
+/// What a claim makes of a record whose lease has run out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RanOut {
+    /// Nothing is written.
+    Answer(Claimed),
+    /// This is written in place of the record that was found, as [`Origin::Abandoned`].
+    Take(InFlight),
+}
+
+impl Record {
+    /// What a claim makes of this record. (Where there is none, a claim writes `claim.in_flight(1)`.)
+    pub fn on_claim(&self, claim: &Claim) -> OnClaim {
+        match self {
+            Self::Issued => Self::next(claim, 0, Origin::Issued),
+            Self::Released { attempt } => Self::next(claim, *attempt, Origin::Released),
+            Self::InFlight(held) if held.owner == claim.owner => OnClaim::Answer(Claimed::Owned {
+                attempt: held.attempt,
+                from: if held.attempt == 1 { Origin::Nothing } else { Origin::Abandoned },
+            }),
+            _ if self.mismatches(claim.fingerprint) => OnClaim::Answer(Claimed::Mismatch),
+            Self::InFlight(held) => OnClaim::IfLeaseRanOut {
+                attempt: held.attempt,
+                then: match Self::next(claim, held.attempt, Origin::Abandoned) {
+                    OnClaim::Take(next, _) if claim.take_over => RanOut::Take(next),
+                    OnClaim::Answer(exhausted) if claim.take_over => RanOut::Answer(exhausted),
+                    _ => RanOut::Answer(Claimed::Abandoned { attempt: held.attempt }),
+                },
+            },
+            Self::Committed { attempt, outcome, .. } => {
+                OnClaim::Answer(Claimed::Committed { attempt: *attempt, outcome: outcome.clone() })
+            }
+            Self::Done { attempt, .. } => OnClaim::Answer(Claimed::Done { attempt: *attempt }),
+        }
+    }
+
+    /// The last attempt, 0 if there was none.
+    pub fn attempt(&self) -> u64 {
+        match self {
+            Self::Issued => 0,
+            Self::InFlight(InFlight { attempt, .. })
+            | Self::Released { attempt }
+            | Self::Committed { attempt, .. }
+            | Self::Done { attempt, .. } => *attempt,
+        }
+    }
+
+    /// What must be equal when the key comes again, as far as this record has it.
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        match self {
+            Self::InFlight(InFlight { fingerprint, .. })
+            | Self::Committed { fingerprint, .. }
+            | Self::Done { fingerprint, .. } => *fingerprint,
+            Self::Issued | Self::Released { .. } => None,
+        }
+    }
+
+    fn mismatches(&self, other: Option<Fingerprint>) -> bool {
+        matches!((self.fingerprint(), other), (Some(one), Some(two)) if one != two)
+    }
+
+    fn next(claim: &Claim, attempts: u64, origin: Origin) -> OnClaim {
+        if claim.max_attempts.is_some_and(|max| attempts >= max) {
+            OnClaim::Answer(Claimed::Exhausted { attempts })
+        } else {
+            OnClaim::Take(claim.in_flight(attempts.saturating_add(1)), origin)
+        }
+    }
+}
+
+impl InFlight {
+    /// How old the lease is, when the record expires in `left` by the store's clock.
+    pub fn lease_age(&self, left: Duration) -> Duration {
+        self.hold.saturating_sub(left)
+    }
+
+    /// How much of the lease is left, when the record expires in `left` by the store's clock; `None` when it has run out.
+    pub fn lease_left(&self, left: Duration) -> Option<Duration> {
+        self.lease.checked_sub(self.lease_age(left)).filter(|left| !left.is_zero())
+    }
+}
+
+/// Whether the caller of a commit, renewal or release was the current owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ownership {
+    /// It was, and the step was carried out (or had been, where its reply was lost).
+    Held,
+    /// It was not; nothing was changed.
+    Lost,
+}
+
+/// An owner's wish to record an outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Commit {
+    /// Of what.
+    pub id: RecordId,
+    /// Who.
+    pub owner: Owner,
+    /// Under which attempt.
+    pub attempt: u64,
+    /// What must be equal when the key comes again.
+    pub fingerprint: Option<Fingerprint>,
+    /// The outcome; `None` records that there was one.
+    pub outcome: Option<Encoded>,
+    /// How long the outcome is kept, from now.
+    pub ttl: Duration,
+    /// How long it is known that there was one, from now: at least `ttl`.
+    pub remember: Duration,
+}
+
+impl Commit {
+    /// The record that this commit writes.
+    pub fn record(&self) -> Record {
+        let (attempt, fingerprint) = (self.attempt, self.fingerprint);
+        match self.outcome.clone() {
+            Some(outcome) => Record::Committed { attempt, fingerprint, outcome },
+            None => Record::Done { attempt, fingerprint },
+        }
+    }
+}
+
+/// An owner's wish to give the key up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    /// Of what.
+    pub id: RecordId,
+    /// Who. The attempt is not asked for: an owner whose claim's reply was lost does not know it.
+    pub owner: Owner,
+    /// What becomes of the record.
+    pub to: ReleaseTo,
+}
+
+/// What a release leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReleaseTo {
+    /// A key that may be claimed; its attempt count is kept for this long.
+    Released {
+        /// `max(ttl, 10 × lease)`.
+        keep: Duration,
+    },
+    /// An abandoned record, at once, without waiting for the lease to run out.
+    Abandoned,
+}
+
+/// An owner's wish to keep its lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Renewal {
+    /// Of what.
+    pub id: RecordId,
+    /// Who.
+    pub owner: Owner,
+    /// The record's expiry, from now: as in the claim.
+    pub hold: Duration,
+}
+
+/// What became of a removal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removed {
+    /// There was a record, and there is none now.
+    Removed,
+    /// There was none.
+    Nothing,
+    /// There is one in flight; it was left as it is.
+    InFlight {
+        /// How long until the lease runs out, unless it is renewed.
+        lease_left: Duration,
+    },
+}
+
+/// The state of a record, by the store's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RecordState {
+    /// A one-time token was given out, and not used yet.
+    Issued,
+    /// Claimed, not committed, lease alive.
+    InFlight,
+    /// Given up by its owner.
+    Released,
+    /// Claimed, not committed, lease run out.
+    Abandoned,
+    /// The outcome is recorded and still kept.
+    Committed,
+    /// It is known that there was an outcome.
+    Done,
+}
+
+/// What is known of a record, for people and for programs that settle what was abandoned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordInfo {
+    /// Its state.
+    pub state: RecordState,
+    /// The last attempt, 0 if there was none.
+    pub attempt: u64,
+    /// What must be equal when the key comes again.
+    pub fingerprint: Option<Fingerprint>,
+    /// In flight and abandoned: the time since the claim or the last renewal.
+    pub lease_age: Option<Duration>,
+    /// In flight: the time until the lease runs out, unless it is renewed.
+    pub lease_left: Option<Duration>,
+    /// The time until the record changes by itself: a committed one to done, any other to none.
+    pub expires_in: Duration,
+}
+
+impl RecordInfo {
+    /// Describes a record that expires in `left` by the store's clock.
+    pub fn new(record: &Record, left: Duration) -> Self {
+        let (mut lease_age, mut lease_left) = (None, None);
+        let state = match record {
+            Record::Issued => RecordState::Issued,
+            Record::InFlight(held) => {
+                (lease_age, lease_left) = (Some(held.lease_age(left)), held.lease_left(left));
+                if lease_left.is_some() { RecordState::InFlight } else { RecordState::Abandoned }
+            }
+            Record::Released { .. } => RecordState::Released,
+            Record::Committed { .. } => RecordState::Committed,
+            Record::Done { .. } => RecordState::Done,
+        };
+        let (attempt, fingerprint) = (record.attempt(), record.fingerprint());
+        Self { state, attempt, fingerprint, lease_age, lease_left, expires_in: left }
+    }
+}

@@ -1,0 +1,259 @@
+//! The handle that applications hold, and how it is made.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use crate::codec::{AnyCodec, Codec};
+use crate::error::ConfigError;
+use crate::flight::Flights;
+use crate::keeper::Keeper;
+use crate::observe::Observer;
+use crate::operation::Operation;
+use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
+use crate::store::{DynStore, Store};
+
+/// How many commits and releases that the store did not take may be tried again at once. More are given up, and said so.
+const MAX_UNFINISHED: usize = 10_000;
+
+/// A runtime: a store, the defaults of all operations, and the leases of this process.
+///
+/// Cheap to clone; clones are the same runtime. It needs a tokio runtime with the time driver around its calls.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core::{Error, Idempotency, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// let idempotency = Idempotency::new(MemoryStore::new());
+///
+/// let charge = || async { Ok::<_, Error>("receipt 1".to_owned()) };
+/// let first = idempotency.operation("orders.charge").key("o-1").run(charge).await?;
+/// let second = idempotency.operation("orders.charge").key("o-1").run(charge).await?;
+/// assert!(!first.is_replayed() && second.is_replayed());
+/// assert_eq!(first.into_inner(), second.into_inner());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Idempotency {
+    /// `None`: disabled.
+    pub(crate) runtime: Option<Arc<Runtime>>,
+}
+
+/// What is behind the handle.
+pub(crate) struct Runtime {
+    pub(crate) store: Arc<dyn DynStore>,
+    pub(crate) settings: Settings,
+    pub(crate) codec: AnyCodec,
+    pub(crate) observer: Observer,
+    pub(crate) flights: Arc<Flights>,
+    pub(crate) keeper: Keeper,
+    pub(crate) unfinished: Arc<Semaphore>,
+    /// A setting that cannot be: every call is refused.
+    pub(crate) problem: Option<ConfigError>,
+}
+
+impl Idempotency {
+    /// A runtime with the built-in defaults: `ttl` a day, `lease` 30 s, `wait` 5 s.
+    pub fn new(store: impl Store) -> Self {
+        Self::builder(store).build()
+    }
+
+    /// A runtime with defaults of your own.
+    pub fn builder(store: impl Store) -> Builder {
+        Builder {
+            store: Arc::new(store),
+            settings: Settings::DEFAULT,
+            codec: AnyCodec::default(),
+            observer: Observer::default(),
+        }
+    }
+
+    /// A runtime that runs every body, unguarded: a switch for tests and emergencies.
+    pub fn disabled() -> Self {
+        Self { runtime: None }
+    }
+
+    /// Whether this runtime runs every body, unguarded.
+    pub fn is_disabled(&self) -> bool {
+        self.runtime.is_none()
+    }
+
+    /// A call of an operation, by the operation's stable name: letters, digits and `_ - . / # @ +`, in segments that may be joined
+    /// by `::`, 128 bytes at most. A name that is none is [`Error::Config`](crate::Error::Config) when the call is made.
+    pub fn operation<'a>(&self, name: impl Into<std::borrow::Cow<'a, str>>) -> Operation<'a> {
+        Operation::new(self.clone(), name.into())
+    }
+
+    pub(crate) fn checked(&self) -> Result<(), ConfigError> {
+        self.runtime.as_ref().and_then(|runtime| runtime.problem.clone()).map_or(Ok(()), Err)
+    }
+}
+
+impl fmt::Debug for Idempotency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.runtime {
+            Some(runtime) => f
+                .debug_struct("Idempotency")
+                .field("settings", &runtime.settings)
+                .field("codec", &runtime.codec)
+                .finish_non_exhaustive(),
+            None => f.write_str("Idempotency(disabled)"),
+        }
+    }
+}
+
+impl Runtime {
+    /// What tells this runtime from others in the process.
+    pub(crate) fn identity(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+}
+
+/// Makes an [`Idempotency`]: each setting is the default of all operations, and can be set again for each.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use idem_core::{Idempotency, MemoryStore};
+///
+/// let idempotency = Idempotency::builder(MemoryStore::new())
+///     .ttl(Duration::from_secs(3_600))
+///     .lease(Duration::from_secs(10))
+///     .build();
+/// ```
+pub struct Builder {
+    store: Arc<dyn DynStore>,
+    settings: Settings,
+    codec: AnyCodec,
+    observer: Observer,
+}
+
+impl Builder {
+    /// How long a committed outcome is kept, from the commit. Default: 24 hours. At least 1 ms.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.settings.set_ttl(ttl);
+        self
+    }
+
+    /// How long it is known, from the commit, that there was an outcome; after `ttl` a duplicate gets
+    /// [`Error::AlreadyDone`](crate::Error::AlreadyDone). Default: no longer than `ttl`. Not shorter than `ttl`.
+    #[must_use]
+    pub fn remember(mut self, remember: Duration) -> Self {
+        self.settings.set_remember(remember);
+        self
+    }
+
+    /// How long an owner that is not heard of keeps its key; renewed while the body runs. Default: 30 s. At least 10 ms; it should
+    /// be well above the store's time limits, because a body whose lease cannot be renewed is stopped.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.set_lease(lease);
+        self
+    }
+
+    /// How long a duplicate waits for a call in flight. Default: 5 s.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.settings.wait = wait;
+        self
+    }
+
+    /// What a call does when another one with its key is in flight. Default: it waits.
+    #[must_use]
+    pub fn in_flight(mut self, in_flight: InFlight) -> Self {
+        self.settings.in_flight = in_flight;
+        self
+    }
+
+    /// What a duplicate gets. Default: the outcome.
+    #[must_use]
+    pub fn duplicate(mut self, duplicate: Duplicate) -> Self {
+        self.settings.duplicate = duplicate;
+        self
+    }
+
+    /// What a call does with an abandoned record. Default: it runs the body again.
+    #[must_use]
+    pub fn abandoned(mut self, abandoned: Abandoned) -> Self {
+        self.settings.abandoned = abandoned;
+        self
+    }
+
+    /// What a call does when the store cannot answer its claim. Default: it fails.
+    #[must_use]
+    pub fn store_failure(mut self, store_failure: StoreFailure) -> Self {
+        self.settings.store_failure = store_failure;
+        self
+    }
+
+    /// What a call without a key does. Default: it fails.
+    #[must_use]
+    pub fn missing_key(mut self, missing_key: MissingKey) -> Self {
+        self.settings.missing_key = missing_key;
+        self
+    }
+
+    /// How many attempts a key may have in all, after releases and crashes alike. Default: any number. At least 1.
+    #[must_use]
+    pub fn max_attempts(mut self, max_attempts: u64) -> Self {
+        self.settings.max_attempts = Some(max_attempts);
+        self
+    }
+
+    /// How outcomes are written. Default: JSON.
+    #[must_use]
+    pub fn codec(mut self, codec: impl Codec) -> Self {
+        self.codec = AnyCodec::Other(Arc::new(codec));
+        self
+    }
+
+    /// Writes keys into events and spans as they are, instead of a digest. They may be personal data.
+    #[must_use]
+    pub fn log_keys(mut self) -> Self {
+        self.observer.plain_keys = true;
+        self
+    }
+
+    /// The runtime. With a setting that cannot be (a `lease` of zero, `remember` shorter than `ttl`) it refuses to be installed and
+    /// refuses every call, with [`Error::Config`](crate::Error::Config); [`try_build`](Self::try_build) says so at once.
+    pub fn build(self) -> Idempotency {
+        let problem = self.settings.check().err();
+        if let Some(problem) = &problem {
+            tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of a setting that cannot be");
+        }
+        let Self { store, settings, codec, observer } = self;
+        let runtime = Runtime {
+            keeper: Keeper::new(store.clone(), observer),
+            flights: Arc::new(Flights::new()),
+            unfinished: Arc::new(Semaphore::new(MAX_UNFINISHED)),
+            store,
+            settings,
+            codec,
+            observer,
+            problem,
+        };
+        Idempotency { runtime: Some(Arc::new(runtime)) }
+    }
+
+    /// The runtime, if its settings can be.
+    ///
+    /// # Errors
+    ///
+    /// Says which setting cannot be, and what to write.
+    pub fn try_build(self) -> Result<Idempotency, ConfigError> {
+        self.settings.check()?;
+        Ok(self.build())
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

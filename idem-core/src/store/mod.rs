@@ -1,0 +1,90 @@
+//! The one seam: what a store must do, each step atomic, each with a stated meaning for every state of the record.
+
+mod dynamic;
+mod memory;
+
+use std::future::Future;
+use std::time::Duration;
+
+use crate::error::StoreError;
+use crate::record::{Claim, Claimed, Commit, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
+
+pub(crate) use self::dynamic::DynStore;
+pub use self::memory::MemoryStore;
+
+/// Where records are kept.
+///
+/// Every method is one atomic step in the store: one command, script or statement. A store never checks and then writes. It decides
+/// with [`Record::on_claim`](crate::record::Record::on_claim) what a claim makes of what it found, and answers by *its own* clock
+/// whether a lease has run out; clocks of several hosts are never compared.
+///
+/// *Alive* below means: the lease has not run out by the store's clock, `now - (claim or last renewal) < lease`. A lease of
+/// length zero is never alive.
+///
+/// Errors: every method fails with a [`StoreError`] whose kind says whether the step may have been carried out
+/// ([`StoreError::is_unknown`]). A value at the key that is no readable record is [`Unreadable`](crate::StoreErrorKind::Unreadable)
+/// from every method, and is left untouched.
+///
+/// Cancellation: a future that is dropped may or may not have carried out its step, as with a lost reply. Each step may be sent
+/// again by the same owner, with the same arguments, and then gives the answer of the first time.
+///
+/// `idem-testkit` has a conformance suite that tests every sentence of this page against a store.
+pub trait Store: Send + Sync + 'static {
+    /// Makes the caller the owner of a key, or says why not.
+    ///
+    /// | found | effect | answer |
+    /// | --- | --- | --- |
+    /// | nothing | in flight, attempt 1 | `Owned`, from `Nothing` |
+    /// | issued | in flight, attempt 1 | `Owned`, from `Issued` |
+    /// | released, attempt *n* | in flight, attempt *n* + 1 | `Owned`, from `Released` |
+    /// | in flight by this very owner | none | `Owned` with its attempt; from `Nothing` for attempt 1, else `Abandoned` |
+    /// | in flight, abandoned, committed or done, with another fingerprint | none | `Mismatch` |
+    /// | in flight, alive | none | `InFlight` with what is left of the lease |
+    /// | abandoned, attempt *n*, `take_over` | in flight, attempt *n* + 1 | `Owned`, from `Abandoned` |
+    /// | abandoned, not `take_over` | none | `Abandoned` |
+    /// | committed | none | `Committed` with the outcome |
+    /// | done | none | `Done` |
+    ///
+    /// Where the next attempt would exceed `max_attempts`: no effect, `Exhausted`. The new record expires in `hold`. Of several
+    /// claims at once, one is `Owned`.
+    fn claim(&self, claim: &Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
+
+    /// Records an outcome, if the caller is the current owner, alive or not.
+    ///
+    /// | found | effect | answer |
+    /// | --- | --- | --- |
+    /// | in flight or abandoned, by this owner | committed for `ttl`, then done until `remember` has passed since now; without an outcome: done until then. Whoever waits is woken | `Held` |
+    /// | the very record that this commit writes | none | `Held` |
+    /// | anything else, or nothing | none | `Lost` |
+    fn commit(&self, commit: &Commit) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
+
+    /// Gives a key up, if the caller is the current owner, alive or not.
+    ///
+    /// | found | effect | answer |
+    /// | --- | --- | --- |
+    /// | in flight or abandoned, by this owner, to `Released` | released with its attempt, for `keep`. Whoever waits is woken | `Held` |
+    /// | the same, to `Abandoned` | the lease is zero, the expiry stays. Whoever waits is woken | `Held` |
+    /// | anything else, or nothing | none | `Lost` |
+    ///
+    /// A release that is sent again after it was carried out is `Lost`: there is nothing left to give up.
+    fn release(&self, release: &Release) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
+
+    /// Keeps leases: each that is in flight or abandoned by its owner is alive again for its lease's length from now, and its
+    /// record expires in `hold`. Answers in the order of `renewals`, one for each; a batch is no transaction.
+    ///
+    /// `Lost` where anything else, or nothing, is found.
+    fn renew(&self, renewals: &[Renewal]) -> impl Future<Output = Vec<Result<Ownership, StoreError>>> + Send;
+
+    /// Waits while the record is in flight under `attempt` and alive, for at most `limit`.
+    ///
+    /// Returns at once if it is not; else soon after a commit or release, and at the latest when `limit` has passed. It may return
+    /// earlier for no reason. Returning says nothing: the caller claims again. Changes nothing that anybody else can see.
+    fn wait(&self, id: &RecordId, attempt: u64, limit: Duration)
+    -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Describes the record, `None` if there is none.
+    fn inspect(&self, id: &RecordId) -> impl Future<Output = Result<Option<RecordInfo>, StoreError>> + Send;
+
+    /// Removes the record, unless it is in flight and alive. What waits is not woken.
+    fn remove(&self, id: &RecordId) -> impl Future<Output = Result<Removed, StoreError>> + Send;
+}

@@ -1,0 +1,310 @@
+//! How a record is written where it is kept as one text: in Redis, later in SQL.
+//!
+//! A line of text that a person can read, then the outcome as the codec wrote it:
+//!
+//! | state | text |
+//! | --- | --- |
+//! | issued | `i1i.` |
+//! | in flight | `i1f<owner> <attempt> <lease ms> <hold ms> <fingerprint>.` and, once somebody waits, `w` |
+//! | released | `i1r <attempt>.` |
+//! | committed | `i1c <attempt> <codec> <fingerprint> <check> <outcome>` |
+//! | committed, outcome kept aside | `i1o <attempt> <fingerprint>.` |
+//! | done | `i1d <attempt> <fingerprint>.` |
+//!
+//! `i1` is the format and its version. Owner and fingerprint are 22 characters of base64url, `-` stands for no fingerprint. The
+//! owner comes first and has a fixed width, so that a script checks it by comparing a prefix. Every header has an end of
+//! its own, and the check covers header and outcome: what was cut short or changed is an error, never another record.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+use bytes::Bytes;
+
+use crate::codec::CodecId;
+use crate::fingerprint::Fingerprint;
+use crate::record::{Encoded, InFlight, Owner, Record};
+
+/// The format and its version, with which every record begins.
+const MAGIC: &[u8] = b"i1";
+/// The mark of an in-flight record that somebody waits for.
+pub const WAITED: u8 = b'w';
+
+/// A record as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Parsed {
+    /// A whole record.
+    Record(Record),
+    /// A committed record whose outcome is kept aside, for a shorter time; without it the record is done.
+    Aside {
+        /// The attempt that succeeded.
+        attempt: u64,
+        /// What must be equal when the key comes again.
+        fingerprint: Option<Fingerprint>,
+    },
+}
+
+/// Why a text is no record that this version can read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// It does not begin as a record does.
+    #[error("the value was not written by idem")]
+    Foreign,
+    /// It begins as a record of another version does.
+    #[error(
+        "the record has a format that this version of idem does not know; upgrade every process that shares the store"
+    )]
+    Version,
+    /// It begins as a record does, and does not go on as one.
+    #[error("the record is damaged: cut short, or changed by hand")]
+    Damaged,
+}
+
+/// Writes a record.
+pub fn encode(record: &Record) -> Vec<u8> {
+    match record {
+        Record::Issued => b"i1i.".to_vec(),
+        Record::InFlight(held) => in_flight(held),
+        Record::Released { attempt } => format!("i1r {attempt}.").into_bytes(),
+        Record::Committed { attempt, fingerprint, outcome } => committed(*attempt, *fingerprint, outcome),
+        Record::Done { attempt, fingerprint } => format!("i1d {attempt} {}.", text(*fingerprint)).into_bytes(),
+    }
+}
+
+/// Writes the mark of a committed record whose outcome is kept aside.
+pub fn encode_aside(attempt: u64, fingerprint: Option<Fingerprint>) -> Vec<u8> {
+    format!("i1o {attempt} {}.", text(fingerprint)).into_bytes()
+}
+
+/// The text with which every record in flight of this owner begins, and no other.
+pub fn owner_prefix(owner: Owner) -> String {
+    let mut prefix = String::with_capacity(25);
+    prefix.push_str("i1f");
+    BASE64.encode_string(owner.to_bytes(), &mut prefix);
+    prefix
+}
+
+/// An in-flight record without the mark that somebody waits for it.
+pub fn without_waited(text: &[u8]) -> &[u8] {
+    match text {
+        [record @ .., b'.', WAITED] if text.starts_with(b"i1f") => text.get(..record.len() + 1).unwrap_or(text),
+        _ => text,
+    }
+}
+
+/// Reads a record.
+///
+/// # Errors
+///
+/// Says what is wrong where the text is no whole record of this version.
+pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
+    let Some(rest) = text.strip_prefix(MAGIC) else {
+        return Err(match text.as_ref() {
+            [b'i', b'0'..=b'9', ..] => WireError::Version,
+            _ => WireError::Foreign,
+        });
+    };
+    let damaged = WireError::Damaged;
+    let (&state, fields) = rest.split_first().ok_or(damaged)?;
+    if state == b'c' {
+        return decode_committed(text, fields).ok_or(damaged).map(Parsed::Record);
+    }
+    let fields = match fields {
+        [fields @ .., b'.', WAITED] if state == b'f' => fields,
+        [fields @ .., b'.'] => fields,
+        _ => return Err(damaged),
+    };
+    decode_plain(state, fields).ok_or(damaged)
+}
+
+fn decode_plain(state: u8, fields: &[u8]) -> Option<Parsed> {
+    let mut fields = fields.split(|byte| *byte == b' ');
+    let first = fields.next()?;
+    // Only a record in flight has a first field without a space before it.
+    if (state == b'f') == first.is_empty() {
+        return None;
+    }
+    let parsed = match state {
+        b'i' => Parsed::Record(Record::Issued),
+        b'f' => Parsed::Record(Record::InFlight(InFlight {
+            owner: owner(first)?,
+            attempt: number(fields.next()?)?,
+            lease: Duration::from_millis(number(fields.next()?)?),
+            hold: Duration::from_millis(number(fields.next()?)?),
+            fingerprint: fingerprint(fields.next()?)?,
+        })),
+        b'r' => Parsed::Record(Record::Released { attempt: number(fields.next()?)? }),
+        b'o' => Parsed::Aside { attempt: number(fields.next()?)?, fingerprint: fingerprint(fields.next()?)? },
+        b'd' => {
+            Parsed::Record(Record::Done { attempt: number(fields.next()?)?, fingerprint: fingerprint(fields.next()?)? })
+        }
+        _ => return None,
+    };
+    fields.next().is_none().then_some(parsed)
+}
+
+fn decode_committed(text: &Bytes, fields: &[u8]) -> Option<Record> {
+    let mut parts = fields.splitn(6, |byte| *byte == b' ');
+    let (empty, attempt, codec, print, check, payload) =
+        (parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let header_len = text.len() - payload.len() - check.len() - 1;
+    let intact = empty.is_empty() && check == checksum(text.get(..header_len)?, payload);
+    intact.then_some(Record::Committed {
+        attempt: number(attempt)?,
+        fingerprint: fingerprint(print)?,
+        outcome: Encoded { codec: CodecId::parse(codec)?, payload: text.slice_ref(payload) },
+    })
+}
+
+fn in_flight(held: &InFlight) -> Vec<u8> {
+    let InFlight { owner, attempt, lease, hold, fingerprint } = held;
+    let times = format!("{} {}", lease.as_millis(), hold.as_millis());
+    format!("{} {attempt} {times} {}.", owner_prefix(*owner), text(*fingerprint)).into_bytes()
+}
+
+fn committed(attempt: u64, fingerprint: Option<Fingerprint>, outcome: &Encoded) -> Vec<u8> {
+    let mut out = format!("i1c {attempt} {} {} ", outcome.codec, text(fingerprint)).into_bytes();
+    let check = checksum(&out, &outcome.payload);
+    out.reserve_exact(check.len() + 1 + outcome.payload.len());
+    out.extend_from_slice(&check);
+    out.push(b' ');
+    out.extend_from_slice(&outcome.payload);
+    out
+}
+
+/// 32 bits of BLAKE3 as six characters: against accidents, not against an enemy who can write to the store.
+fn checksum(header: &[u8], payload: &[u8]) -> [u8; 6] {
+    let (mut digest, mut check) = ([0; 4], [0; 6]);
+    blake3::Hasher::new().update(header).update(payload).finalize_xof().fill(&mut digest);
+    // Four bytes are six characters of base64 without padding.
+    let _ = BASE64.encode_slice(digest, &mut check);
+    check
+}
+
+fn text(fingerprint: Option<Fingerprint>) -> String {
+    fingerprint.map_or_else(|| "-".to_owned(), |fingerprint| fingerprint.to_string())
+}
+
+/// The outer option says whether the field can be read, the inner one whether there is a fingerprint.
+#[allow(clippy::option_option)]
+fn fingerprint(field: &[u8]) -> Option<Option<Fingerprint>> {
+    if field == b"-" { Some(None) } else { Fingerprint::parse(field).map(Some) }
+}
+
+fn owner(field: &[u8]) -> Option<Owner> {
+    let mut bytes = [0; 16];
+    (field.len() == 22 && BASE64.decode_slice_unchecked(field, &mut bytes) == Ok(16)).then(|| Owner::from_bytes(bytes))
+}
+
+fn number(field: &[u8]) -> Option<u64> {
+    // Not `parse` alone: it would take a sign.
+    if field.is_empty() || !field.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<Record> {
+        let print = Fingerprint::of("x").unwrap();
+        let held = |fingerprint| InFlight {
+            owner: Owner::from_bytes([7; 16]),
+            attempt: 3,
+            lease: Duration::from_secs(30),
+            hold: Duration::from_hours(24),
+            fingerprint,
+        };
+        let outcome = |payload: &'static [u8]| Encoded { codec: CodecId::JSON, payload: Bytes::from_static(payload) };
+        vec![
+            Record::Issued,
+            Record::InFlight(held(None)),
+            Record::InFlight(held(Some(print))),
+            Record::Released { attempt: u64::MAX },
+            Record::Committed { attempt: 1, fingerprint: None, outcome: outcome(b"{\"a\":\"b c\"}") },
+            Record::Committed { attempt: 1, fingerprint: Some(print), outcome: outcome(b"") },
+            Record::Committed { attempt: 1, fingerprint: None, outcome: outcome(&[0, 255, b' ', b'\n']) },
+            Record::Done { attempt: 2, fingerprint: None },
+            Record::Done { attempt: 2, fingerprint: Some(print) },
+        ]
+    }
+
+    fn read(text: &[u8]) -> Result<Parsed, WireError> {
+        decode(&Bytes::copy_from_slice(text))
+    }
+
+    #[test]
+    fn every_state_reads_back_as_it_was_written() {
+        for record in samples() {
+            assert_eq!(read(&encode(&record)), Ok(Parsed::Record(record)));
+        }
+        let print = Fingerprint::of("x").ok();
+        assert_eq!(read(&encode_aside(4, print)), Ok(Parsed::Aside { attempt: 4, fingerprint: print }));
+    }
+
+    #[test]
+    fn a_record_cut_short_anywhere_is_damaged_never_another_record() {
+        for record in samples() {
+            let whole = encode(&record);
+            for end in MAGIC.len()..whole.len() {
+                assert_eq!(
+                    read(&whole[..end]),
+                    Err(WireError::Damaged),
+                    "{:?}",
+                    String::from_utf8_lossy(&whole[..end])
+                );
+            }
+            assert_eq!(read(&[whole.as_slice(), b"x"].concat()), Err(WireError::Damaged));
+        }
+    }
+
+    #[test]
+    fn a_committed_record_with_any_byte_changed_is_not_read() {
+        for record in samples().into_iter().filter(|record| matches!(record, Record::Committed { .. })) {
+            let whole = encode(&record);
+            for at in 0..whole.len() {
+                for bit in 0..8 {
+                    let mut changed = whole.clone();
+                    changed[at] ^= 1 << bit;
+                    assert_ne!(read(&changed), Ok(Parsed::Record(record.clone())));
+                    assert!(read(&changed).is_err(), "{:?}", String::from_utf8_lossy(&changed));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn foreign_values_and_other_versions_are_told_apart() {
+        for foreign in ["", "hello", "{\"a\":1}", "i", "idem", "1"] {
+            assert_eq!(read(foreign.as_bytes()), Err(WireError::Foreign), "{foreign}");
+        }
+        assert_eq!(read(b"i2c 1 j - aaaaaa {}"), Err(WireError::Version));
+        for damaged in ["i1", "i1x 1.", "i1r +1.", "i1r 1 2.", "i1r.", "i1i 1.", "i1i", "i1d 1.", "i1r 1.w", "i1f."] {
+            assert_eq!(read(damaged.as_bytes()), Err(WireError::Damaged), "{damaged}");
+        }
+    }
+
+    #[test]
+    fn the_mark_of_waiters_is_part_of_no_field() {
+        let held = encode(&samples()[2]);
+        let waited = [held.as_slice(), &[WAITED]].concat();
+        assert_eq!(read(&waited), read(&held));
+        assert_eq!(without_waited(&waited), held);
+        assert_eq!(without_waited(&held), held);
+        assert!(waited.starts_with(owner_prefix(Owner::from_bytes([7; 16])).as_bytes()));
+    }
+
+    /// Records outlive deployments: a change of these texts needs a new version of the format.
+    #[test]
+    fn the_format_is_pinned() {
+        let texts: Vec<_> =
+            samples().iter().map(|record| String::from_utf8_lossy(&encode(record)).into_owned()).collect();
+        assert_eq!(texts[1], "i1fBwcHBwcHBwcHBwcHBwcHBw 3 30000 86400000 -.");
+        assert_eq!(texts[3], "i1r 18446744073709551615.");
+        assert_eq!(texts[4], "i1c 1 j - 1lydiQ {\"a\":\"b c\"}");
+        assert_eq!(texts[7], "i1d 2 -.");
+    }
+}

@@ -1,0 +1,219 @@
+//! The options of `#[idempotent(..)]` as they are written: which are there, and with what value.
+
+use proc_macro2::{Ident, TokenStream, TokenTree};
+use syn::ext::IdentExt;
+use syn::parse::discouraged::Speculative as _;
+use syn::parse::{ParseStream, Parser};
+use syn::{Error, Expr, Token, token};
+
+use crate::diag::{self, Errors};
+
+/// One option. The value is `None` for a flag, and where what is written could not be read; that mistake is reported already.
+pub(crate) struct Setting {
+    pub(crate) keyword: Ident,
+    pub(crate) value: Option<Expr>,
+}
+
+/// Every option there is, set at most once.
+#[derive(Default)]
+pub(crate) struct Args {
+    pub(crate) key: Option<Setting>,
+    pub(crate) ttl: Option<Setting>,
+    pub(crate) remember: Option<Setting>,
+    pub(crate) name: Option<Setting>,
+    pub(crate) fingerprint: Option<Setting>,
+    pub(crate) lease: Option<Setting>,
+    pub(crate) in_flight: Option<Setting>,
+    pub(crate) duplicate: Option<Setting>,
+    pub(crate) abandoned: Option<Setting>,
+    pub(crate) store_failure: Option<Setting>,
+    pub(crate) missing_key: Option<Setting>,
+    pub(crate) max_attempts: Option<Setting>,
+    pub(crate) detached: Option<Setting>,
+    pub(crate) runtime: Option<Setting>,
+    pub(crate) krate: Option<Setting>,
+}
+
+/// Each option's name, and how it is written.
+const OPTIONS: [(&str, &str); 15] = [
+    ("key", "key = \"req.order_id\""),
+    ("ttl", "ttl = \"5m\""),
+    ("remember", "remember = \"30d\""),
+    ("name", "name = \"orders.create\""),
+    ("fingerprint", "fingerprint = \"req\""),
+    ("lease", "lease = \"30s\""),
+    ("in_flight", "in_flight = wait(\"5s\")"),
+    ("duplicate", "duplicate = reject"),
+    ("abandoned", "abandoned = reject"),
+    ("store_failure", "store_failure = run"),
+    ("missing_key", "missing_key = run"),
+    ("max_attempts", "max_attempts = 5"),
+    ("detached", "detached"),
+    ("runtime", "runtime = \"self.idempotency\""),
+    ("crate", "crate = \"::idem\""),
+];
+
+/// Words that other libraries use, and ours for them.
+const ALIASES: [(&str, &str); 12] = [
+    ("id", "key"),
+    ("operation", "name"),
+    ("retention", "ttl"),
+    ("expiry", "ttl"),
+    ("expires_in", "ttl"),
+    ("payload", "fingerprint"),
+    ("body", "fingerprint"),
+    ("timeout", "lease"),
+    ("wait", "in_flight"),
+    ("reconcile", "abandoned"),
+    ("retries", "max_attempts"),
+    ("store", "runtime"),
+];
+
+impl Args {
+    /// Reads all options; one that cannot be read does not hide the mistakes in the others.
+    pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
+        let mut args = Self::default();
+        let parser = |input: ParseStream<'_>| {
+            while !input.is_empty() {
+                if let Err(error) = args.option(input, errors) {
+                    errors.push(error);
+                    skip_to_next(input);
+                }
+                separator(input, errors);
+            }
+            Ok(())
+        };
+        let read = parser.parse2(tokens);
+        errors.keep(read);
+        args
+    }
+
+    /// Reads one option, up to the comma after it.
+    fn option(&mut self, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
+        let keyword = Ident::parse_any(input)
+            .map_err(|error| Error::new(error.span(), "expected an option, such as `ttl = \"5m\"`"))?;
+        let keyword = keyword.unraw();
+        let name = keyword.to_string();
+        let Some((slot, example)) = self.slot(&name) else {
+            return Err(Error::new(keyword.span(), unknown(&name)));
+        };
+        if slot.is_some() {
+            let message = format!("`{name}` is given twice: leave one of them out");
+            return Err(Error::new(keyword.span(), message));
+        }
+        // The slot is taken even by a value that cannot be read, so that the option does not count as missing.
+        let setting = slot.insert(Setting { keyword, value: None });
+        if name == "detached" {
+            return flag(input);
+        }
+        setting.value = Some(value(&setting.keyword, example, input)?);
+        if !input.is_empty() && !input.peek(Token![,]) && !at_option(input) {
+            errors.push(
+                input.error(format!("the value of `{name}` ends before this: is a comma or a parenthesis missing?")),
+            );
+            skip_to_next(input);
+        }
+        Ok(())
+    }
+
+    fn slot(&mut self, name: &str) -> Option<(&mut Option<Setting>, &'static str)> {
+        let (_, example) = OPTIONS.iter().find(|(option, _)| *option == name)?;
+        let slot = match name {
+            "key" => &mut self.key,
+            "ttl" => &mut self.ttl,
+            "remember" => &mut self.remember,
+            "name" => &mut self.name,
+            "fingerprint" => &mut self.fingerprint,
+            "lease" => &mut self.lease,
+            "in_flight" => &mut self.in_flight,
+            "duplicate" => &mut self.duplicate,
+            "abandoned" => &mut self.abandoned,
+            "store_failure" => &mut self.store_failure,
+            "missing_key" => &mut self.missing_key,
+            "max_attempts" => &mut self.max_attempts,
+            "detached" => &mut self.detached,
+            "runtime" => &mut self.runtime,
+            "crate" => &mut self.krate,
+            _ => return None,
+        };
+        Some((slot, example))
+    }
+}
+
+fn unknown(name: &str) -> String {
+    if name == "errors" {
+        return "`errors(..)` is not available yet; every `Err` releases the key".to_owned();
+    }
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, option)| *option);
+    let names = OPTIONS.map(|(option, _)| option);
+    let meant = alias.or_else(|| diag::closest(name, names));
+    match OPTIONS.iter().find(|(option, _)| Some(*option) == meant) {
+        Some((option, example)) => format!("unknown option `{name}`: did you mean `{option}`, as in `{example}`?"),
+        None => format!("unknown option `{name}`: expected {}", diag::alternatives(names)),
+    }
+}
+
+fn flag(input: ParseStream<'_>) -> syn::Result<()> {
+    if input.is_empty() || input.peek(Token![,]) {
+        return Ok(());
+    }
+    Err(input.error("`detached` takes no value: write `detached` alone, or leave it out"))
+}
+
+fn value(keyword: &Ident, example: &str, input: ParseStream<'_>) -> syn::Result<Expr> {
+    if input.is_empty() || input.peek(Token![,]) {
+        let message = format!("`{keyword}` needs a value: write for example `{example}`");
+        return Err(Error::new(keyword.span(), message));
+    }
+    if !input.peek(Token![=]) {
+        return Err(input.error(format!("expected `=` after `{keyword}`: write for example `{example}`")));
+    }
+    let equals: Token![=] = input.parse()?;
+    if input.is_empty() || input.peek(Token![,]) {
+        let message = format!("`{keyword}` needs a value after the `=`: write for example `{example}`");
+        return Err(Error::new(equals.span, message));
+    }
+    // On a copy: what a failed attempt leaves behind would be reported a second time.
+    let ahead = input.fork();
+    let expr = ahead.parse().map_err(|error| {
+        let message = format!("this is no value for `{keyword}` ({error}): write for example `{example}`");
+        // At the end there is no token to point at.
+        let span = if ahead.is_empty() { equals.span } else { error.span() };
+        Error::new(span, message)
+    })?;
+    input.advance_to(&ahead);
+    Ok(expr)
+}
+
+/// Reads the comma between two options.
+fn separator(input: ParseStream<'_>, errors: &mut Errors) {
+    if input.is_empty() {
+        return;
+    }
+    match input.parse::<Token![,]>() {
+        Ok(_) => {}
+        Err(error) => errors.at(error.span(), "expected a comma before this option"),
+    }
+}
+
+/// Leaves the rest of an option that could not be read. Its value may contain commas, so only one before something like an
+/// option is taken for its end.
+fn skip_to_next(input: ParseStream<'_>) {
+    while !input.is_empty() {
+        if input.peek(Token![,]) {
+            let ahead = input.fork();
+            if ahead.parse::<Token![,]>().is_ok() && (ahead.is_empty() || at_option(&ahead)) {
+                return;
+            }
+        }
+        if input.parse::<TokenTree>().is_err() {
+            return;
+        }
+    }
+}
+
+fn at_option(input: ParseStream<'_>) -> bool {
+    let ahead = input.fork();
+    ahead.call(Ident::parse_any).is_ok()
+        && (ahead.is_empty() || ahead.peek(Token![=]) || ahead.peek(Token![,]) || ahead.peek(token::Paren))
+}

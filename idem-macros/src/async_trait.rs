@@ -1,0 +1,122 @@
+//! What an outer `#[async_trait]` has made of a method before we see it: a function that returns a boxed future, with the
+//! author's body in the middle of its own.
+
+use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
+use syn::{GenericArgument, PathArguments, Type, TypeParamBound};
+
+/// The author's body inside of the rewritten one.
+pub(crate) struct Boxed {
+    pub(crate) block: Group,
+    /// Which token tree to enter at each level to get there.
+    way: Vec<usize>,
+}
+
+impl Boxed {
+    /// Looks for `let __ret: Type = { .. };`, at any depth: an attribute such as `#[tracing::instrument]` may have wrapped it
+    /// once more.
+    pub(crate) fn find(body: &Group) -> Option<Self> {
+        let trees: Vec<_> = body.stream().into_iter().collect();
+        trees.iter().enumerate().find_map(|(index, tree)| match tree {
+            TokenTree::Group(group) => {
+                let mut found = Self::find(group)?;
+                found.way.insert(0, index);
+                Some(found)
+            }
+            TokenTree::Ident(word) if word == "let" => {
+                let (offset, block) = initialiser(&trees[index..])?;
+                Some(Self { block, way: vec![index + offset] })
+            }
+            _ => None,
+        })
+    }
+
+    /// The rewritten body, with other tokens in the author's block.
+    pub(crate) fn replace(&self, body: &Group, with: TokenStream) -> Group {
+        replace(body, &self.way, with)
+    }
+}
+
+fn replace(group: &Group, way: &[usize], with: TokenStream) -> Group {
+    let stream = match way {
+        [] => with,
+        [index, rest @ ..] => {
+            let mut trees: Vec<_> = group.stream().into_iter().collect();
+            if let Some(TokenTree::Group(inner)) = trees.get(*index) {
+                trees[*index] = replace(inner, rest, with).into();
+            }
+            trees.into_iter().collect()
+        }
+    };
+    respanned(group, stream)
+}
+
+/// The block in `let __ret: Type = { .. };`, and where it is.
+fn initialiser(trees: &[TokenTree]) -> Option<(usize, Group)> {
+    match trees {
+        [_, TokenTree::Ident(name), TokenTree::Punct(colon), ..] if name == "__ret" && colon.as_char() == ':' => {}
+        _ => return None,
+    }
+    trees.windows(3).enumerate().find_map(|(index, window)| match window {
+        [TokenTree::Punct(equals), TokenTree::Group(block), TokenTree::Punct(end)]
+            if equals.as_char() == '=' && block.delimiter() == Delimiter::Brace && end.as_char() == ';' =>
+        {
+            Some((index + 1, block.clone()))
+        }
+        _ => None,
+    })
+}
+
+/// What the future gives, if the type is `impl Future<Output = T>` or a pinned box of such.
+pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
+    let bounds = match ty {
+        Type::Group(group) => return future_output(&group.elem),
+        Type::Paren(paren) => return future_output(&paren.elem),
+        Type::ImplTrait(ty) => &ty.bounds,
+        Type::TraitObject(ty) => &ty.bounds,
+        Type::Path(path) => {
+            let last = path.path.segments.last()?;
+            let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+                return None;
+            };
+            return match arguments.args.first()? {
+                GenericArgument::Type(inner) if last.ident == "Pin" || last.ident == "Box" => future_output(inner),
+                _ => None,
+            };
+        }
+        _ => return None,
+    };
+    bounds.iter().find_map(|bound| {
+        let TypeParamBound::Trait(bound) = bound else {
+            return None;
+        };
+        let last = bound.path.segments.last().filter(|segment| segment.ident == "Future")?;
+        let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+            return None;
+        };
+        arguments.args.iter().find_map(|argument| match argument {
+            GenericArgument::AssocType(output) if output.ident == "Output" => Some(&output.ty),
+            _ => None,
+        })
+    })
+}
+
+/// `self` is called `__self` in there, in the body and so in the attribute's expressions as well. `self::path` is a module.
+pub(crate) fn rename_self(tokens: TokenStream) -> TokenStream {
+    let mut tokens = tokens.into_iter().peekable();
+    let mut renamed = TokenStream::new();
+    while let Some(tree) = tokens.next() {
+        let before_path = matches!(tokens.peek(), Some(TokenTree::Punct(next)) if next.as_char() == ':');
+        renamed.extend([match tree {
+            TokenTree::Ident(word) if word == "self" && !before_path => Ident::new("__self", word.span()).into(),
+            TokenTree::Group(group) => respanned(&group, rename_self(group.stream())).into(),
+            other => other,
+        }]);
+    }
+    renamed
+}
+
+fn respanned(like: &Group, stream: TokenStream) -> Group {
+    let mut group = Group::new(like.delimiter(), stream);
+    group.set_span(like.span());
+    group
+}

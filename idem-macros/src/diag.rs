@@ -1,0 +1,127 @@
+//! What is wrong in an attribute, collected so that one compile shows all of it, and where the carets go.
+
+use std::fmt::Display;
+
+use proc_macro2::{Span, TokenStream};
+use quote::ToTokens;
+use syn::Error;
+
+/// The mistakes found so far, each with the tokens it is about.
+#[derive(Default)]
+pub(crate) struct Errors(Option<Error>);
+
+impl Errors {
+    pub(crate) fn push(&mut self, error: Error) {
+        match &mut self.0 {
+            Some(first) => first.combine(error),
+            None => self.0 = Some(error),
+        }
+    }
+
+    /// A mistake in these tokens, with the caret under all of them.
+    pub(crate) fn on(&mut self, tokens: impl ToTokens, message: impl Display) {
+        self.push(Error::new_spanned(tokens, message));
+    }
+
+    pub(crate) fn at(&mut self, span: Span, message: impl Display) {
+        self.push(Error::new(span, message));
+    }
+
+    /// The value, or `None` and a mistake more.
+    pub(crate) fn keep<T>(&mut self, result: syn::Result<T>) -> Option<T> {
+        result.map_err(|error| self.push(error)).ok()
+    }
+
+    /// Invocations of `compile_error!`, or `None` when nothing is wrong.
+    pub(crate) fn into_compile_errors(self) -> Option<TokenStream> {
+        self.0.map(Error::into_compile_error)
+    }
+}
+
+#[cfg(test)]
+impl Errors {
+    /// Each mistake, as the tokens under its caret and what is said of them.
+    pub(crate) fn list(self) -> Vec<(String, String)> {
+        let caret = |error: &Error| error.span().source_text().unwrap_or_default();
+        self.0.into_iter().flatten().map(|error| (caret(&error), error.to_string())).collect()
+    }
+}
+
+/// The place of the author's token, for a token of ours: an error there shows that place, and names cannot meet the author's.
+pub(crate) fn located(span: Span) -> Span {
+    span.resolved_at(Span::mixed_site())
+}
+
+/// The places of the first and the last token. Code that begins at the one and ends at the other is underlined as a whole.
+pub(crate) fn ends(tokens: impl ToTokens) -> (Span, Span) {
+    let mut spans = tokens.into_token_stream().into_iter().map(|tree| located(tree.span()));
+    let first = spans.next().unwrap_or_else(Span::mixed_site);
+    (first, spans.last().unwrap_or(first))
+}
+
+/// The name that was probably meant by `word`.
+pub(crate) fn closest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_lowercase();
+    // The same tolerance as rustc's own suggestions.
+    let tolerance = word.chars().count().max(3) / 3;
+    names
+        .into_iter()
+        .map(|name| (distance(&word, name), name))
+        .filter(|(distance, _)| *distance <= tolerance)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
+}
+
+/// `a`, `b` or `c`, each as code.
+pub(crate) fn alternatives<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let mut names: Vec<_> = names.into_iter().map(|name| format!("`{name}`")).collect();
+    match names.pop() {
+        Some(last) if !names.is_empty() => format!("{} or {last}", names.join(", ")),
+        last => last.unwrap_or_default(),
+    }
+}
+
+/// How many letters must be changed, added, dropped or swapped with their neighbour.
+fn distance(from: &str, to: &str) -> usize {
+    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];
+    for i in 1..=from.len() {
+        let mut row = vec![i];
+        for j in 1..=to.len() {
+            let changed = rows[i - 1][j - 1] + usize::from(from[i - 1] != to[j - 1]);
+            let mut least = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[from.len()][to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{alternatives, closest};
+
+    #[test]
+    fn a_slip_of_the_finger_is_understood_and_another_word_is_not() {
+        let names = ["key", "ttl", "lease", "fingerprint", "max_attempts"];
+        for (written, meant) in [
+            ("kye", Some("key")),
+            ("TTL", Some("ttl")),
+            ("leese", Some("lease")),
+            ("fingreprints", Some("fingerprint")),
+            ("max_attempt", Some("max_attempts")),
+            ("colour", None),
+        ] {
+            assert_eq!(closest(written, names), meant, "{written}");
+        }
+    }
+
+    #[test]
+    fn alternatives_read_as_a_sentence() {
+        assert_eq!(alternatives(["a", "b", "c"]), "`a`, `b` or `c`");
+        assert_eq!(alternatives(["a"]), "`a`");
+    }
+}

@@ -1,0 +1,99 @@
+//! The macros of `idem`: `#[idempotent]` and `#[derive(KeyPart)]`.
+//!
+//! Use them through the `idem` crate (package `idem-rs`), which exports them next to the runtime that the generated code
+//! calls. The way of an attribute through this crate: `args` and `item` read what is written, `plan` says what it means and
+//! what is wrong with it, `expand` writes the function anew and cannot fail.
+
+mod args;
+mod async_trait;
+mod diag;
+mod duration;
+mod expand;
+mod item;
+mod key_part;
+mod paths;
+mod plan;
+mod value;
+
+use proc_macro::TokenStream;
+
+/// Guards an async function by an idempotency key: one body at a time, none after one has succeeded, and every duplicate
+/// call gets the first call's answer.
+///
+/// ```ignore
+/// use idem::idempotent;
+///
+/// #[idempotent(key = "req.order_id", ttl = "5m")]
+/// async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
+///     // ...
+/// }
+/// ```
+///
+/// The function is `async` and returns `Result<T, E>`, where `T` can be stored (`Serialize + DeserializeOwned`) and `E` can be
+/// made from an `idem::Error` (`From<idem::Error>`). It may be a free function, a method, a generic function or a method
+/// under `#[async_trait]`; its signature, its docs and its other attributes stay as they are written.
+///
+/// # Options
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `key = "req.order_id"` | Required. What identifies one logical call: an expression over the parameters. |
+/// | `ttl = "5m"` | How long a committed outcome is kept and replayed, counted from the commit. |
+/// | `remember = "30d"` | How long it is known that there was an outcome. Between `ttl` and `remember` a duplicate gets `Error::AlreadyDone`. By default no longer than `ttl`. |
+/// | `name = "orders.create"` | The operation's name; keys of two operations never collide. By default the module path and the function's name. Required on methods and on functions with type parameters, where that would not be unique. |
+/// | `fingerprint = "req"` | What must be equal when a key comes again: anything `Serialize`. Same key, other fingerprint: `Error::FingerprintMismatch`. |
+/// | `lease = "30s"` | How long the owner of a key may go without renewing its right to run the body. It is renewed while the body runs; after a crash, it is how long the key stays in flight. |
+/// | `in_flight = wait("5s")` | What a call does that finds the key in flight: `wait("5s")` waits that long for the outcome, `wait` as long as the runtime says (the default), `reject` is `Error::InFlight` at once. |
+/// | `duplicate = replay` | What a call gets that finds a committed outcome: `replay`, that outcome (the default), or `reject`, `Error::Duplicate`. |
+/// | `abandoned = rerun` | What happens with a key whose owner crashed: `rerun` runs the body as the next attempt (the default), `reject` is `Error::Abandoned` until somebody settles the record, `reconcile("lookup(&req)")` first asks what became of it. |
+/// | `store_failure = reject` | When the store cannot answer: `reject`, an error and no body (the default), or `run`, the body unguarded. |
+/// | `missing_key = reject` | When a part of the key is `None` or empty: `reject`, `Error::MissingKey` (the default), or `run`, the body unguarded. |
+/// | `max_attempts = 5` | After that many attempts, a claim gets `Error::AttemptsExhausted`. |
+/// | `detached` | Runs the body in a task of its own, so that a dropped caller does not stop it. The body then may borrow nothing from the caller. |
+/// | `runtime = "self.idempotency"` | The `Idempotency` to use, or a reference to it. By default the one of the scope, or the installed one. |
+/// | `crate = "::idem"` | Where the generated code finds the `idem` crate. |
+///
+/// # Values
+///
+/// **Expressions** (`key`, `fingerprint`, `runtime`, the argument of `reconcile`) are Rust over the parameters, written bare
+/// or in a string: `key = req.order_id` and `key = "req.order_id"` are the same. They are computed once, before the body, and
+/// only borrow. A bare expression has the more exact error messages.
+///
+/// **Several parts** make one key (or one fingerprint): `key = ("req.tenant", "req.order_id")`. A string always is an
+/// expression, so a constant part is written bare: `key = (TENANT, "req.order_id")`. A part is anything that implements
+/// `KeyPart`: strings, integers, `bool`, references and tuples of those, and types with `#[derive(KeyPart)]`.
+///
+/// **Durations** (`ttl`, `remember`, `lease`, the argument of `wait`) are a string, `"500ms"`, `"30s"`, `"5m"`, `"1h 30m"` or
+/// `"7d"`, or a bare expression of type `Duration`, which may use the parameters: `ttl = req.keep_for()`.
+///
+/// **`reconcile`** takes an expression that gives a future of `Result<Option<T>, E>`, with the function's own `T` and `E`:
+/// `Some` is committed and returned, `None` runs the body, and `Err` goes to the caller.
+#[proc_macro_attribute]
+pub fn idempotent(args: TokenStream, item: TokenStream) -> TokenStream {
+    expand::idempotent(args.into(), &item.into()).into()
+}
+
+/// Makes a type a part of a key.
+///
+/// ```ignore
+/// #[derive(idem::KeyPart)]
+/// struct OrderId(Uuid);
+///
+/// #[derive(idem::KeyPart)]
+/// enum Payee {
+///     Customer(CustomerId),
+///     Merchant { shop: ShopId, till: u32 },
+///     House,
+/// }
+/// ```
+///
+/// A struct with one field is the same key as that field. A struct with several fields is a group of them, in the order in
+/// which they are written; an enum is the variant's name and then the variant's fields. So a renamed variant or a reordered
+/// struct is another key, and a renamed field is not.
+///
+/// Every field must be a `KeyPart`, and so must every type parameter. `#[idem(crate = "::idem")]` on the type says where the
+/// generated code finds the `idem` crate.
+#[proc_macro_derive(KeyPart, attributes(idem))]
+pub fn key_part(item: TokenStream) -> TokenStream {
+    key_part::derive(item.into()).into()
+}

@@ -1,0 +1,313 @@
+//! What the attribute means on this function: each option read and checked, alone and against the others.
+
+use proc_macro2::{Ident, Span};
+use quote::ToTokens as _;
+use syn::{Error, Expr, LitStr, Type};
+
+use crate::args::{Args, Setting};
+use crate::diag::Errors;
+use crate::item::{Form, Function};
+use crate::paths::Krate;
+use crate::value::{self, Reader, Time, Word};
+
+/// Everything that the generated code depends on. What is not given is left to the runtime.
+pub(crate) struct Plan {
+    pub(crate) function: Function,
+    pub(crate) form: Form,
+    /// The `Result` that the function gives.
+    pub(crate) outcome: Type,
+    pub(crate) krate: Krate,
+    pub(crate) name: Option<LitStr>,
+    /// A reference to the runtime.
+    pub(crate) runtime: Option<Expr>,
+    /// The calls that build the operation, in this order.
+    pub(crate) calls: Vec<Call>,
+    pub(crate) reconcile: Option<Expr>,
+    /// Where `detached` is written.
+    pub(crate) detached: Option<Span>,
+}
+
+/// One call of the operation's builder.
+pub(crate) struct Call {
+    /// The method, with the span of the option that it stands for.
+    pub(crate) method: Ident,
+    pub(crate) argument: Argument,
+}
+
+pub(crate) enum Argument {
+    Expression(Box<Expr>),
+    Time(Time),
+    /// A variant of one of the enums that the `idem` crate exports.
+    Variant(&'static str, Ident),
+}
+
+/// An option that is one of a few words, as a variant of an enum.
+struct Choice {
+    of: &'static str,
+    variants: &'static [(&'static str, &'static str)],
+}
+
+const IN_FLIGHT: Choice = Choice { of: "InFlight", variants: &[("wait", "Wait"), ("reject", "Reject")] };
+const DUPLICATE: Choice = Choice { of: "Duplicate", variants: &[("replay", "Replay"), ("reject", "Reject")] };
+// The body that reconciles is the next attempt, and asks at its head what became of the one before.
+const ABANDONED: Choice =
+    Choice { of: "Abandoned", variants: &[("rerun", "Rerun"), ("reject", "Reject"), ("reconcile", "Rerun")] };
+const STORE_FAILURE: Choice = Choice { of: "StoreFailure", variants: &[("reject", "Reject"), ("run", "Run")] };
+const MISSING_KEY: Choice = Choice { of: "MissingKey", variants: &[("reject", "Reject"), ("run", "Run")] };
+
+impl Plan {
+    /// Checks everything, whatever is wrong already. There is a plan only where nothing is.
+    pub(crate) fn new(args: &Args, function: Option<Function>, errors: &mut Errors) -> Option<Self> {
+        if args.key.is_none() {
+            errors.at(Span::call_site(), "`#[idempotent]` needs a key: write for example `key = \"req.order_id\"`");
+        }
+        if let Some(error) = function.as_ref().filter(|_| args.name.is_none()).and_then(Function::needs_name) {
+            errors.push(error);
+        }
+        let target = function.as_ref().and_then(|function| function.outcome(errors));
+
+        let mut options = Options { errors, calls: Vec::new() };
+        let krate = options.read(args.krate.as_ref(), |reader, expr| Krate::parse(expr, reader.errors));
+        let name = options.read(args.name.as_ref(), Reader::name);
+        let runtime = options.read(args.runtime.as_ref(), Reader::expression);
+        options.parts(args.key.as_ref());
+        options.parts(args.fingerprint.as_ref());
+        options.times(args);
+        options.in_flight(args.in_flight.as_ref());
+        let reconcile = options.abandoned(args.abandoned.as_ref());
+        options.choice(args.duplicate.as_ref(), &DUPLICATE);
+        options.choice(args.store_failure.as_ref(), &STORE_FAILURE);
+        options.choice(args.missing_key.as_ref(), &MISSING_KEY);
+        options.count(args.max_attempts.as_ref());
+
+        let calls = options.calls;
+        let (form, outcome) = target?;
+        Some(Self {
+            function: function?,
+            form,
+            outcome,
+            krate: krate.unwrap_or_default(),
+            name,
+            runtime: runtime.as_ref().map(value::reference),
+            calls,
+            reconcile,
+            detached: args.detached.as_ref().map(|setting| setting.keyword.span()),
+        })
+    }
+}
+
+/// Turns options into calls.
+struct Options<'a> {
+    errors: &'a mut Errors,
+    calls: Vec<Call>,
+}
+
+impl Options<'_> {
+    /// The value of an option that is given and right.
+    fn read<'a, T>(
+        &'a mut self,
+        setting: Option<&'a Setting>,
+        read: impl FnOnce(&mut Reader<'a>, &Expr) -> Option<T>,
+    ) -> Option<T> {
+        let Setting { keyword, value } = setting?;
+        read(&mut Reader { keyword, errors: self.errors }, value.as_ref()?)
+    }
+
+    /// The call of the method that is named like the option, or of another one.
+    fn call(&mut self, method: Option<&str>, setting: Option<&Setting>, argument: Option<Argument>) {
+        if let (Some(Setting { keyword, .. }), Some(argument)) = (setting, argument) {
+            let method = method.map_or_else(|| keyword.to_string(), str::to_owned);
+            self.calls.push(Call { method: Ident::new(&method, keyword.span()), argument });
+        }
+    }
+
+    fn parts(&mut self, setting: Option<&Setting>) {
+        let parts = self.read(setting, Reader::parts);
+        self.call(None, setting, parts.map(Box::new).map(Argument::Expression));
+    }
+
+    fn count(&mut self, setting: Option<&Setting>) {
+        let count = self.read(setting, Reader::count);
+        self.call(None, setting, count.map(Box::new).map(Argument::Expression));
+    }
+
+    fn choice(&mut self, setting: Option<&Setting>, choice: &Choice) {
+        let word = self.read(setting, |reader, expr| reader.plain_word(expr, &choice.words()));
+        self.call(None, setting, word.and_then(|word| choice.variant(&word)));
+    }
+
+    fn times(&mut self, args: &Args) {
+        let [ttl, remember, lease] = [&args.ttl, &args.remember, &args.lease].map(|setting| {
+            let setting = setting.as_ref();
+            (setting, self.read(setting, Reader::time))
+        });
+        if let ((_, Some(Time::Fixed(ttl))), (Some(setting), Some(Time::Fixed(remember)))) = (&ttl, &remember)
+            && remember < ttl
+        {
+            let message =
+                "`remember` is shorter than `ttl`, but counts from the same moment: make it longer, or leave it out";
+            self.errors.push(Error::new_spanned(&setting.value, message));
+        }
+        for (setting, time) in [ttl, remember, lease] {
+            self.call(None, setting, time.map(Argument::Time));
+        }
+    }
+
+    fn in_flight(&mut self, setting: Option<&Setting>) {
+        let read = self.read(setting, |reader, expr| {
+            let word = reader.word(expr, &IN_FLIGHT.words())?;
+            if word.name == "wait" && word.arguments.is_some() {
+                let argument = only_argument(reader, &word, "wait(\"5s\")")?;
+                return Some(("wait", Argument::Time(reader.time(&argument)?)));
+            }
+            let word = reader.plain_word(expr, &IN_FLIGHT.words())?;
+            Some(("in_flight", IN_FLIGHT.variant(&word)?))
+        });
+        if let Some((method, argument)) = read {
+            self.call(Some(method), setting, Some(argument));
+        }
+    }
+
+    /// Gives the expression in `reconcile(..)`.
+    fn abandoned(&mut self, setting: Option<&Setting>) -> Option<Expr> {
+        let (variant, reconcile) = self.read(setting, |reader, expr| {
+            let word = reader.word(expr, &ABANDONED.words())?;
+            if word.name == "reconcile" {
+                let argument = only_argument(reader, &word, "reconcile(\"lookup(&req)\")")?;
+                return Some((ABANDONED.variant(&word.name)?, Some(reader.expression(&argument)?)));
+            }
+            let word = reader.plain_word(expr, &ABANDONED.words())?;
+            Some((ABANDONED.variant(&word)?, None))
+        })?;
+        self.call(None, setting, Some(variant));
+        reconcile
+    }
+}
+
+impl Choice {
+    fn words(&self) -> Vec<&'static str> {
+        self.variants.iter().map(|(word, _)| *word).collect()
+    }
+
+    fn variant(&self, word: &Ident) -> Option<Argument> {
+        let (_, variant) = self.variants.iter().find(|(name, _)| word == name)?;
+        Some(Argument::Variant(self.of, Ident::new(variant, word.span())))
+    }
+}
+
+fn only_argument(reader: &mut Reader<'_>, word: &Word, example: &str) -> Option<Expr> {
+    let name = &word.name;
+    let (place, wrong) = match word.arguments.as_deref() {
+        Some([argument]) => return Some(argument.clone()),
+        Some([_, second, ..]) => (second.to_token_stream(), "takes only one value"),
+        _ => (name.to_token_stream(), "needs a value in parentheses"),
+    };
+    reader.errors.on(place, format!("`{name}` {wrong}: write for example `{example}`"));
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Args, Errors, Function, Plan};
+
+    /// What is wrong with the attribute on the function: the tokens under each caret, and the words.
+    fn mistakes(args: &str, item: &str) -> Vec<(String, String)> {
+        let mut errors = Errors::default();
+        let args = Args::parse(args.parse().unwrap(), &mut errors);
+        let function = errors.keep(Function::parse(&item.parse().unwrap()));
+        let plan = Plan::new(&args, function, &mut errors);
+        let mistakes = errors.list();
+        assert!(plan.is_some() || !mistakes.is_empty(), "there is no plan, and nobody says why");
+        mistakes
+    }
+
+    #[track_caller]
+    fn assert_mistakes(args: &str, item: &str, expected: &[(&str, &str)]) {
+        let found = mistakes(args, item);
+        let as_expected =
+            |((caret, words), (at, part)): (&(String, String), &(&str, &str))| caret == at && words.contains(part);
+        assert!(
+            found.len() == expected.len() && found.iter().zip(expected).all(as_expected),
+            "found {found:#?}, expected {expected:#?}"
+        );
+    }
+
+    const FUNCTION: &str = "async fn charge(req: Req) -> Result<u64, E> { .. }";
+
+    #[test]
+    fn every_option_can_be_written_bare_or_in_a_string() {
+        for args in [
+            r#"key = "req.id""#,
+            r#"key = req.id, fingerprint = (req, "req.sum"), ttl = "5m", remember = "30d", lease = "30s","#,
+            r#"key = (TENANT, "req.id"), ttl = req.ttl(), in_flight = wait("5s"), runtime = "req.runtime()", detached"#,
+            r#"key = "(req.tenant, req.id)", in_flight = wait, duplicate = reject, abandoned = reconcile("find(&req)")"#,
+            "key = f::<A, B>(req), in_flight = reject, abandoned = reconcile(find(&req)), max_attempts = 5",
+            r#"key = req.id, store_failure = run, missing_key = run, name = "orders.create", crate = "::idem""#,
+        ] {
+            assert_mistakes(args, FUNCTION, &[]);
+        }
+    }
+
+    #[test]
+    fn each_mistake_in_the_options_is_said_at_its_token() {
+        for (args, expected) in [
+            ("", ("", "needs a key: write for example `key = \"req.order_id\"`")),
+            ("key", ("key", "`key` needs a value: write for example")),
+            ("key = ", ("=", "`key` needs a value after the `=`")),
+            ("key(req.id)", ("(", "expected `=` after `key`")),
+            (r#"key = "req.""#, ("\"req.\"", "not a Rust expression")),
+            ("key = ()", ("()", "`key` has no parts")),
+            ("key = id lease = \"5s\"", ("lease", "expected a comma")),
+            ("key = id, key = id", ("key", "`key` is given twice")),
+            ("key = id, tll = \"5m\"", ("tll", "did you mean `ttl`, as in `ttl = \"5m\"`?")),
+            ("key = id, colour = 5", ("colour", "expected `key`, `ttl`")),
+            ("key = id, errors(_ => keep)", ("errors", "not available yet; every `Err` releases the key")),
+            ("key = id, detached = true", ("=", "`detached` takes no value")),
+            ("key = id, ttl = 300", ("300", "needs a unit")),
+            ("key = id, lease = \"0s\"", ("\"0s\"", "longer than zero")),
+            ("key = id, in_flight = wait(\"x\")", ("\"x\"", "not a duration")),
+            ("key = id, ttl = \"5m\", remember = \"1m\"", ("\"1m\"", "`remember` is shorter than `ttl`")),
+            ("key = id, max_attempts = 0", ("0", "1 or more")),
+            ("key = id, name = \"\"", ("\"\"", "`name` is empty")),
+            ("key = id, name = \"orders create\"", ("\"orders create\"", "joined by `::`")),
+            ("key = id, name = \"a:b\"", ("\"a:b\"", "joined by `::`")),
+            ("key = id, name = NAME", ("NAME", "a string literal")),
+            ("key = id, duplicate = rejct", ("rejct", "did you mean `reject`?")),
+            ("key = id, duplicate = \"reject\"", ("\"reject\"", "write `duplicate = reject`")),
+            ("key = id, abandoned = reconcile", ("reconcile", "needs a value in parentheses")),
+            ("key = id, crate = 5", ("5", "write `crate = \"::idem\"`")),
+        ] {
+            assert_mistakes(args, FUNCTION, &[expected]);
+        }
+    }
+
+    #[test]
+    fn all_mistakes_are_said_at_once() {
+        let expected =
+            [("ttll", "did you mean"), ("fn", "async fn charge"), ("\"x\"", "not a duration"), ("0", "1 or more")];
+        let item = "fn charge(id: u64) -> R { .. }";
+        assert_mistakes("key = id, ttll = f(a, b), lease = \"x\", max_attempts = 0", item, &expected);
+    }
+
+    #[test]
+    fn what_cannot_be_guarded_is_said_where_it_is_seen() {
+        for (item, expected) in [
+            ("async fn f(&self) -> R {}", ("&self", "a method needs a name")),
+            ("async fn f() -> Result<Self, E> {}", ("Self", "a method needs a name")),
+            ("async fn f<T>(t: T) -> R {}", ("T", "type parameters needs a name")),
+            ("async fn f(t: Json<impl Into<u8>>) -> R {}", ("impl Into<u8>", "type parameters needs a name")),
+            ("async fn f() {}", ("f", "must return a `Result`")),
+            ("async fn f() -> () {}", ("()", "must return a `Result`")),
+            ("async fn f() -> Result<impl Send, E> {}", ("impl Send", "a type with a name")),
+            ("fn f() -> impl Future<Output = R> {}", ("impl Future<Output = R>", "write `async fn f`")),
+            ("const fn f() -> R {}", ("const", "cannot be guarded")),
+            ("extern \"C\" fn f() -> R {}", ("extern \"C\"", "from other languages")),
+            ("async fn f() -> R;", (";", "without a body")),
+            ("pub struct Orders { id: u64 }", ("struct", "not on a struct")),
+            ("unsafe impl Orders {}", ("impl", "put it on the methods inside")),
+            ("const N: u8 = 1;", ("const", "not on a constant")),
+        ] {
+            assert_mistakes("key = id", item, &[expected]);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The values of options: expressions, parts, durations, words and numbers, most of them written in more than one way.
+
+use std::time::Duration;
+
+use proc_macro2::Ident;
+use syn::{Expr, ExprLit, ExprReference, ExprTuple, ExprUnary, Lit, LitStr, Token, UnOp};
+
+use crate::diag::{self, Errors};
+use crate::duration;
+
+/// A duration, known now or computed by each call.
+pub(crate) enum Time {
+    Fixed(Duration),
+    Computed(Box<Expr>),
+}
+
+/// One of an option's words, with what is in the parentheses after it.
+pub(crate) struct Word {
+    pub(crate) name: Ident,
+    pub(crate) arguments: Option<Vec<Expr>>,
+}
+
+/// Reads the value of one option. `None` is a mistake, and reported.
+pub(crate) struct Reader<'a> {
+    pub(crate) keyword: &'a Ident,
+    pub(crate) errors: &'a mut Errors,
+}
+
+impl Reader<'_> {
+    /// An expression, written bare or in a string.
+    pub(crate) fn expression(&mut self, expr: &Expr) -> Option<Expr> {
+        let Some(literal) = string(expr) else {
+            return Some(expr.clone());
+        };
+        let keyword = self.keyword;
+        if literal.value().trim().is_empty() {
+            let message =
+                format!("`{keyword}` is empty: write an expression over the parameters, such as \"req.order_id\"");
+            self.errors.on(literal, message);
+            return None;
+        }
+        let parsed = literal.parse().map_err(|error| {
+            let message = format!("the string in `{keyword}` is not a Rust expression: {error}");
+            syn::Error::new(literal.span(), message)
+        });
+        self.errors.keep(parsed)
+    }
+
+    /// One expression or a tuple of them, by reference, so that nothing is moved.
+    pub(crate) fn parts(&mut self, expr: &Expr) -> Option<Expr> {
+        if let Expr::Tuple(tuple) = bare(expr) {
+            return self.tuple(tuple, Self::parts);
+        }
+        // The string may hold a tuple; a string inside that string is a string.
+        let whole = self.expression(expr)?;
+        self.references(&whole)
+    }
+
+    fn references(&mut self, expr: &Expr) -> Option<Expr> {
+        match bare(expr) {
+            Expr::Tuple(tuple) => self.tuple(tuple, Self::references),
+            _ => Some(reference(expr)),
+        }
+    }
+
+    fn tuple(&mut self, tuple: &ExprTuple, mut each: impl FnMut(&mut Self, &Expr) -> Option<Expr>) -> Option<Expr> {
+        // Collected first, so that a mistake in one part does not hide those in the others.
+        let parts: Vec<_> = tuple.elems.iter().map(|part| each(self, part)).collect();
+        let mut parts: Vec<Expr> = parts.into_iter().collect::<Option<_>>()?;
+        match parts.len() {
+            0 => {
+                self.errors.on(tuple, format!("`{}` has no parts: write at least one", self.keyword));
+                None
+            }
+            1 => parts.pop(),
+            _ => Some(reference(&Expr::Tuple(ExprTuple { elems: parts.into_iter().collect(), ..tuple.clone() }))),
+        }
+    }
+
+    /// A duration: a string such as "5m", or an expression.
+    pub(crate) fn time(&mut self, expr: &Expr) -> Option<Time> {
+        if let Some(literal) = string(expr) {
+            return self.errors.keep(duration::parse(literal)).map(Time::Fixed);
+        }
+        if is_number(expr) {
+            let message = format!("a duration needs a unit: write for example {}", duration::EXAMPLES);
+            self.errors.on(expr, message);
+            return None;
+        }
+        Some(Time::Computed(Box::new(expr.clone())))
+    }
+
+    /// One of the words.
+    pub(crate) fn word(&mut self, expr: &Expr, words: &[&str]) -> Option<Word> {
+        let keyword = self.keyword;
+        let expected = diag::alternatives(words.iter().copied());
+        if let Some(literal) = string(expr) {
+            let text = literal.value();
+            let message = if words.contains(&text.as_str()) {
+                format!("`{keyword}` is a word, not a string: write `{keyword} = {text}`")
+            } else {
+                format!("`{keyword}` is one of the words {expected}, without quotes")
+            };
+            self.errors.on(literal, message);
+            return None;
+        }
+        let Some(word) = as_word(bare(expr)) else {
+            self.errors.on(expr, format!("`{keyword}` is {expected}"));
+            return None;
+        };
+        let name = word.name.to_string();
+        if words.contains(&name.as_str()) {
+            return Some(word);
+        }
+        let hint = diag::closest(&name, words.iter().copied())
+            .map(|meant| format!("; did you mean `{meant}`?"))
+            .unwrap_or_default();
+        self.errors.on(&word.name, format!("`{keyword}` is {expected}, not `{name}`{hint}"));
+        None
+    }
+
+    /// One of the words, none of which has anything in parentheses.
+    pub(crate) fn plain_word(&mut self, expr: &Expr, words: &[&str]) -> Option<Ident> {
+        let word = self.word(expr, words)?;
+        if word.arguments.is_some() {
+            self.errors.on(expr, format!("`{0}` takes nothing in parentheses: write `{0}`", word.name));
+            return None;
+        }
+        Some(word.name)
+    }
+
+    /// A count, which is at least one.
+    pub(crate) fn count(&mut self, expr: &Expr) -> Option<Expr> {
+        let keyword = self.keyword;
+        let wrong = match bare(expr) {
+            Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => {
+                number.base10_digits() == "0" && number.suffix().is_empty()
+            }
+            Expr::Lit(ExprLit { lit: Lit::Str(_), .. }) => true,
+            negative => is_number(negative),
+        };
+        if wrong {
+            self.errors.on(expr, format!("`{keyword}` is a number, 1 or more: write for example `{keyword} = 5`"));
+            return None;
+        }
+        Some(expr.clone())
+    }
+
+    /// An operation's name.
+    pub(crate) fn name(&mut self, expr: &Expr) -> Option<LitStr> {
+        let Some(literal) = string(expr) else {
+            let message =
+                "`name` is a string literal, so that it can be found: write for example `name = \"orders.create\"`";
+            self.errors.on(expr, message);
+            return None;
+        };
+        let name = literal.value();
+        let wrong = if name.is_empty() {
+            "`name` is empty"
+        } else if !is_operation(&name) {
+            "`name` is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`"
+        } else {
+            return Some(literal.clone());
+        };
+        self.errors.on(literal, format!("{wrong}: write for example `name = \"orders.create\"`"));
+        None
+    }
+}
+
+/// The runtime's rule for names, which it would apply at the first call.
+fn is_operation(name: &str) -> bool {
+    let segment = |segment: &str| {
+        let allowed = |c: char| c.is_alphanumeric() || "_-./#@+".contains(c);
+        !segment.is_empty() && segment.chars().all(allowed)
+    };
+    name.len() <= 128 && name.split("::").all(segment)
+}
+
+/// The expression itself, without the parentheses and the invisible groups (of `macro_rules!`) around it.
+pub(crate) fn bare(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Group(group) => bare(&group.expr),
+        Expr::Paren(paren) => bare(&paren.expr),
+        _ => expr,
+    }
+}
+
+pub(crate) fn string(expr: &Expr) -> Option<&LitStr> {
+    match bare(expr) {
+        Expr::Lit(ExprLit { lit: Lit::Str(literal), .. }) => Some(literal),
+        _ => None,
+    }
+}
+
+/// `&expr`, with the caret of an error under the expression. Parentheses are set where they are needed: the compiler does not
+/// see the invisible group that holds an `$e:expr` together.
+pub(crate) fn reference(expr: &Expr) -> Expr {
+    let expr = bare(expr).clone();
+    let (first, _) = diag::ends(&expr);
+    Expr::Reference(ExprReference {
+        attrs: Vec::new(),
+        and_token: Token![&](first),
+        mutability: None,
+        expr: Box::new(expr),
+    })
+}
+
+fn as_word(expr: &Expr) -> Option<Word> {
+    match expr {
+        Expr::Path(path) => Some(Word { name: path.path.get_ident()?.clone(), arguments: None }),
+        Expr::Call(call) => match bare(&call.func) {
+            Expr::Path(path) => Some(Word {
+                name: path.path.get_ident()?.clone(),
+                arguments: Some(call.args.iter().cloned().collect()),
+            }),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether this is a number as it is written, such as `30`, `1.5` or `-5`.
+fn is_number(expr: &Expr) -> bool {
+    match bare(expr) {
+        Expr::Lit(ExprLit { lit, .. }) => matches!(lit, Lit::Int(_) | Lit::Float(_)),
+        Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }) => is_number(expr),
+        _ => false,
+    }
+}

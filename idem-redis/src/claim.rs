@@ -1,0 +1,137 @@
+//! The claim: one `SET .. NX GET PX` where the key is free or its outcome stands there, a compare-and-set where there is more to decide.
+
+use bytes::Bytes;
+use idem_core::record::{Claim, Claimed, InFlight, OnClaim, Origin, RanOut, Record};
+use idem_core::wire::{self, Parsed};
+use idem_core::{Fingerprint, StoreError, StoreErrorKind};
+use redis::Value;
+
+use crate::error::{failed, unexpected, unreadable};
+use crate::keys::Keys;
+use crate::script::{Swap, TAKEOVER, millis, swap};
+use crate::server::Lane;
+
+/// How often a record may change under a claim. Each change is somebody's progress, so this is seen by nobody but in a fault.
+const ROUNDS: usize = 16;
+
+/// Carries a claim out.
+pub(crate) async fn claim(lane: &mut Lane, keys: &Keys, claim: &Claim) -> Result<Claimed, StoreError> {
+    let key = keys.record(&claim.id);
+    let mut found = begin(lane, &key, claim).await?;
+    for _ in 0..ROUNDS {
+        let Some(text) = found else { return Ok(Claimed::Owned { attempt: 1, from: Origin::Nothing }) };
+        let decision = match wire::decode(&text).map_err(unreadable)? {
+            Parsed::Record(record) => record.on_claim(claim),
+            Parsed::Aside { attempt, fingerprint } => {
+                // Before the outcome is fetched: another payload never gets it.
+                match (Record::Done { attempt, fingerprint }).on_claim(claim) {
+                    OnClaim::Answer(Claimed::Done { .. }) => {
+                        return aside(lane, &keys.aside(&claim.id), attempt, fingerprint).await;
+                    }
+                    decision => decision,
+                }
+            }
+        };
+        let (swapped, answer) = match decision {
+            OnClaim::Answer(answer) => return Ok(answer),
+            OnClaim::Take(next, from) => {
+                let owned = Claimed::Owned { attempt: next.attempt, from };
+                (take_over(lane, &key, &text, Some(next), Lease::Any).await?, owned)
+            }
+            OnClaim::IfLeaseRanOut { attempt, then } => {
+                let (next, answer) = match then {
+                    RanOut::Answer(answer) => (None, answer),
+                    RanOut::Take(next) => {
+                        let owned = Claimed::Owned { attempt: next.attempt, from: Origin::Abandoned };
+                        (Some(next), owned)
+                    }
+                };
+                match take_over(lane, &key, &text, next, Lease::RanOut).await? {
+                    Swap::Alive(lease_left) => return Ok(Claimed::InFlight { attempt, lease_left }),
+                    swapped => (swapped, answer),
+                }
+            }
+        };
+        found = match swapped {
+            Swap::Done | Swap::Free => return Ok(answer),
+            Swap::Gone => begin(lane, &key, claim).await?,
+            Swap::Changed(text) => Some(text),
+            // Only said where the lease was asked about.
+            Swap::Alive(_) => return Err(unexpected(lane.server(), &Value::Nil)),
+        };
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Unavailable,
+        format!("the record changed {ROUNDS} times while it was claimed; the same claim may be made again"),
+    ))
+}
+
+/// Writes the first attempt if there is no record, else gives the record.
+async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Option<Bytes>, StoreError> {
+    let first = wire::encode(&Record::InFlight(claim.in_flight(1)));
+    let mut set = redis::cmd("SET");
+    set.arg(key).arg(first).arg("NX").arg("GET").arg("PX").arg(millis(claim.hold));
+    match lane.try_send(&set).await {
+        Ok(answer) => text(lane, answer),
+        // A server whose memory is full refuses the command before it looks. A new key is refused, but a record that is there is
+        // still answered with.
+        Err(error) if error.code() == Some("OOM") => match lane.send(redis::cmd("GET").arg(key)).await? {
+            Value::Nil => Err(failed(lane.server(), error)),
+            answer => text(lane, answer),
+        },
+        Err(error) => Err(failed(lane.server(), error)),
+    }
+}
+
+/// What must be so of the record's lease for another record to take its place.
+enum Lease {
+    Any,
+    RanOut,
+}
+
+/// Writes `next`, if there is one, in place of `found`.
+async fn take_over(
+    lane: &mut Lane,
+    key: &str,
+    found: &Bytes,
+    next: Option<InFlight>,
+    lease: Lease,
+) -> Result<Swap, StoreError> {
+    let hold = next.as_ref().map_or(0, |next| millis(next.hold)).to_string();
+    let next = next.map(|next| wire::encode(&Record::InFlight(next))).unwrap_or_default();
+    let check = match lease {
+        Lease::Any => "",
+        Lease::RanOut => "1",
+    };
+    let args = [wire::without_waited(found), next.as_slice(), hold.as_bytes(), check.as_bytes()];
+    let answer = lane.script(&TAKEOVER, &[key], &args).await?;
+    swap(lane.server(), &answer)
+}
+
+/// The outcome that is kept aside for a record; without it, that there was one.
+async fn aside(
+    lane: &mut Lane,
+    key: &str,
+    attempt: u64,
+    fingerprint: Option<Fingerprint>,
+) -> Result<Claimed, StoreError> {
+    let answer = lane.send(redis::cmd("GET").arg(key)).await?;
+    let Some(outcome) = text(lane, answer)? else { return Ok(Claimed::Done { attempt }) };
+    match wire::decode(&outcome).map_err(unreadable)? {
+        Parsed::Record(Record::Committed { attempt: of, fingerprint: with, outcome })
+            if (of, with) == (attempt, fingerprint) =>
+        {
+            Ok(Claimed::Committed { attempt, outcome })
+        }
+        // That of an earlier life of the key.
+        _ => Ok(Claimed::Done { attempt }),
+    }
+}
+
+fn text(lane: &Lane, answer: Value) -> Result<Option<Bytes>, StoreError> {
+    match answer {
+        Value::Nil => Ok(None),
+        Value::BulkString(text) => Ok(Some(text.into())),
+        other => Err(unexpected(lane.server(), &other)),
+    }
+}

@@ -1,0 +1,29 @@
+#!lua flags=allow-oom
+-- Records an outcome, if the record is in flight by this owner.
+--
+-- allow-oom: the body has run. To refuse its outcome because memory is short would free nothing and break the promise.
+--
+-- KEYS  the record; where the outcome is kept aside: its own key
+-- ARGV  the owner's prefix, the new record, its expiry in ms; where kept aside: the outcome, its expiry in ms
+-- gives 1: recorded, now or before; 0: no record, or another outcome; else the record that is there instead
+local found = redis.call('GET', KEYS[1])
+if not found then
+  return 0
+end
+if found == ARGV[2] then
+  -- Where the outcome is kept aside, the record is but a mark. An outcome that is gone by now was this owner's: no other has its attempt.
+  local aside = KEYS[2] and redis.call('GET', KEYS[2])
+  return (not aside or aside == ARGV[4]) and 1 or 0
+end
+if string.sub(found, 1, #ARGV[1]) ~= ARGV[1] or not string.find(found, '^i1f%S+ %d+ %d+ %d+ %S+%.w?$') then
+  return found
+end
+if KEYS[2] then
+  redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[5])
+end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+if string.sub(found, -1) == 'w' then
+  -- pcall: without the right to the channel the outcome is recorded all the same, and waiters look by themselves.
+  redis.pcall('PUBLISH', KEYS[1], '')
+end
+return 1

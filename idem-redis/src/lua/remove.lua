@@ -1,0 +1,26 @@
+#!lua flags=allow-oom
+-- Removes the record that was read, if it is still there and not in flight and alive.
+--
+-- KEYS  the record, the key of an outcome kept aside
+-- ARGV  the record that was read, without the mark of waiters
+-- gives {0}: no record; {1, record}: another record; {2}: no expiry; {3, ms}: alive for so long; {5}: removed
+local found = redis.call('GET', KEYS[1])
+if not found then
+  return {0}
+end
+if found ~= ARGV[1] and found ~= ARGV[1] .. 'w' then
+  return {1, found}
+end
+local lease, hold = string.match(found, '^i1f%S+ %d+ (%d+) (%d+) %S+%.w?$')
+if lease then
+  local left = redis.call('PTTL', KEYS[1])
+  if left < 0 then
+    return {2}
+  end
+  local alive = tonumber(lease) - math.max(tonumber(hold) - left, 0)
+  if alive > 0 then
+    return {3, alive}
+  end
+end
+redis.call('DEL', KEYS[1], KEYS[2])
+return {5}

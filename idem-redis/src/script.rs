@@ -1,0 +1,163 @@
+//! The scripts: each one atomic step of the store, and what it answers.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use bytes::Bytes;
+use idem_core::StoreError;
+use idem_core::record::Ownership;
+use idem_core::wire;
+use redis::{Cmd, Script, Value};
+
+use crate::error::{no_expiry, unexpected, unreadable};
+
+macro_rules! script {
+    ($file:literal) => {
+        LazyLock::new(|| Script::new(include_str!(concat!("lua/", $file, ".lua"))))
+    };
+}
+
+pub(crate) static COMMIT: LazyLock<Script> = script!("commit");
+pub(crate) static RELEASE: LazyLock<Script> = script!("release");
+pub(crate) static RENEW: LazyLock<Script> = script!("renew");
+pub(crate) static TAKEOVER: LazyLock<Script> = script!("takeover");
+pub(crate) static WATCH: LazyLock<Script> = script!("watch");
+pub(crate) static INSPECT: LazyLock<Script> = script!("inspect");
+pub(crate) static REMOVE: LazyLock<Script> = script!("remove");
+
+/// The scripts that every execution or duplicate may need: known to the server before the first call, which would pay for it.
+pub(crate) fn load_all() -> redis::Pipeline {
+    let mut pipeline = redis::pipe();
+    for code in [
+        include_str!("lua/commit.lua"),
+        include_str!("lua/release.lua"),
+        include_str!("lua/renew.lua"),
+        include_str!("lua/takeover.lua"),
+        include_str!("lua/watch.lua"),
+    ] {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(code);
+    }
+    pipeline.ignore_errors();
+    pipeline
+}
+
+/// The command that runs a script.
+pub(crate) fn evalsha(script: &Script, keys: &[&str], args: &[&[u8]]) -> Cmd {
+    let mut cmd = redis::cmd("EVALSHA");
+    cmd.arg(script.get_hash()).arg(keys.len());
+    for key in keys {
+        cmd.arg(*key);
+    }
+    for arg in args {
+        cmd.arg(*arg);
+    }
+    cmd
+}
+
+/// The longest time that is sent: some 35 000 years, which the server's and Lua's numbers hold exactly.
+const FOREVER: u64 = 1 << 50;
+
+/// A length of time as it is sent. The server refuses an expiry of zero.
+pub(crate) fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(FOREVER).clamp(1, FOREVER)
+}
+
+/// What an owner's step on its record answered: `commit`, `release` and `renew`.
+pub(crate) fn ownership(server: &str, answer: Value) -> Result<Ownership, StoreError> {
+    match answer {
+        Value::Int(1) => Ok(Ownership::Held),
+        Value::Int(0) => Ok(Ownership::Lost),
+        // Somebody else's record: lost. Somebody else's data: said so.
+        Value::BulkString(found) => wire::decode(&found.into()).map(|_| Ownership::Lost).map_err(unreadable),
+        other => Err(unexpected(server, &other)),
+    }
+}
+
+/// What a compare-and-set answered: `takeover` and `remove`.
+pub(crate) enum Swap {
+    /// There is no record.
+    Gone,
+    /// Another record than the one that was read.
+    Changed(Bytes),
+    /// Alive for so long: nothing was written.
+    Alive(Duration),
+    /// It may be taken, and nothing was to be written.
+    Free,
+    /// It was written, or removed.
+    Done,
+}
+
+pub(crate) fn swap(server: &str, answer: &Value) -> Result<Swap, StoreError> {
+    let Value::Array(fields) = answer else { return Err(unexpected(server, answer)) };
+    match fields.as_slice() {
+        [Value::Int(0)] => Ok(Swap::Gone),
+        [Value::Int(1), Value::BulkString(found)] => Ok(Swap::Changed(Bytes::copy_from_slice(found))),
+        [Value::Int(2)] => Err(no_expiry()),
+        [Value::Int(3), Value::Int(left)] => Ok(Swap::Alive(from_millis(*left))),
+        [Value::Int(4)] => Ok(Swap::Free),
+        [Value::Int(5)] => Ok(Swap::Done),
+        _ => Err(unexpected(server, answer)),
+    }
+}
+
+/// What `watch` answered: how long the lease is alive, `None` if there is nothing to wait for.
+pub(crate) fn watched(server: &str, answer: Value) -> Result<Option<Duration>, StoreError> {
+    match answer {
+        Value::Int(0) => Ok(None),
+        Value::Int(-1) => Err(no_expiry()),
+        Value::Int(left) => Ok(Some(from_millis(left))),
+        Value::BulkString(found) => wire::decode(&found.into()).map(|_| None).map_err(unreadable),
+        other => Err(unexpected(server, &other)),
+    }
+}
+
+/// A value and how long it lives.
+pub(crate) struct Found {
+    pub(crate) value: Bytes,
+    /// `None`: for ever, because somebody took the expiry away.
+    pub(crate) left: Option<Duration>,
+}
+
+/// What `inspect` answered: the record, and the outcome that is kept aside for it.
+pub(crate) fn inspected(server: &str, answer: &Value) -> Result<Option<(Found, Option<Found>)>, StoreError> {
+    let found = |value: &[u8], left: i64| Found {
+        value: Bytes::copy_from_slice(value),
+        left: (left >= 0).then(|| from_millis(left)),
+    };
+    let Value::Array(fields) = answer else { return Err(unexpected(server, answer)) };
+    match fields.as_slice() {
+        [] => Ok(None),
+        [Value::BulkString(record), Value::Int(left)] => Ok(Some((found(record, *left), None))),
+        [Value::BulkString(record), Value::Int(left), Value::BulkString(outcome), Value::Int(outcome_left)] => {
+            Ok(Some((found(record, *left), Some(found(outcome, *outcome_left)))))
+        }
+        _ => Err(unexpected(server, answer)),
+    }
+}
+
+fn from_millis(length: i64) -> Duration {
+    Duration::from_millis(u64::try_from(length).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_are_such_that_the_server_takes_them() {
+        assert_eq!(millis(Duration::ZERO), 1);
+        assert_eq!(millis(Duration::from_nanos(1)), 1);
+        assert_eq!(millis(Duration::from_secs(30)), 30_000);
+        assert_eq!(millis(Duration::MAX), FOREVER);
+    }
+
+    #[test]
+    fn answers_that_no_script_gives_are_errors() {
+        for answer in [Value::Nil, Value::Okay, Value::Array(vec![Value::Int(9)]), Value::Int(7)] {
+            assert!(ownership("x", answer.clone()).is_err());
+            assert!(swap("x", &answer).is_err());
+            assert!(inspected("x", &answer).is_err());
+        }
+        assert!(watched("x", Value::Nil).is_err());
+    }
+}

@@ -1,0 +1,312 @@
+//! The store: each method one atomic step on the server.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use idem_core::record::{
+    Claim, Claimed, Commit, Ownership, Record, RecordId, RecordInfo, Release, ReleaseTo, Removed, Renewal,
+};
+use idem_core::wire::{self, Parsed};
+use idem_core::{Store, StoreError, StoreErrorKind};
+use redis::Value;
+use tokio::time::timeout;
+
+use crate::config::RedisStoreBuilder;
+use crate::connection::Connection;
+use crate::error::{failed, no_expiry, unexpected, unreadable};
+use crate::keys::Keys;
+use crate::link::Link;
+use crate::script::{
+    COMMIT, Found, INSPECT, RELEASE, REMOVE, RENEW, Swap, evalsha, inspected, millis, ownership, swap,
+};
+use crate::server::{Lane, Server, is_unknown_script};
+use crate::{claim, connect, wait};
+
+/// The most commands that are sent at once: enough to hide the way, few enough not to keep others waiting.
+const BATCH: usize = 500;
+/// How often a record may change under a removal.
+const ROUNDS: usize = 16;
+
+/// Keeps records in Redis 7.0 or newer, or in Valkey.
+///
+/// Cheap to clone; clones share one connection, which all calls use at once. It belongs to the tokio runtime in which it was made.
+/// A connection that is lost is replaced in the background; calls wait for it as long as their time limit allows.
+///
+/// Every call fails within the time limit, 900 ms unless the [builder](Self::builder) is given another; a call that failed for the
+/// lack of an answer, or whose future was dropped, may have been carried out. A wait that is dropped ends its subscription.
+///
+/// # Examples
+///
+/// ```no_run
+/// use idem_redis::RedisStore;
+///
+/// # async fn example() -> Result<(), idem_core::StoreError> {
+/// let store = RedisStore::connect("redis://127.0.0.1/").await?;
+/// # fn is_a_store(_: impl idem_core::Store) {}
+/// # is_a_store(store);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisStore(Arc<Inner>);
+
+struct Inner {
+    server: Server,
+    /// A second connection for wake-ups, where the first was given by the application.
+    wake: Option<Link>,
+    keys: Keys,
+}
+
+impl RedisStore {
+    /// Connects to the server that a URL names, and looks whether it can be used. For other settings there is
+    /// [`builder`](Self::builder), whose [`url`](RedisStoreBuilder::url) and [`connect`](RedisStoreBuilder::connect) say more.
+    ///
+    /// Takes at most 2.9 s. Must be called in a tokio runtime. When the future is dropped, the connection is closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisStoreBuilder::connect`]. No error shows the password.
+    pub async fn connect(url: impl Into<String>) -> Result<Self, StoreError> {
+        Self::builder().url(url).connect().await
+    }
+
+    /// A store on a connection that the application already has: a [`ConnectionManager`](redis::aio::ConnectionManager) or a
+    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection).
+    ///
+    /// Nothing is sent yet, so nothing is known of the server: call [`check`](Self::check) once at start-up, or make the store with
+    /// [`builder`](Self::builder), [`connection`](RedisStoreBuilder::connection) and [`connect`](RedisStoreBuilder::connect), which
+    /// does. Waiters on such a store ask again and again instead of being woken, unless the builder is given a
+    /// [`wake_url`](RedisStoreBuilder::wake_url). The connection's own time-outs hold beside the store's.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use idem_redis::{RedisStore, redis};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = redis::Client::open("redis://127.0.0.1/")?;
+    /// let store = RedisStore::from_connection(client.get_connection_manager().await?);
+    /// store.check().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_connection(connection: impl Into<Connection>) -> Self {
+        RedisStoreBuilder::unchecked(connection.into())
+    }
+
+    /// All settings.
+    pub fn builder() -> RedisStoreBuilder {
+        RedisStoreBuilder::new()
+    }
+
+    /// Asks the server what it is, and says whether records are safe there. [`connect`](RedisStoreBuilder::connect) has done it.
+    ///
+    /// Warns (tracing, target `idem`) of a server that evicts keys, and of one that does not let this user ask. Takes at most the time
+    /// limit; changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`](StoreErrorKind::Refused) for a server older than Redis 7.0, a replica, a Sentinel and a cluster's node; else as
+    /// every call.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        connect::check(&self.0.server).await
+    }
+
+    pub(crate) fn new(server: Server, wake: Option<Link>, keys: Keys) -> Self {
+        Self(Arc::new(Inner { server, wake, keys }))
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { server, keys, .. } = &*self.0;
+        f.debug_struct("RedisStore")
+            .field("server", server)
+            .field("prefix", &keys.prefix())
+            .field("time_limit", &server.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store for RedisStore {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let Inner { server, keys, .. } = &*self.0;
+        let claim = &as_sent(claim);
+        server.step(|mut lane| async move { claim::claim(&mut lane, keys, claim).await }).await
+    }
+
+    async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
+        let Inner { server, keys, .. } = &*self.0;
+        server.step(|mut lane| async move { record_outcome(&mut lane, keys, commit).await }).await
+    }
+
+    async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
+        let Inner { server, keys, .. } = &*self.0;
+        let key = keys.record(&release.id);
+        let owner = wire::owner_prefix(release.owner);
+        let keep = match release.to {
+            ReleaseTo::Released { keep } => millis(keep).to_string(),
+            ReleaseTo::Abandoned => String::new(),
+        };
+        let (key, owner, keep) = (key.as_str(), owner.as_bytes(), keep.as_bytes());
+        server
+            .step(|mut lane| async move {
+                let answer = lane.script(&RELEASE, &[key], &[owner, keep]).await?;
+                ownership(lane.server(), answer)
+            })
+            .await
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
+        let Inner { server, keys, .. } = &*self.0;
+        let mut answers = Vec::with_capacity(renewals.len());
+        let all = async {
+            for batch in renewals.chunks(BATCH) {
+                let outcome = match server.lane().await {
+                    Ok(mut lane) => renew_batch(&mut lane, keys, batch).await,
+                    Err(error) => Err(error),
+                };
+                match outcome {
+                    Ok(outcome) => answers.extend(outcome),
+                    Err(error) => answers.extend(batch.iter().map(|_| Err(error.clone()))),
+                }
+            }
+        };
+        if timeout(server.limit, all).await.is_err() {
+            // What was answered before stays; the rest may or may not have been carried out.
+            answers.resize(renewals.len(), Err(server.timed_out()));
+        }
+        answers
+    }
+
+    async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
+        let Inner { server, wake, keys } = &*self.0;
+        let key = keys.record(id);
+        let waiting = wait::wait(server, wake.as_ref(), &key, attempt);
+        timeout(limit, waiting).await.unwrap_or(Ok(()))
+    }
+
+    async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
+        let Inner { server, keys, .. } = &*self.0;
+        let (key, aside) = (&keys.record(id), &keys.aside(id));
+        let found = server
+            .step(|mut lane| async move {
+                let answer = lane.script(&INSPECT, &[key, aside], &[]).await?;
+                inspected(lane.server(), &answer)
+            })
+            .await?;
+        found.map(|(record, outcome)| describe(&record, outcome)).transpose()
+    }
+
+    async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
+        let Inner { server, keys, .. } = &*self.0;
+        server.step(|mut lane| async move { remove(&mut lane, keys, id).await }).await
+    }
+}
+
+/// The claim with lengths of time as the record can hold them: what is written and the expiry must be the same number, or the lease's
+/// age would be wrong.
+fn as_sent(claim: &Claim) -> Claim {
+    let sent = |length| Duration::from_millis(millis(length));
+    // A lease may be zero, an expiry may not.
+    let lease = if claim.lease.as_millis() == 0 { Duration::ZERO } else { sent(claim.lease) };
+    Claim { lease, hold: sent(claim.hold), ..claim.clone() }
+}
+
+async fn record_outcome(lane: &mut Lane, keys: &Keys, commit: &Commit) -> Result<Ownership, StoreError> {
+    let key = keys.record(&commit.id);
+    let owner = wire::owner_prefix(commit.owner);
+    let (ttl, remember) = (millis(commit.ttl), millis(commit.remember.max(commit.ttl)));
+    let (record, ttl_text, remember_text) = (wire::encode(&commit.record()), ttl.to_string(), remember.to_string());
+    let answer = if commit.outcome.is_none() {
+        lane.script(&COMMIT, &[&key], &[owner.as_bytes(), &record, remember_text.as_bytes()]).await?
+    } else if remember > ttl {
+        // The outcome's memory is freed in time, and the mark that there was one stays.
+        let mark = wire::encode_aside(commit.attempt, commit.fingerprint);
+        let args = [owner.as_bytes(), &mark, remember_text.as_bytes(), &record, ttl_text.as_bytes()];
+        lane.script(&COMMIT, &[&key, &keys.aside(&commit.id)], &args).await?
+    } else {
+        lane.script(&COMMIT, &[&key], &[owner.as_bytes(), &record, ttl_text.as_bytes()]).await?
+    };
+    ownership(lane.server(), answer)
+}
+
+async fn renew_batch(
+    lane: &mut Lane,
+    keys: &Keys,
+    batch: &[Renewal],
+) -> Result<Vec<Result<Ownership, StoreError>>, StoreError> {
+    let command = |renewal: &Renewal| {
+        let (owner, hold) = (wire::owner_prefix(renewal.owner), millis(renewal.hold).to_string());
+        evalsha(&RENEW, &[&keys.record(&renewal.id)], &[owner.as_bytes(), hold.as_bytes()])
+    };
+    let mut pipeline = redis::Pipeline::with_capacity(batch.len());
+    for renewal in batch {
+        pipeline.add_command(command(renewal));
+    }
+    let mut answers = lane.send_all(&mut pipeline).await.map_err(|error| failed(lane.server(), error))?;
+    if answers.iter().any(|answer| answer.as_ref().is_err_and(is_unknown_script)) {
+        // The server has forgotten its scripts, perhaps in the middle.
+        lane.load(&RENEW).await?;
+        pipeline.clear();
+        let again = answers.iter().zip(batch).filter(|(answer, _)| answer.as_ref().is_err_and(is_unknown_script));
+        for (_, renewal) in again {
+            pipeline.add_command(command(renewal));
+        }
+        let again = lane.send_all(&mut pipeline).await.map_err(|error| failed(lane.server(), error))?;
+        let unknown = answers.iter_mut().filter(|answer| answer.as_ref().is_err_and(is_unknown_script));
+        unknown.zip(again).for_each(|(answer, again)| *answer = again);
+    }
+    if answers.len() != batch.len() {
+        return Err(unexpected(lane.server(), &Value::Nil));
+    }
+    let server = lane.server();
+    Ok(answers
+        .into_iter()
+        .map(|answer| answer.map_err(|error| failed(server, error)).and_then(|answer| ownership(server, answer)))
+        .collect())
+}
+
+fn describe(record: &Found, outcome: Option<Found>) -> Result<RecordInfo, StoreError> {
+    let lives = |found: &Found| found.left.unwrap_or(Duration::MAX);
+    match wire::decode(&record.value).map_err(unreadable)? {
+        Parsed::Record(Record::InFlight(_)) if record.left.is_none() => Err(no_expiry()),
+        Parsed::Record(found) => Ok(RecordInfo::new(&found, lives(record))),
+        Parsed::Aside { attempt, fingerprint } => {
+            let done = Record::Done { attempt, fingerprint };
+            let Some(aside) = outcome else { return Ok(RecordInfo::new(&done, lives(record))) };
+            match wire::decode(&aside.value).map_err(unreadable)? {
+                Parsed::Record(found @ Record::Committed { .. }) if found.attempt() == attempt => {
+                    Ok(RecordInfo::new(&found, lives(&aside)))
+                }
+                _ => Ok(RecordInfo::new(&done, lives(record))),
+            }
+        }
+    }
+}
+
+/// Reads, then removes what was read: a script cannot tell a damaged record from a whole one, and what is damaged is left alone.
+async fn remove(lane: &mut Lane, keys: &Keys, id: &RecordId) -> Result<Removed, StoreError> {
+    let (key, aside) = (keys.record(id), keys.aside(id));
+    let mut found = match lane.send(redis::cmd("GET").arg(&key)).await? {
+        Value::Nil => return Ok(Removed::Nothing),
+        Value::BulkString(found) => Bytes::from(found),
+        other => return Err(unexpected(lane.server(), &other)),
+    };
+    for _ in 0..ROUNDS {
+        wire::decode(&found).map_err(unreadable)?;
+        let answer = lane.script(&REMOVE, &[&key, &aside], &[wire::without_waited(&found)]).await?;
+        match swap(lane.server(), &answer)? {
+            Swap::Gone => return Ok(Removed::Nothing),
+            Swap::Changed(other) => found = other,
+            Swap::Alive(lease_left) => return Ok(Removed::InFlight { lease_left }),
+            Swap::Done | Swap::Free => return Ok(Removed::Removed),
+        }
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Unavailable,
+        format!("the record changed {ROUNDS} times while it was being removed; the removal may be tried again"),
+    ))
+}

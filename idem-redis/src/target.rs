@@ -1,0 +1,169 @@
+//! Where a server is: the URL, read once, and named ever after without its secrets.
+
+use std::sync::Arc;
+
+use idem_core::StoreError;
+use redis::io::tcp::TcpSettings;
+use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use url::Url;
+
+use crate::error::refused;
+
+/// A server, as its URL names it.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) info: ConnectionInfo,
+    /// The URL without user, password and query, for errors and logs.
+    pub(crate) name: Arc<str>,
+    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
+    pub(crate) tls: bool,
+}
+
+impl Target {
+    /// Reads a URL. Whatever is wrong with it, the error shows neither user nor password.
+    pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
+        let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
+        let unix = match scheme {
+            "redis" | "valkey" => false,
+            "rediss" | "valkeys" if cfg!(feature = "tls") => false,
+            "rediss" | "valkeys" => {
+                return Err(refused(format!(
+                    "the Redis URL `{}` asks for TLS, which was not compiled in; switch on the feature `redis-tls` of `idem-rs` (`tls` of `idem-redis`)",
+                    disguised(text)
+                )));
+            }
+            "unix" | "redis+unix" | "valkey+unix" => true,
+            "redis+sentinel" | "redis+cluster" => {
+                return Err(refused(format!(
+                    "the Redis URL `{}`: Sentinel and Cluster are not supported yet; name one server with `redis://`",
+                    disguised(text)
+                )));
+            }
+            _ => {
+                return Err(refused(format!(
+                    "the Redis URL `{}` must begin with `redis://`, `rediss://` (TLS) or `unix://`",
+                    disguised(text)
+                )));
+            }
+        };
+        let url = Url::parse(text).map_err(|error| {
+            refused(format!(
+                "the Redis URL `{}` cannot be read: {error}; write `redis://user:password@host:6379/0`, with special characters in user and password percent-encoded",
+                disguised(text)
+            ))
+        })?;
+        let name = name(&url);
+        if url.fragment().is_some() {
+            // redis-rs has `#insecure` there.
+            return Err(refused(format!(
+                "the Redis URL `{name}` has a part behind `#`, which means nothing here; the server's certificate is always checked, and a `#` in a password is written `%23`"
+            )));
+        }
+        let known: &[&str] = if unix { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
+        if let Some((unknown, _)) = url.query_pairs().find(|(parameter, _)| !known.contains(&&**parameter)) {
+            return Err(refused(format!(
+                "the Redis URL `{name}` has the parameter `{unknown}`, which idem does not know; known here: {}",
+                known.join(", ")
+            )));
+        }
+        let tls = matches!(scheme, "rediss" | "valkeys");
+        let info = url
+            .into_connection_info()
+            .map_err(|error| refused(format!("the Redis URL `{name}` cannot be used: {error}")).with_source(error))?;
+        let redis = info
+            .redis_settings()
+            .clone()
+            // Wake-ups are pushed on the connection that the commands use, which RESP2 cannot.
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_lib_name(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+        // Without it, a command can be held back for the acknowledgement of the one before, some 40 ms.
+        let tcp = TcpSettings::default().set_nodelay(true);
+        Ok(Self { info: info.set_redis_settings(redis).set_tcp_settings(tcp), name: name.into(), tls })
+    }
+}
+
+/// The URL without user, password, query and fragment. A path that is no database number is left out too: where a `/` in a password
+/// was not percent-encoded, the rest of the password stands there.
+fn name(url: &Url) -> String {
+    let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {
+        let path = if url.username().is_empty() && url.password().is_none() { url.path() } else { "" };
+        return format!("{}://{path}", url.scheme());
+    };
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let database = url.path().trim_matches('/');
+    let numeric = !database.is_empty() && database.bytes().all(|byte| byte.is_ascii_digit());
+    format!("{}://{host}{port}{}", url.scheme(), if numeric { format!("/{database}") } else { String::new() })
+}
+
+/// What can be shown of a URL that was not read: its scheme, and what stands behind the last `@`.
+fn disguised(text: &str) -> String {
+    let is_scheme = |scheme: &str| scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
+    let host = text.rsplit_once('@').map(|(_, host)| host.split(['?', '#']).next().unwrap_or_default());
+    match (scheme, host) {
+        (Some(scheme), Some(host)) => format!("{scheme}://***@{host}"),
+        (Some(scheme), None) => format!("{scheme}://.."),
+        (None, _) => "..".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_servers_name_has_no_secrets() {
+        for (url, name) in [
+            ("redis://127.0.0.1/", "redis://127.0.0.1"),
+            ("redis://user:hunter2@host:7000/3", "redis://host:7000/3"),
+            ("redis://:hunter2@[::1]:7000/?protocol=resp3", "redis://[::1]:7000"),
+            ("unix:///run/redis.sock?pass=hunter2&user=hunter2", "unix:///run/redis.sock"),
+        ] {
+            assert_eq!(&*Target::parse(url).unwrap().name, name);
+        }
+    }
+
+    #[test]
+    fn errors_about_urls_have_no_secrets() {
+        for url in [
+            "redis://user:hunter2@host:port/",
+            "redis://user:hun#hunter2@host/",
+            "redis://user:hun?hunter2@host/",
+            "redis://user:12/hunter2@host/",
+            "redis://host/#hunter2",
+            "redis://:hunter2",
+            "redis://host:1/0?password=hunter2",
+            "redis://user:hunter2@host/nonumber",
+            "hunter2",
+            "http://user:hunter2@host/",
+            "redis+sentinel://user:hunter2@host:26379/main",
+            "unix://user:hunter2@/path",
+        ] {
+            let error = Target::parse(url).err().unwrap_or_else(|| panic!("{url} was read"));
+            let mut shown = Vec::new();
+            let mut next = Some(&error as &dyn std::error::Error);
+            while let Some(error) = next {
+                shown.push(format!("{error} {error:?}"));
+                next = error.source();
+            }
+            let shown = shown.join(" ");
+            assert!(!shown.contains("hunter2"), "{shown}");
+            assert_eq!(error.kind(), idem_core::StoreErrorKind::Refused);
+        }
+    }
+
+    #[test]
+    fn what_is_to_come_is_not_mistaken_for_a_typing_error() {
+        for url in ["redis+sentinel://a:1,b:2/main", "redis+cluster://a:1,b:2"] {
+            let error = Target::parse(url).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains("not supported yet"), "{url}: {error}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_names_the_feature_that_it_needs() {
+        let error = Target::parse("rediss://host/").err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("redis-tls"), "{error}");
+    }
+}

@@ -1,0 +1,72 @@
+//! Waiting for a record to change: by being told where that is possible, else by looking ever more seldom.
+
+use std::time::Duration;
+
+use idem_core::StoreError;
+use tokio::time::{sleep, timeout};
+
+use crate::link::Link;
+use crate::script::{WATCH, watched};
+use crate::server::{Lane, Server};
+use crate::wake::Seat;
+
+/// A waiter looks again after this time although nobody told it anything: a message can get lost when a server fails over.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Without wake-ups, the time between two looks doubles from the first to the second.
+const POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+
+/// Waits while the record is in flight under this attempt and alive. The caller sets a limit around it.
+pub(crate) async fn wait(server: &Server, wake: Option<&Link>, key: &str, attempt: u64) -> Result<(), StoreError> {
+    let attempt = attempt.to_string();
+    let attempt = attempt.as_str();
+    // The subscription and the first look are one step, with one limit.
+    let (mut seat, mut left) = server
+        .step(|mut lane| async move {
+            let seat = seat(server, &lane, wake, key).await;
+            let left = look(&mut lane, key, attempt, seat.is_some()).await?;
+            Ok((seat, left))
+        })
+        .await?;
+    let mut pause = POLL.0;
+    while let Some(alive) = left {
+        // To the end of the millisecond in which the lease runs out.
+        let alive = alive + Duration::from_millis(1);
+        if let Some(seat) = &mut seat {
+            if timeout(alive.min(LOOK_AGAIN), seat.woken()).await.is_ok() {
+                return Ok(());
+            }
+        } else {
+            sleep(alive.min(pause)).await;
+            pause = (pause * 2).min(POLL.1);
+        }
+        let marks = seat.is_some();
+        left = server.step(|mut lane| async move { look(&mut lane, key, attempt, marks).await }).await?;
+    }
+    Ok(())
+}
+
+/// A seat whose subscription the server has confirmed; `None` where there are no wake-ups to be had.
+async fn seat(server: &Server, lane: &Lane, wake: Option<&Link>, channel: &str) -> Option<Seat> {
+    if let Some(session) = lane.session() {
+        // Not limited: the step is.
+        return confirmed(session.hub.sit(channel)?).await;
+    }
+    // A connection of its own for wake-ups. Where it is slow or down, there is still time to look.
+    let wake = wake?;
+    let seat = async { confirmed(wake.session().await.ok()?.hub.sit(channel)?).await };
+    timeout(server.limit / 2, seat).await.unwrap_or_else(|_| {
+        wake.probe();
+        None
+    })
+}
+
+async fn confirmed(mut seat: Seat) -> Option<Seat> {
+    seat.subscribed().await.then_some(seat)
+}
+
+/// How long the lease is alive, `None` if there is nothing to wait for.
+async fn look(lane: &mut Lane, key: &str, attempt: &str, mark: bool) -> Result<Option<Duration>, StoreError> {
+    let mark: &[u8] = if mark { b"1" } else { b"" };
+    let answer = lane.script(&WATCH, &[key], &[attempt.as_bytes(), mark]).await?;
+    watched(lane.server(), answer)
+}

@@ -1,0 +1,219 @@
+//! Who waits for which record on one connection, and the subscriptions that this takes.
+//!
+//! Waiters take a seat at a channel, one for each record. The first seat asks for the subscription, the last one to leave asks for its
+//! end. One task carries both out, one batch after the other, each confirmed by the server before the next: so a waiter who comes
+//! while the subscription is being ended is subscribed anew, and never mistakes the old one for its own.
+//!
+//! No wake-up is lost: a waiter looks at the record after its subscription was confirmed. A commit before that look is seen by it, one
+//! after it is told.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use redis::aio::MultiplexedConnection;
+use redis::{PushInfo, PushKind, RedisResult, Value};
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+/// The seats of one connection. It lives as long as the connection; the next connection has its own.
+pub(crate) struct Hub {
+    seats: Mutex<Seats>,
+    /// There are changes to carry out.
+    work: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Seats {
+    closed: bool,
+    /// The channels at which somebody sits, or did a moment ago. A channel's receivers are its seats.
+    channels: HashMap<Arc<str>, watch::Sender<Status>>,
+    /// Those that may need a subscription, or none any more.
+    changed: HashSet<Arc<str>>,
+    /// A refused subscription was logged: once is enough.
+    warned: bool,
+    task: Option<AbortHandle>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Status {
+    subscription: Subscription,
+    /// How many messages there were.
+    messages: u64,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Subscription {
+    #[default]
+    No,
+    Confirmed,
+    Refused,
+}
+
+impl Hub {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { seats: Mutex::default(), work: Arc::new(Notify::new()) })
+    }
+
+    /// Starts the task that keeps the subscriptions on a connection.
+    pub(crate) fn serve(self: &Arc<Self>, connection: MultiplexedConnection) {
+        let task = tokio::spawn(keep_subscriptions(Arc::downgrade(self), self.work.clone(), connection));
+        self.lock().task = Some(task.abort_handle());
+    }
+
+    /// Takes a seat; `None` if the connection is lost.
+    pub(crate) fn sit(self: &Arc<Self>, channel: &str) -> Option<Seat> {
+        let mut seats = self.lock();
+        if seats.closed {
+            return None;
+        }
+        let (channel, status) = if let Some((channel, status)) = seats.channels.get_key_value(channel) {
+            (channel.clone(), status.subscribe())
+        } else {
+            let (channel, sender) = (Arc::<str>::from(channel), watch::Sender::new(Status::default()));
+            let status = sender.subscribe();
+            seats.channels.insert(channel.clone(), sender);
+            seats.changed.insert(channel.clone());
+            self.work.notify_one();
+            (channel, status)
+        };
+        let seen = status.borrow().messages;
+        Some(Seat { hub: self.clone(), channel, status: Some(status), seen })
+    }
+
+    /// Takes in what the server pushed.
+    pub(crate) fn receive(&self, push: &PushInfo) {
+        let (PushKind::Message, [Value::BulkString(channel), ..]) = (&push.kind, push.data.as_slice()) else { return };
+        let seats = self.lock();
+        if let Some(status) = std::str::from_utf8(channel).ok().and_then(|channel| seats.channels.get(channel)) {
+            status.send_modify(|status| status.messages += 1);
+        }
+    }
+
+    /// The connection is lost: whoever waits looks again.
+    pub(crate) fn close(&self) {
+        let mut seats = self.lock();
+        seats.closed = true;
+        seats.channels.clear();
+        if let Some(task) = seats.task.take() {
+            task.abort();
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// What has to be subscribed to, and what no longer.
+    fn changes(&self) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
+        let mut seats = self.lock();
+        let (mut joined, mut left) = (Vec::new(), Vec::new());
+        for channel in std::mem::take(&mut seats.changed) {
+            let Some(status) = seats.channels.get(&channel) else { continue };
+            let subscription = status.borrow().subscription;
+            if status.receiver_count() == 0 {
+                // Forgotten at once, so that whoever comes from here on asks for a subscription of its own.
+                seats.channels.remove(&channel);
+                if subscription == Subscription::Confirmed {
+                    left.push(channel);
+                }
+            } else if subscription == Subscription::No {
+                joined.push(channel);
+            }
+        }
+        (joined, left)
+    }
+
+    fn subscribed(&self, channels: &[Arc<str>], outcome: RedisResult<()>) {
+        let mut seats = self.lock();
+        let subscription = if outcome.is_ok() { Subscription::Confirmed } else { Subscription::Refused };
+        for status in channels.iter().filter_map(|channel| seats.channels.get(channel)) {
+            status.send_modify(|status| status.subscription = subscription);
+        }
+        if let Err(error) = outcome
+            && !seats.closed
+            && !std::mem::replace(&mut seats.warned, true)
+        {
+            tracing::warn!(
+                target: "idem",
+                %error,
+                "Redis refused a subscription: waiters ask again and again instead of being woken; give the user the right to the channels of the prefix (ACL SETUSER .. &idem:*) and to SUBSCRIBE and UNSUBSCRIBE"
+            );
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seats> {
+        // Nothing that could panic runs under the lock.
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        // The task holds a clone of the connection, which would otherwise stay open.
+        self.close();
+    }
+}
+
+/// A waiter's place at a channel.
+pub(crate) struct Seat {
+    hub: Arc<Hub>,
+    channel: Arc<str>,
+    /// Always there until the seat is dropped.
+    status: Option<watch::Receiver<Status>>,
+    /// How many messages there were when the seat was taken.
+    seen: u64,
+}
+
+impl Seat {
+    /// Waits for the server's confirmation. `false`: refused, or the connection is lost.
+    pub(crate) async fn subscribed(&mut self) -> bool {
+        let Some(status) = &mut self.status else { return false };
+        let settled = status.wait_for(|status| status.subscription != Subscription::No).await;
+        settled.is_ok_and(|status| status.subscription == Subscription::Confirmed)
+    }
+
+    /// Waits for a message that came after the seat was taken, or the loss of the connection.
+    pub(crate) async fn woken(&mut self) {
+        let seen = self.seen;
+        if let Some(status) = &mut self.status {
+            let _ = status.wait_for(|status| status.messages != seen).await;
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // Left and counted under the lock, under which alone seats are handed out.
+        let mut seats = self.hub.lock();
+        self.status = None;
+        if seats.channels.get(&self.channel).is_some_and(|status| status.receiver_count() == 0) {
+            seats.changed.insert(self.channel.clone());
+            self.hub.work.notify_one();
+        }
+    }
+}
+
+async fn keep_subscriptions(hub: Weak<Hub>, work: Arc<Notify>, mut connection: MultiplexedConnection) {
+    loop {
+        work.notified().await;
+        loop {
+            let Some((joined, left)) = hub.upgrade().map(|hub| hub.changes()) else { return };
+            if joined.is_empty() && left.is_empty() {
+                break;
+            }
+            if !joined.is_empty() {
+                let outcome = connection.subscribe(names(&joined)).await;
+                let Some(hub) = hub.upgrade() else { return };
+                hub.subscribed(&joined, outcome);
+            }
+            if !left.is_empty() {
+                // Where this fails, the connection is lost, and the subscription with it.
+                let _ = connection.unsubscribe(names(&left)).await;
+            }
+        }
+    }
+}
+
+fn names(channels: &[Arc<str>]) -> Vec<&str> {
+    channels.iter().map(|channel| &**channel).collect()
+}

@@ -1,0 +1,258 @@
+//! Making a store: what is refused, what is warned of, and that no secret is shown.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use idem_core::record::{Claimed, Ownership};
+use idem_core::{Store as _, StoreError, StoreErrorKind};
+use idem_redis::RedisStore;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::server::{Server, until};
+use crate::{SECOND, claim, commit, id, release, renewal};
+
+/// An error with all its causes, as it would stand in a log.
+fn shown(error: &StoreError) -> String {
+    let (mut text, mut next) = (String::new(), Some(error as &dyn Error));
+    while let Some(error) = next {
+        let _ = write!(text, "{error} {error:?} ");
+        next = error.source();
+    }
+    text
+}
+
+/// Keeps the WARN events of the target `idem`.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<String>>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN && metadata.target() == "idem"
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        struct Fields<'a>(&'a mut String);
+        impl Visit for Fields<'_> {
+            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                let _ = write!(self.0, "{field}={value:?} ");
+            }
+        }
+        event.record(&mut Fields(&mut self.0.lock().unwrap()));
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// What is warned of meanwhile, on this thread.
+async fn warnings(meanwhile: impl Future) -> String {
+    let warnings = Warnings::default();
+    let guard = tracing::subscriber::set_default(warnings.clone());
+    meanwhile.await;
+    drop(guard);
+    warnings.0.lock().unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_and_not_shown() {
+    let server = Server::start(&["--requirepass", "open-sesame"]);
+    let url = |user: &str| format!("redis://{user}127.0.0.1:{}/", server.port());
+    for user in ["", ":hunter2@", "nobody:hunter2@"] {
+        let error = RedisStore::connect(url(user)).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+        let text = shown(&error);
+        assert!(text.contains(&format!("redis://127.0.0.1:{}", server.port())) && text.contains("password"), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+    let store = RedisStore::connect(url(":open-sesame@")).await.unwrap();
+    store.claim(&claim("1")).await.unwrap();
+    assert!(!format!("{store:?}").contains("sesame"));
+    assert!(!format!("{:?}", RedisStore::builder().url(url(":open-sesame@"))).contains("sesame"));
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_named() {
+    // Nothing listens on the port of a server that has ended.
+    let gone = Server::start(&[]).url();
+    let gone = gone.replace("redis://", "redis://:hunter2@");
+    for url in [gone.as_str(), "redis://:hunter2@idem.invalid:6390/"] {
+        let error = RedisStore::connect(url).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+        let text = shown(&error);
+        assert!(text.contains(url.split_once('@').unwrap().1.trim_end_matches('/')), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_swallows_everything_does_not_hold_up_the_start() {
+    // Accepts, and never says a word. (Addresses that do not even accept are not to be had on every network.)
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", silent.local_addr().unwrap());
+    let start = Instant::now();
+    let error = RedisStore::connect(url.as_str()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(start.elapsed() < 3 * SECOND && error.to_string().contains(&url), "{error} {:?}", start.elapsed());
+    let start = Instant::now();
+    let quick = RedisStore::builder().url(url).connect_time_limit(Duration::from_millis(100));
+    assert!(quick.connect().await.is_err() && start.elapsed() < SECOND);
+}
+
+#[tokio::test]
+async fn a_replica_is_refused() {
+    let master = Server::start(&[]);
+    let replica = Server::start(&["--replicaof", &format!("127.0.0.1 {}", master.port())]);
+    let error = RedisStore::connect(replica.url()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused);
+    assert!(error.to_string().contains("replica"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_evicts_is_warned_of_with_the_command_that_mends_it() {
+    let careful = Server::start(&["--maxmemory-policy", "noeviction"]);
+    assert_eq!(warnings(async { RedisStore::connect(careful.url()).await.unwrap() }).await, "");
+    let forgetful = Server::start(&["--maxmemory-policy", "allkeys-lru", "--requirepass", "hunter2"]);
+    let url = forgetful.url().replace("redis://", "redis://:hunter2@");
+    let text = warnings(async { RedisStore::connect(url).await.unwrap() }).await;
+    assert!(text.contains("allkeys-lru") && text.contains("CONFIG SET maxmemory-policy noeviction"), "{text}");
+    assert!(!text.contains("hunter2"), "{text}");
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_are_refused() {
+    let url = "redis://127.0.0.1:1/";
+    for (builder, word) in [
+        (RedisStore::builder(), "neither"),
+        (RedisStore::builder().url(url).prefix("a b"), "prefix"),
+        (RedisStore::builder().url(url).prefix(""), "prefix"),
+        (RedisStore::builder().url(url).time_limit(Duration::ZERO), "time limit"),
+        (RedisStore::builder().url(url).wake_url(url), "wake_url"),
+        (RedisStore::builder().url("redis+cluster://a:1,b:2"), "not supported yet"),
+    ] {
+        let error = builder.connect().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+/// The rights that the crate's documentation lists, and nothing more.
+const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load +subscribe +unsubscribe +publish +ping +info";
+
+async fn server_with_user(rights: &str) -> (Server, String) {
+    let server = Server::start(&[]);
+    let words = ["ACL", "SETUSER", "app", "reset", "on", ">hunter2"].into_iter().chain(rights.split(' '));
+    let () = server.send(&words.collect::<Vec<_>>()).await;
+    let url = format!("redis://app:hunter2@127.0.0.1:{}", server.port());
+    (server, url)
+}
+
+/// One of each call, and a wait that is woken.
+async fn use_everything(store: &RedisStore) -> Duration {
+    let (first, second) = (claim("1"), claim("2"));
+    store.claim(&first).await.unwrap();
+    store.claim(&second).await.unwrap();
+    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { .. }));
+    assert_eq!(*store.renew(&[renewal(&first)]).await[0].as_ref().unwrap(), Ownership::Held);
+    let waiter = tokio::spawn({
+        let (store, id) = (store.clone(), first.id.clone());
+        async move {
+            store.wait(&id, 1, 20 * SECOND).await.unwrap();
+            Instant::now()
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut kept = commit(&first, 1, "1");
+    kept.remember = 600 * SECOND;
+    let before = Instant::now();
+    assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
+    let woken = waiter.await.unwrap().saturating_duration_since(before);
+    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
+    assert_eq!(store.release(&release(&second)).await.unwrap(), Ownership::Held);
+    assert!(store.inspect(&id("1")).await.unwrap().is_some());
+    store.remove(&id("1")).await.unwrap();
+    woken
+}
+
+#[tokio::test]
+async fn the_rights_that_are_documented_are_enough() {
+    let (_server, url) = server_with_user(RIGHTS).await;
+    let all = warnings(async { use_everything(&RedisStore::connect(url).await.unwrap()).await }).await;
+    assert_eq!(all, "");
+}
+
+#[tokio::test]
+async fn without_the_right_to_channels_waiters_poll_and_it_is_warned_of() {
+    let (_server, url) = server_with_user(&RIGHTS.replace("&idem:* ", "")).await;
+    let store = RedisStore::connect(url).await.unwrap();
+    let text = warnings(async {
+        let woken = use_everything(&store).await;
+        assert!(woken < SECOND / 2, "{woken:?}");
+    })
+    .await;
+    assert!(text.contains("&idem:*"), "{text}");
+}
+
+#[tokio::test]
+async fn without_the_right_to_ask_the_server_is_used_and_it_is_warned_of() {
+    let (_server, url) = server_with_user(&RIGHTS.replace(" +info", "")).await;
+    let text = warnings(async { use_everything(&RedisStore::connect(url).await.unwrap()).await }).await;
+    assert!(text.contains("INFO"), "{text}");
+}
+
+#[tokio::test]
+async fn a_missing_right_is_refused_and_named() {
+    let (_server, url) = server_with_user(&RIGHTS.replace("~idem:*", "~other:*")).await;
+    let error = RedisStore::connect(url).await.unwrap().claim(&claim("1")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused);
+    assert!(error.to_string().contains("NOPERM"), "{error}");
+}
+
+#[tokio::test]
+async fn databases_are_kept_apart() {
+    let server = Server::start(&[]);
+    let zero = RedisStore::connect(server.url()).await.unwrap();
+    let three = RedisStore::connect(format!("{}3", server.url())).await.unwrap();
+    zero.claim(&claim("1")).await.unwrap();
+    assert!(matches!(three.claim(&claim("1")).await.unwrap(), Claimed::Owned { .. }));
+    let error = RedisStore::connect(format!("{}99", server.url())).await.unwrap_err();
+    assert!(error.to_string().contains("database") || error.to_string().contains("DB"), "{error}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn unix_sockets_are_taken() {
+    let socket = std::env::temp_dir().join(format!("idem-redis-{}.sock", std::process::id()));
+    let path = socket.to_str().unwrap();
+    let _server = Server::start(&["--unixsocket", path]);
+    until("the socket", || async { socket.exists() }).await;
+    let store = RedisStore::connect(format!("unix://{path}?db=2")).await.unwrap();
+    use_everything(&store).await;
+    let _ = std::fs::remove_file(&socket);
+}
+
+#[tokio::test]
+async fn a_connection_of_the_application_is_used_as_it_is() {
+    let server = Server::start(&[]);
+    let client = redis::Client::open(server.url()).unwrap();
+    for store in [
+        RedisStore::from_connection(client.get_multiplexed_async_connection().await.unwrap()),
+        RedisStore::from_connection(client.get_connection_manager().await.unwrap()),
+        RedisStore::builder()
+            .connection(client.get_connection_manager().await.unwrap())
+            .prefix("other")
+            .connect()
+            .await
+            .unwrap(),
+    ] {
+        store.check().await.unwrap();
+        use_everything(&store).await;
+        store.remove(&id("2")).await.unwrap();
+    }
+}

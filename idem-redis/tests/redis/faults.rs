@@ -1,0 +1,345 @@
+//! Servers that forget, stop, die, come back, or are full.
+
+use std::time::{Duration, Instant};
+
+use idem_core::record::{Claim, Claimed, Commit, Encoded, Ownership};
+use idem_core::{Store as _, StoreError, StoreErrorKind};
+use idem_redis::RedisStore;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use crate::server::{Server, until};
+use crate::{SECOND, claim, commit, give_up, id, outcome, release, renewal, server_and_store};
+
+/// Within this time every call on a dead or stopped server must have failed: the limit of 900 ms, and what a busy machine adds.
+const FAILS_WITHIN: Duration = Duration::from_millis(1300);
+
+/// Every method fails in time with an error that says nothing is known.
+async fn assert_all_fail(store: &RedisStore) {
+    let first = claim("1");
+    let (commit, release, renewal) = (commit(&first, 1, "1"), release(&first), renewal(&first));
+    let check = async |what: &str, start: Instant, error: StoreError| {
+        assert!(start.elapsed() < FAILS_WITHIN, "{what}: {:?}", start.elapsed());
+        assert!(error.is_unknown() && error.is_retryable(), "{what}: {error}");
+    };
+    let start = Instant::now();
+    tokio::join!(
+        async { check("claim", start, store.claim(&first).await.unwrap_err()).await },
+        async { check("commit", start, store.commit(&commit).await.unwrap_err()).await },
+        async { check("release", start, store.release(&release).await.unwrap_err()).await },
+        async {
+            let renewals = vec![renewal.clone(); 1200];
+            let answers = store.renew(&renewals).await;
+            assert_eq!(answers.len(), renewals.len());
+            for answer in answers {
+                check("renew", start, answer.unwrap_err()).await;
+            }
+        },
+        async { check("wait", start, store.wait(&first.id, 1, 20 * SECOND).await.unwrap_err()).await },
+        async { check("inspect", start, store.inspect(&first.id).await.unwrap_err()).await },
+        async { check("remove", start, store.remove(&first.id).await.unwrap_err()).await },
+    );
+}
+
+/// Waits until a claim succeeds, and gives how long that took.
+async fn until_usable(store: &RedisStore) -> Duration {
+    let start = Instant::now();
+    let claim = claim("usable");
+    loop {
+        match store.claim(&claim).await {
+            Ok(_) => return start.elapsed(),
+            Err(error) => assert!(start.elapsed() < 5 * SECOND, "{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_forgets_its_scripts_is_told_again() {
+    let (server, store) = server_and_store().await;
+    let flush = async || {
+        let () = server.send(&["SCRIPT", "FLUSH", "SYNC"]).await;
+    };
+    let first = claim("1");
+    store.claim(&first).await.unwrap();
+    flush().await;
+    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { .. }));
+    flush().await;
+    let renewals = vec![renewal(&first); 600];
+    for answer in store.renew(&renewals).await {
+        assert_eq!(answer.unwrap(), Ownership::Held);
+    }
+    flush().await;
+    store.wait(&first.id, 1, Duration::from_millis(20)).await.unwrap();
+    flush().await;
+    assert_eq!(store.commit(&commit(&first, 1, "1")).await.unwrap(), Ownership::Held);
+    flush().await;
+    assert!(store.inspect(&first.id).await.unwrap().is_some());
+    flush().await;
+    store.remove(&first.id).await.unwrap();
+    let second = claim("2");
+    store.claim(&second).await.unwrap();
+    flush().await;
+    assert_eq!(store.release(&give_up(&second)).await.unwrap(), Ownership::Held);
+}
+
+#[tokio::test]
+async fn on_a_stopped_server_every_call_fails_in_time_and_works_when_it_goes_on() {
+    let (server, store) = server_and_store().await;
+    store.claim(&claim("1")).await.unwrap();
+    server.stop();
+    assert_all_fail(&store).await;
+    let error = store.claim(&claim("2")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Timeout);
+    assert!(error.to_string().contains(&format!("127.0.0.1:{}", server.port())), "{error}");
+    server.go_on();
+    let took = until_usable(&store).await;
+    assert!(took < SECOND, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_was_stopped_for_long_works_when_it_goes_on() {
+    let (server, store) = server_and_store().await;
+    server.stop();
+    let start = Instant::now();
+    // Longer than a silent connection is kept, so that it is replaced, and new ones are not answered either.
+    while start.elapsed() < 5 * SECOND {
+        let start = Instant::now();
+        assert!(store.claim(&claim("1")).await.unwrap_err().is_unknown());
+        assert!(start.elapsed() < FAILS_WITHIN);
+    }
+    server.go_on();
+    let took = until_usable(&store).await;
+    assert!(took < SECOND, "{took:?}");
+}
+
+#[tokio::test]
+async fn on_a_dead_server_every_call_fails_in_time_and_works_when_it_is_back() {
+    let (mut server, store) = server_and_store().await;
+    store.claim(&claim("1")).await.unwrap();
+    server.kill();
+    assert_all_fail(&store).await;
+    let error = store.claim(&claim("1")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(error.to_string().contains("cannot connect") && error.to_string().contains("refused"), "{error}");
+    server.restart();
+    let took = until_usable(&store).await;
+    assert!(took < SECOND, "{took:?}");
+    let first = claim("2");
+    store.claim(&first).await.unwrap();
+    assert_eq!(store.commit(&commit(&first, 1, "1")).await.unwrap(), Ownership::Held);
+}
+
+#[tokio::test]
+async fn a_restart_in_the_middle_is_not_seen_by_the_next_call() {
+    let (mut server, store) = server_and_store().await;
+    for round in 0..5 {
+        store.claim(&claim("1")).await.unwrap();
+        server.kill();
+        server.restart();
+        // It may be told of the loss, but not twice.
+        let claim = claim("2");
+        let claimed = match store.claim(&claim).await {
+            Err(error) if error.is_unknown() => store.claim(&claim).await,
+            claimed => claimed,
+        };
+        assert!(matches!(claimed.unwrap(), Claimed::Owned { .. }), "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn waiters_look_again_when_the_connection_is_lost() {
+    let (mut server, store) = server_and_store().await;
+    let first = claim("1");
+    store.claim(&first).await.unwrap();
+    let waiter = {
+        let (store, id) = (store.clone(), first.id.clone());
+        tokio::spawn(async move { store.wait(&id, 1, 20 * SECOND).await })
+    };
+    until("the subscription", || async { !server.channels().await.is_empty() }).await;
+    server.kill();
+    timeout(FAILS_WITHIN, waiter).await.expect("woken").unwrap().unwrap();
+    server.restart();
+    until_usable(&store).await;
+    assert!(server.channels().await.is_empty(), "nobody waits any more");
+    // And the new connection wakes as the old one did.
+    store.claim(&first).await.unwrap();
+    let waiter = {
+        let (store, id) = (store.clone(), first.id.clone());
+        tokio::spawn(async move { store.wait(&id, 1, 20 * SECOND).await })
+    };
+    until("the subscription", || async { !server.channels().await.is_empty() }).await;
+    store.commit(&commit(&first, 1, "1")).await.unwrap();
+    timeout(SECOND / 2, waiter).await.expect("woken").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_is_silently_dead_is_replaced() {
+    let server = Server::start(&[]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // A way to the server whose first connection carries nothing after a while, and is never closed.
+    let (cut, is_cut) = tokio::sync::watch::channel(false);
+    let server_port = server.port();
+    tokio::spawn(async move {
+        let mut first = true;
+        while let Ok((mut inbound, _)) = listener.accept().await {
+            let mut outbound = TcpStream::connect(("127.0.0.1", server_port)).await.unwrap();
+            let (mut is_cut, dies) = (is_cut.clone(), std::mem::take(&mut first));
+            tokio::spawn(async move {
+                tokio::select! {
+                    _ = copy_bidirectional(&mut inbound, &mut outbound) => {}
+                    _ = async { is_cut.wait_for(|cut| *cut).await.is_ok() }, if dies => std::future::pending().await,
+                }
+            });
+        }
+    });
+    let store = RedisStore::connect(format!("redis://127.0.0.1:{port}")).await.unwrap();
+    store.claim(&claim("1")).await.unwrap();
+    cut.send(true).unwrap();
+    let start = Instant::now();
+    assert_eq!(store.claim(&claim("2")).await.unwrap_err().kind(), StoreErrorKind::Timeout);
+    let took = until_usable(&store).await;
+    assert!(took < 4 * SECOND, "{took:?} {:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_password_and_then_takes_it_works_again() {
+    let (server, store) = server_and_store().await;
+    let () = server.send(&["CONFIG", "SET", "requirepass", "hunter2"]).await;
+    let mut admin = redis::Client::open(format!("redis://:hunter2@127.0.0.1:{}", server.port()))
+        .unwrap()
+        .get_multiplexed_async_connection()
+        .await
+        .unwrap();
+    let () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query_async(&mut admin).await.unwrap();
+    let refused = async || store.claim(&claim("1")).await.is_err_and(|error| error.kind() == StoreErrorKind::Refused);
+    until("the refusal", || async { refused().await }).await;
+    let start = Instant::now();
+    assert!(refused().await && start.elapsed() < Duration::from_millis(300), "said at once: {:?}", start.elapsed());
+    let () = redis::cmd("CONFIG").arg("SET").arg("requirepass").arg("").query_async(&mut admin).await.unwrap();
+    until("an end of the refusal", || async { !refused().await }).await;
+    until_usable(&store).await;
+}
+
+#[tokio::test]
+async fn a_full_server_begins_nothing_new_and_finishes_what_was_begun() {
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let (first, second, third, done) = (claim("1"), claim("2"), claim("3"), claim("4"));
+    for claim in [&first, &second, &third, &done] {
+        store.claim(claim).await.unwrap();
+    }
+    store.commit(&commit(&done, 1, "1")).await.unwrap();
+    store.release(&give_up(&third)).await.unwrap();
+    let filler = "x".repeat(4_000_000);
+    let () = server.send(&["SET", "filler", &filler]).await;
+    let () = server.send(&["CONFIG", "SET", "maxmemory", "1mb"]).await;
+
+    let error = store.claim(&claim("5")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Full);
+    assert!(!error.is_unknown() && error.to_string().contains("maxmemory"), "{error}");
+    assert_eq!(server.get("idem:orders:5").await, None);
+    assert_eq!(store.claim(&claim("3")).await.unwrap_err().kind(), StoreErrorKind::Full, "a take-over begins a body");
+
+    assert!(matches!(store.claim(&claim("4")).await.unwrap(), Claimed::Committed { .. }));
+    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { .. }));
+    assert!(matches!(store.claim(&first).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
+    assert_eq!(*store.renew(&[renewal(&first)]).await[0].as_ref().unwrap(), Ownership::Held);
+    store.wait(&first.id, 1, Duration::from_millis(20)).await.unwrap();
+    let large = Encoded { payload: "y".repeat(100_000).into(), ..outcome("") };
+    let kept = Commit { outcome: Some(large), remember: 600 * SECOND, ..commit(&first, 1, "") };
+    assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
+    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
+    assert_eq!(store.release(&release(&second)).await.unwrap(), Ownership::Held);
+    assert!(store.inspect(&id("2")).await.unwrap().is_some());
+    store.remove(&id("2")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_master_that_became_a_replica_is_unavailable_until_it_is_a_master_again() {
+    let (server, store) = server_and_store().await;
+    let master = Server::start(&[]);
+    let () = server.send(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).await;
+    let error = store.claim(&claim("1")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    let () = server.send(&["REPLICAOF", "NO", "ONE"]).await;
+    let took = until_usable(&store).await;
+    assert!(took < SECOND, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_busy_server_is_unavailable() {
+    let (server, store) = server_and_store().await;
+    let () = server.send(&["CONFIG", "SET", "busy-reply-threshold", "10"]).await;
+    let mut client = server.client().await;
+    let busy =
+        tokio::spawn(
+            async move { redis::cmd("EVAL").arg("while true do end").arg(0).query_async::<()>(&mut client).await },
+        );
+    let unavailable = async || store.claim(&claim("1")).await.is_err_and(|e| e.kind() == StoreErrorKind::Unavailable);
+    until("the busy answer", || async { unavailable().await }).await;
+    let () = server.send(&["SCRIPT", "KILL"]).await;
+    let _ = busy.await;
+    until_usable(&store).await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_dropped_closes_its_connection() {
+    let (server, store) = server_and_store().await;
+    let clients = async || -> usize {
+        let list: String = server.send(&["CLIENT", "LIST", "TYPE", "normal"]).await;
+        let pubsub: String = server.send(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        list.lines().count() + pubsub.lines().count()
+    };
+    let first = claim("1");
+    store.claim(&first).await.unwrap();
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move { store.wait(&first.id, 1, 20 * SECOND).await }
+    });
+    until("the subscription", || async { !server.channels().await.is_empty() }).await;
+    waiting.abort();
+    let _ = waiting.await;
+    drop(store);
+    // One is the question's own; those of earlier questions may be on their way out.
+    until("the end of the connection", || async { clients().await == 1 }).await;
+}
+
+#[test]
+fn a_store_whose_runtime_has_ended_connects_again_in_the_next_one() {
+    let server = Server::start(&[]);
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let one = runtime();
+    let store = one.block_on(RedisStore::connect(server.url())).unwrap();
+    let first = claim("1");
+    one.block_on(store.claim(&first)).unwrap();
+    drop(one);
+    let two = runtime();
+    let again = two.block_on(async {
+        match store.claim(&first).await {
+            Err(error) if error.is_unknown() => store.claim(&first).await,
+            claimed => claimed,
+        }
+    });
+    assert!(matches!(again.unwrap(), Claimed::Owned { attempt: 1, .. }));
+}
+
+#[tokio::test]
+async fn thousands_of_callers_share_one_connection() {
+    let server = Server::start(&[]);
+    // Not a question of speed here.
+    let store = RedisStore::builder().url(server.url()).time_limit(20 * SECOND).connect().await.unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..5000 {
+        let store = store.clone();
+        tasks.spawn(async move {
+            let claim: Claim = claim(&n.to_string());
+            assert!(matches!(store.claim(&claim).await.unwrap(), Claimed::Owned { .. }));
+            assert_eq!(store.commit(&commit(&claim, 1, "1")).await.unwrap(), Ownership::Held);
+        });
+    }
+    tasks.join_all().await;
+    let keys: u32 = server.send(&["DBSIZE"]).await;
+    assert_eq!(keys, 5000);
+}

@@ -1,0 +1,87 @@
+//! The Redis store against real servers, one for each test.
+//!
+//! What every store must do is tested by the conformance suite of `idem-testkit`; here is what only Redis can get wrong.
+// Tests measure how long things take, and stop where they cannot go on: the helpers too.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod connecting;
+mod cost;
+mod faults;
+mod foreign;
+mod life;
+mod server;
+#[cfg(feature = "tls")]
+mod tls;
+mod waking;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use idem_core::record::{Claim, Commit, Encoded, Owner, RecordId, Release, ReleaseTo, Renewal};
+use idem_core::{CodecId, Fingerprint, Key};
+use idem_redis::RedisStore;
+
+use crate::server::Server;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn server_and_store() -> (Server, RedisStore) {
+    let server = Server::start(&[]);
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    (server, store)
+}
+
+fn id(key: &str) -> RecordId {
+    RecordId::new("orders", &Key::encode(key).unwrap()).unwrap()
+}
+
+/// A first claim of `key`, with a lease of 30 s.
+fn claim(key: &str) -> Claim {
+    Claim {
+        id: id(key),
+        owner: Owner::generate(),
+        lease: 30 * SECOND,
+        hold: 300 * SECOND,
+        fingerprint: None,
+        take_over: true,
+        max_attempts: None,
+    }
+}
+
+/// A claim whose lease is given, by its own owner.
+fn claim_for(key: &str, lease: Duration) -> Claim {
+    Claim { lease, ..claim(key) }
+}
+
+fn with_print(claim: Claim, of: &str) -> Claim {
+    Claim { fingerprint: Fingerprint::of(of).ok(), ..claim }
+}
+
+fn outcome(json: &'static str) -> Encoded {
+    Encoded { codec: CodecId::JSON, payload: Bytes::from_static(json.as_bytes()) }
+}
+
+/// A commit by a claim's owner, kept for 60 s and remembered no longer.
+fn commit(claim: &Claim, attempt: u64, json: &'static str) -> Commit {
+    Commit {
+        id: claim.id.clone(),
+        owner: claim.owner,
+        attempt,
+        fingerprint: claim.fingerprint,
+        outcome: Some(outcome(json)),
+        ttl: 60 * SECOND,
+        remember: 60 * SECOND,
+    }
+}
+
+fn release(claim: &Claim) -> Release {
+    Release { id: claim.id.clone(), owner: claim.owner, to: ReleaseTo::Released { keep: 60 * SECOND } }
+}
+
+fn give_up(claim: &Claim) -> Release {
+    Release { id: claim.id.clone(), owner: claim.owner, to: ReleaseTo::Abandoned }
+}
+
+fn renewal(claim: &Claim) -> Renewal {
+    Renewal { id: claim.id.clone(), owner: claim.owner, hold: claim.hold }
+}

@@ -1,0 +1,236 @@
+//! Waiters: woken, not polling, and gone when they leave.
+
+use std::time::{Duration, Instant};
+
+use idem_core::record::Claimed;
+use idem_core::{RecordState, Store as _};
+use idem_redis::RedisStore;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+
+use crate::server::{Server, until};
+use crate::{SECOND, claim, claim_for, commit, give_up, id, release, server_and_store};
+
+/// How soon a wake-up must come: far sooner than a waiter looks by itself.
+const SOON: Duration = Duration::from_millis(300);
+
+/// Waits in a task, which gives the moment of the waiter's return.
+fn waiter(store: &RedisStore, key: &str) -> JoinHandle<Instant> {
+    let (store, id) = (store.clone(), id(key));
+    tokio::spawn(async move {
+        store.wait(&id, 1, 20 * SECOND).await.unwrap();
+        Instant::now()
+    })
+}
+
+async fn until_marked(server: &Server, key: &str) {
+    let key = format!("idem:orders:{key}");
+    until("the mark of a waiter", || async {
+        server.get(&key).await.is_some_and(|text| text.as_bytes().ends_with(b".w"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_commit_or_release_wakes_waiters_of_other_processes_at_once() {
+    let (server, owner) = server_and_store().await;
+    let other = RedisStore::connect(server.url()).await.unwrap();
+    for key in ["commit", "release", "give-up"] {
+        let first = claim(key);
+        owner.claim(&first).await.unwrap();
+        let waiters: Vec<_> = (0..10).map(|_| waiter(&other, key)).collect();
+        until_marked(&server, key).await;
+        let before = Instant::now();
+        match key {
+            "commit" => drop(owner.commit(&commit(&first, 1, "1")).await.unwrap()),
+            "release" => drop(owner.release(&release(&first)).await.unwrap()),
+            _ => drop(owner.release(&give_up(&first)).await.unwrap()),
+        }
+        for waiter in waiters {
+            let took = waiter.await.unwrap().saturating_duration_since(before);
+            assert!(took < SOON, "{key}: {took:?}");
+        }
+        let text = server.get(&format!("idem:orders:{key}")).await.unwrap();
+        assert!(!text.as_bytes().ends_with(b".w"), "the mark goes: {text}");
+    }
+}
+
+#[tokio::test]
+async fn waiting_does_not_poll_and_one_subscription_serves_all_waiters_of_a_process() {
+    let (server, owner) = server_and_store().await;
+    let other = RedisStore::connect(server.url()).await.unwrap();
+    let first = claim("1");
+    owner.claim(&first).await.unwrap();
+    server.commands().await;
+    let waiters: Vec<_> = (0..5).map(|_| waiter(&other, "1")).collect();
+    until("the subscription", || async { server.channels().await == ["idem:orders:1"] }).await;
+    until_marked(&server, "1").await;
+    // Long enough for a poll to show, short enough that nobody looks to be on the safe side.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    owner.commit(&commit(&first, 1, "1")).await.unwrap();
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+    until("the end of the subscription", || async { server.channels().await.is_empty() }).await;
+    let commands = server.commands().await;
+    let count = |name: &str| commands.get(name).copied().unwrap_or_default();
+    // A look for each waiter, and the commit.
+    assert_eq!(count("evalsha"), 6, "{commands:?}");
+    assert_eq!(
+        (count("subscribe"), count("unsubscribe"), count("publish"), count("append")),
+        (1, 1, 1, 1),
+        "{commands:?}"
+    );
+}
+
+#[tokio::test]
+async fn waiting_for_what_is_not_in_flight_returns_at_once() {
+    let (server, store) = server_and_store().await;
+    let at_once = async |key: &str, attempt| {
+        timeout(SOON, store.wait(&id(key), attempt, 20 * SECOND)).await.expect("at once").unwrap();
+    };
+    at_once("nothing", 1).await;
+    let first = claim("1");
+    store.claim(&first).await.unwrap();
+    at_once("1", 2).await;
+    store.claim(&claim_for("2", Duration::ZERO)).await.unwrap();
+    at_once("2", 1).await;
+    store.commit(&commit(&first, 1, "1")).await.unwrap();
+    at_once("1", 1).await;
+    for key in ["1", "2"] {
+        assert!(!server.get(&format!("idem:orders:{key}")).await.unwrap().as_bytes().ends_with(b".w"));
+    }
+}
+
+#[tokio::test]
+async fn a_wait_ends_with_its_limit_or_with_the_lease() {
+    let (_server, store) = server_and_store().await;
+    store.claim(&claim("1")).await.unwrap();
+    let start = Instant::now();
+    store.wait(&id("1"), 1, Duration::from_millis(150)).await.unwrap();
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(149) && took < Duration::from_millis(450), "{took:?}");
+
+    store.claim(&claim_for("2", Duration::from_millis(200))).await.unwrap();
+    let start = Instant::now();
+    store.wait(&id("2"), 1, 20 * SECOND).await.unwrap();
+    assert!(start.elapsed() < Duration::from_millis(600), "{:?}", start.elapsed());
+    assert_eq!(store.inspect(&id("2")).await.unwrap().unwrap().state, RecordState::Abandoned);
+}
+
+#[tokio::test]
+async fn a_waiter_that_gives_up_changes_nothing_and_leaves_no_subscription() {
+    let (server, store) = server_and_store().await;
+    let first = claim("1");
+    store.claim(&first).await.unwrap();
+    let (one, two) = (waiter(&store, "1"), waiter(&store, "1"));
+    until_marked(&server, "1").await;
+    one.abort();
+    let _ = one.await;
+    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { attempt: 1, .. }));
+    assert_eq!(server.channels().await, ["idem:orders:1"], "the other one still waits");
+    two.abort();
+    until("the end of the subscription", || async { server.channels().await.is_empty() }).await;
+    assert!(matches!(store.claim(&first).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
+    store.commit(&commit(&first, 1, "1")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_waiter_that_comes_while_the_last_one_leaves_is_woken() {
+    let (server, owner) = server_and_store().await;
+    let other = RedisStore::connect(server.url()).await.unwrap();
+    for round in 0..300_u64 {
+        let key = round.to_string();
+        let first = claim(&key);
+        owner.claim(&first).await.unwrap();
+        // Cut off at some moment of its subscribing, waiting and leaving.
+        let _ = timeout(Duration::from_micros(50 * (round % 40)), other.wait(&first.id, 1, 20 * SECOND)).await;
+        let next = waiter(&other, &key);
+        until_marked(&server, &key).await;
+        let before = Instant::now();
+        owner.commit(&commit(&first, 1, "1")).await.unwrap();
+        let took = next.await.unwrap().saturating_duration_since(before);
+        assert!(took < SOON, "round {round}: {took:?}");
+    }
+    until("the end of all subscriptions", || async { server.channels().await.is_empty() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_wake_up_is_lost_however_waits_and_commits_meet() {
+    let (server, owner) = server_and_store().await;
+    let other = RedisStore::connect(server.url()).await.unwrap();
+    for round in 0..2000_u64 {
+        let key = round.to_string();
+        let first = claim(&key);
+        owner.claim(&first).await.unwrap();
+        let mut waiters = JoinSet::new();
+        for store in [&owner, &other, &other] {
+            let (store, id) = (store.clone(), first.id.clone());
+            waiters.spawn(async move { timeout(SECOND / 2, store.wait(&id, 1, 20 * SECOND)).await });
+        }
+        if round % 3 > 0 {
+            tokio::time::sleep(Duration::from_micros(20 * (round % 50))).await;
+        }
+        if round % 2 == 0 {
+            owner.commit(&commit(&first, 1, "1")).await.unwrap();
+        } else {
+            owner.release(&release(&first)).await.unwrap();
+        }
+        while let Some(waited) = waiters.join_next().await {
+            waited.unwrap().unwrap_or_else(|_| panic!("round {round}: a wake-up was lost")).unwrap();
+        }
+    }
+    until("the end of all subscriptions", || async { server.channels().await.is_empty() }).await;
+}
+
+#[tokio::test]
+async fn many_keys_are_waited_for_at_once() {
+    let (server, owner) = server_and_store().await;
+    let other = RedisStore::connect(server.url()).await.unwrap();
+    let claims: Vec<_> = (0..500).map(|n| claim(&n.to_string())).collect();
+    for claim in &claims {
+        owner.claim(claim).await.unwrap();
+    }
+    let waiters: Vec<_> = claims.iter().map(|claim| waiter(&other, claim.id.key())).collect();
+    until("the subscriptions", || async { server.channels().await.len() == 500 }).await;
+    for claim in &claims {
+        owner.commit(&commit(claim, 1, "1")).await.unwrap();
+    }
+    for waiter in waiters {
+        timeout(2 * SECOND, waiter).await.expect("woken").unwrap();
+    }
+    until("the end of all subscriptions", || async { server.channels().await.is_empty() }).await;
+}
+
+#[tokio::test]
+async fn a_store_on_the_applications_connection_polls_and_leaves_no_mark() {
+    let server = Server::start(&[]);
+    let client = redis::Client::open(server.url()).unwrap();
+    let store = RedisStore::from_connection(client.get_connection_manager().await.unwrap());
+    store.check().await.unwrap();
+    let first = claim("1");
+    store.claim(&first).await.unwrap();
+    let woken = waiter(&store, "1");
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    assert!(server.channels().await.is_empty());
+    assert!(!server.get("idem:orders:1").await.unwrap().as_bytes().ends_with(b".w"));
+    let before = Instant::now();
+    store.commit(&commit(&first, 1, "1")).await.unwrap();
+    assert!(woken.await.unwrap().saturating_duration_since(before) < SOON);
+}
+
+#[tokio::test]
+async fn a_store_on_the_applications_connection_is_woken_on_a_second_one() {
+    let server = Server::start(&[]);
+    let client = redis::Client::open(server.url()).unwrap();
+    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let store = RedisStore::builder().connection(connection).wake_url(server.url()).connect().await.unwrap();
+    let first = claim("1");
+    store.claim(&first).await.unwrap();
+    let woken = waiter(&store, "1");
+    until_marked(&server, "1").await;
+    let before = Instant::now();
+    store.commit(&commit(&first, 1, "1")).await.unwrap();
+    assert!(woken.await.unwrap().saturating_duration_since(before) < SOON);
+    until("the end of the subscription", || async { server.channels().await.is_empty() }).await;
+}

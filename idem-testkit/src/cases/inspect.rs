@@ -1,0 +1,148 @@
+//! What is said of a record in each state.
+
+use idem_core::record::{Claim, Commit, RecordInfo, RecordState};
+
+use super::trials;
+use crate::bench::{Bench, LONG, abandon, claim, commit, print, release};
+use crate::check::{Failure, Verdict, broken, same};
+use crate::suite::Trial;
+
+pub(super) const TRIALS: &[Trial] = trials!(
+    inspect,
+    [
+        nothing,
+        in_flight,
+        in_flight_of_a_later_attempt,
+        released,
+        abandoned,
+        given_up,
+        committed,
+        done,
+        changes_nothing,
+        by_another_handle,
+    ]
+);
+
+fn found(info: Option<RecordInfo>) -> Result<RecordInfo, Failure> {
+    info.ok_or_else(|| broken("there is a record, and it was not found"))
+}
+
+async fn nothing(t: &Bench) -> Verdict {
+    same("a record that was never made", t.store.inspect(&t.id()?).await?, None)
+}
+
+async fn in_flight(t: &Bench) -> Verdict {
+    let claim = Claim { fingerprint: print("one")?, hold: LONG * 3, ..claim(&t.id()?) };
+    let (claimed, _) = t.timed(t.own(&claim)).await?;
+    t.pass(t.unit() / 2).await;
+    let seen = t.look(&claim.id).await?;
+    let info = found(seen.info)?;
+    same("the state", (info.state, info.attempt), (RecordState::InFlight, 1))?;
+    same("the fingerprint", info.fingerprint, claim.fingerprint)?;
+    let (Some(age), Some(left)) = (info.lease_age, info.lease_left) else {
+        return Err(broken(format!("a record in flight has a lease: {info:?}")));
+    };
+    t.counted_up("lease_age", age, claimed, seen.at)?;
+    t.counted_down("lease_left", left, (LONG, claimed), seen.at)?;
+    t.counted_down("expires_in", info.expires_in, (LONG * 3, claimed), seen.at)
+}
+
+async fn in_flight_of_a_later_attempt(t: &Bench) -> Verdict {
+    let given = t.given_with(RecordState::Released, print("one")?).await?;
+    let second = Claim { fingerprint: print("two")?, ..claim(&given.id) };
+    t.own(&second).await?;
+    let info = found(t.store.inspect(&given.id).await?)?;
+    same("the state", (info.state, info.attempt), (RecordState::InFlight, 2))?;
+    same("the fingerprint", info.fingerprint, second.fingerprint)
+}
+
+async fn released(t: &Bench) -> Verdict {
+    let given = t.given_with(RecordState::InFlight, print("one")?).await?;
+    let (released, _) = t.timed(t.store.release(&release(&given.claim))).await?;
+    t.pass(t.unit() / 2).await;
+    let seen = t.look(&given.id).await?;
+    let info = found(seen.info)?;
+    same("the state", (info.state, info.attempt), (RecordState::Released, 1))?;
+    same("the fingerprint", info.fingerprint, None)?;
+    same("the lease", (info.lease_age, info.lease_left), (None, None))?;
+    t.counted_down("expires_in", info.expires_in, (LONG, released), seen.at)
+}
+
+async fn abandoned(t: &Bench) -> Verdict {
+    let claim = Claim { fingerprint: print("one")?, lease: t.unit(), hold: LONG * 3, ..claim(&t.id()?) };
+    let (claimed, _) = t.timed(t.own(&claim)).await?;
+    t.pass_until(t.unit(), &claim.id, Some(RecordState::Abandoned)).await?;
+    let seen = t.look(&claim.id).await?;
+    let info = found(seen.info)?;
+    same("the state", (info.state, info.attempt), (RecordState::Abandoned, 1))?;
+    same("the fingerprint", info.fingerprint, claim.fingerprint)?;
+    same("what is left of the lease", info.lease_left, None)?;
+    let age = info.lease_age.ok_or_else(|| broken(format!("an abandoned record has an age: {info:?}")))?;
+    t.counted_up("lease_age", age, claimed, seen.at)?;
+    t.counted_down("expires_in", info.expires_in, (LONG * 3, claimed), seen.at)
+}
+
+async fn given_up(t: &Bench) -> Verdict {
+    let given = t.given_with(RecordState::InFlight, print("one")?).await?;
+    t.store.release(&abandon(&given.claim)).await?;
+    let info = found(t.store.inspect(&given.id).await?)?;
+    same("the state", (info.state, info.attempt), (RecordState::Abandoned, 1))?;
+    same("the fingerprint", info.fingerprint, given.claim.fingerprint)?;
+    same("what is left of the lease", info.lease_left, None)
+}
+
+async fn committed(t: &Bench) -> Verdict {
+    for remember in [LONG, LONG * 2] {
+        let given = t.given_with(RecordState::InFlight, print("one")?).await?;
+        let (committed, _) = t.timed(t.store.commit(&Commit { remember, ..given.commit })).await?;
+        t.pass(t.unit() / 2).await;
+        let seen = t.look(&given.id).await?;
+        let info = found(seen.info)?;
+        same("the state", (info.state, info.attempt), (RecordState::Committed, 1))?;
+        same("the fingerprint", info.fingerprint, given.claim.fingerprint)?;
+        same("the lease", (info.lease_age, info.lease_left), (None, None))?;
+        t.counted_down("expires_in", info.expires_in, (LONG, committed), seen.at)?;
+    }
+    Ok(())
+}
+
+async fn done(t: &Bench) -> Verdict {
+    let claim = Claim { fingerprint: print("one")?, ..claim(&t.id()?) };
+    t.own(&claim).await?;
+    let commit = Commit { ttl: t.unit(), remember: LONG * 3, ..commit(&claim, 1) };
+    let (committed, _) = t.timed(t.store.commit(&commit)).await?;
+    t.pass_until(t.unit(), &claim.id, Some(RecordState::Done)).await?;
+    let seen = t.look(&claim.id).await?;
+    let info = found(seen.info)?;
+    same("the state", (info.state, info.attempt), (RecordState::Done, 1))?;
+    same("the fingerprint", info.fingerprint, claim.fingerprint)?;
+    same("the lease", (info.lease_age, info.lease_left), (None, None))?;
+    t.counted_down("expires_in", info.expires_in, (LONG * 3, committed), seen.at)
+}
+
+async fn changes_nothing(t: &Bench) -> Verdict {
+    let every = [
+        RecordState::InFlight,
+        RecordState::Released,
+        RecordState::Abandoned,
+        RecordState::Committed,
+        RecordState::Done,
+    ];
+    for state in every {
+        let given = t.given(state).await?;
+        let before = t.look(&given.id).await?;
+        t.pass(t.unit() / 8).await;
+        t.store.inspect(&given.id).await?;
+        t.unchanged(&format!("a record that is {state:?}"), &given.id, &before).await?;
+    }
+    Ok(())
+}
+
+async fn by_another_handle(t: &Bench) -> Verdict {
+    for given in t.both_committed(print("one")?).await? {
+        let info = found(t.second().await?.inspect(&given.id).await?)?;
+        let found = (info.state, info.attempt, info.fingerprint);
+        same("the record", found, (RecordState::Committed, 1, given.claim.fingerprint))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! The trials. Each is a few lines; what a table of the contract says of many states is tried in each of them.
+
+mod claim;
+mod commit;
+mod concurrency;
+mod fingerprint;
+mod foreign;
+mod inspect;
+mod outcome;
+mod release;
+mod remove;
+mod renew;
+mod takeover;
+mod time;
+mod wait;
+
+use crate::suite::Trial;
+
+/// All of them, by subject.
+pub(crate) const ALL: &[&[Trial]] = &[
+    claim::TRIALS,
+    fingerprint::TRIALS,
+    takeover::TRIALS,
+    commit::TRIALS,
+    outcome::TRIALS,
+    release::TRIALS,
+    renew::TRIALS,
+    wait::TRIALS,
+    inspect::TRIALS,
+    remove::TRIALS,
+    time::TRIALS,
+    concurrency::TRIALS,
+    foreign::TRIALS,
+];
+
+/// The list of a file's trials. A trial that is left out is dead code, which the compiler finds.
+macro_rules! trials {
+    ($group:ident, [$($name:ident),* $(,)?]) => {
+        &[$($crate::suite::Trial {
+            name: concat!(stringify!($group), "::", stringify!($name)),
+            run: |bench| Box::pin($name(bench)),
+        }),*]
+    };
+}
+
+use trials;

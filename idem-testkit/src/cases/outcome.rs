@@ -1,0 +1,109 @@
+//! An outcome comes back byte for byte, whatever it is.
+
+use bytes::Bytes;
+use idem_core::CodecId;
+use idem_core::record::{Claimed, Commit, Encoded, Ownership, RecordState};
+
+use super::trials;
+use crate::bench::{Bench, LONG, claim, outcome};
+use crate::check::{Verdict, broken, holds, same};
+use crate::suite::Trial;
+
+pub(super) const TRIALS: &[Trial] = trials!(
+    outcome,
+    [
+        of_every_byte_is_kept,
+        of_no_bytes_is_an_outcome,
+        of_one_mebibyte_is_kept,
+        of_unit_zero_empty_and_none_is_an_outcome,
+        that_looks_like_a_record_is_kept,
+        of_line_ends_and_spaces_is_kept,
+        keeps_the_name_of_its_codec,
+        is_replayed_again_and_again,
+        is_replayed_to_another_handle,
+    ]
+);
+
+/// Commits an outcome, and finds it, where the outcome is kept for as long as the record, and where the record remembers longer.
+async fn comes_back(t: &Bench, what: &str, wanted: Encoded) -> Verdict {
+    for remember in [LONG, LONG * 2] {
+        let given = t.given(RecordState::InFlight).await?;
+        let commit = Commit { outcome: Some(wanted.clone()), remember, ..given.commit };
+        same("the commit", t.store.commit(&commit).await?, Ownership::Held)?;
+        match t.store.claim(&claim(&given.id)).await? {
+            Claimed::Committed { outcome, .. } if outcome == wanted => {}
+            Claimed::Committed { outcome, .. } => {
+                let at = outcome.payload.iter().zip(&wanted.payload).take_while(|(one, two)| one == two).count();
+                let message = format!("{what}: wanted {wanted:?}, got {outcome:?}, which differs from byte {at} on");
+                return Err(broken(message));
+            }
+            other => return Err(broken(format!("{what}: wanted Committed, got {other:?}"))),
+        }
+        same(&format!("{what}, the same commit again"), t.store.commit(&commit).await?, Ownership::Held)?;
+    }
+    Ok(())
+}
+
+async fn of_every_byte_is_kept(t: &Bench) -> Verdict {
+    let forth = (0..=255).collect::<Vec<u8>>();
+    let back = forth.iter().rev().copied().collect::<Vec<u8>>();
+    comes_back(t, "every byte", outcome(&[forth, back].concat())).await
+}
+
+async fn of_no_bytes_is_an_outcome(t: &Bench) -> Verdict {
+    comes_back(t, "no bytes", outcome(b"")).await
+}
+
+async fn of_one_mebibyte_is_kept(t: &Bench) -> Verdict {
+    let payload = (0..1_u32 << 20).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect::<Vec<u8>>();
+    comes_back(t, "one mebibyte", outcome(&payload)).await
+}
+
+async fn of_unit_zero_empty_and_none_is_an_outcome(t: &Bench) -> Verdict {
+    for json in ["null", "0", "\"\"", "[]", "{}", "false", "\"null\""] {
+        comes_back(t, json, outcome(json.as_bytes())).await?;
+    }
+    Ok(())
+}
+
+async fn that_looks_like_a_record_is_kept(t: &Bench) -> Verdict {
+    for text in ["i1r 1.", "i1d 1 -.", "i1i.", ".", ".w", " ", ":", "+OK\r\n", "$-1\r\n", "*0\r\n"] {
+        comes_back(t, &format!("{text:?}"), outcome(text.as_bytes())).await?;
+    }
+    Ok(())
+}
+
+async fn of_line_ends_and_spaces_is_kept(t: &Bench) -> Verdict {
+    for text in ["\n", "\r\n", " a", "a ", "a\n", "\0", "a\0b", "\u{feff}a"] {
+        comes_back(t, &format!("{text:?}"), outcome(text.as_bytes())).await?;
+    }
+    Ok(())
+}
+
+async fn keeps_the_name_of_its_codec(t: &Bench) -> Verdict {
+    for name in ["a", "cbor", "msgpack2"] {
+        let codec = CodecId::parse(name.as_bytes()).ok_or_else(|| broken("a mistake in the suite"))?;
+        comes_back(t, name, Encoded { codec, payload: Bytes::from_static(b"\xa1\x00") }).await?;
+    }
+    Ok(())
+}
+
+async fn is_replayed_again_and_again(t: &Bench) -> Verdict {
+    for given in t.both_committed(None).await? {
+        let first = t.store.claim(&claim(&given.id)).await?;
+        for _ in 0..10 {
+            same("a replay", t.store.claim(&claim(&given.id)).await?, first.clone())?;
+        }
+        holds("a committed record is replayed", matches!(first, Claimed::Committed { .. }))?;
+    }
+    Ok(())
+}
+
+async fn is_replayed_to_another_handle(t: &Bench) -> Verdict {
+    for given in t.both_committed(None).await? {
+        let outcome = given.commit.outcome.ok_or_else(|| broken("no outcome: a mistake in the suite"))?;
+        let answer = t.second().await?.claim(&claim(&given.id)).await?;
+        same("a replay to another handle", answer, Claimed::Committed { attempt: 1, outcome })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! A handle on the store that is tried, as the trials see it: of one type, and never waiting for ever.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_core::record::{Claim, Claimed, Commit, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
+use idem_core::{Store, StoreError};
+
+use crate::check::{Failure, broken};
+
+/// What a store is given for a step that has nothing to wait for, and what *soon* means in its contract.
+const SOON: Duration = Duration::from_secs(5);
+const TICK: Duration = Duration::from_millis(10);
+
+/// Waits for something that must happen soon.
+///
+/// Counts ticks instead of looking at a clock: while this machine stands still, the store is not blamed for it.
+pub(crate) async fn soon<F: Future>(what: &str, future: F) -> Result<F::Output, Failure> {
+    soon_after(what, Duration::ZERO, future).await
+}
+
+async fn soon_after<F: Future>(what: &str, also: Duration, future: F) -> Result<F::Output, Failure> {
+    tokio::select! {
+        biased;
+        output = future => Ok(output),
+        () = ticks(also.saturating_add(SOON)) => Err(broken(format!("{what} did not come to its end in time"))),
+    }
+}
+
+async fn ticks(mut left: Duration) {
+    while !left.is_zero() {
+        tokio::time::sleep(TICK).await;
+        left = left.saturating_sub(TICK);
+    }
+}
+
+/// A handle. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Handle(Arc<dyn DynStore>);
+
+impl Handle {
+    pub(crate) fn new(store: impl Store) -> Self {
+        Self(Arc::new(store))
+    }
+
+    pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed, Failure> {
+        Ok(self.try_claim(claim).await??)
+    }
+
+    pub(crate) async fn commit(&self, commit: &Commit) -> Result<Ownership, Failure> {
+        Ok(self.try_commit(commit).await??)
+    }
+
+    pub(crate) async fn release(&self, release: &Release) -> Result<Ownership, Failure> {
+        Ok(self.try_release(release).await??)
+    }
+
+    pub(crate) async fn renew(&self, renewal: Renewal) -> Result<Ownership, Failure> {
+        match self.renew_all(&[renewal]).await?.as_slice() {
+            [answer] => Ok(answer.clone()?),
+            answers => Err(broken(format!("one renewal got {} answers", answers.len()))),
+        }
+    }
+
+    pub(crate) async fn renew_all(&self, renewals: &[Renewal]) -> Result<Vec<Result<Ownership, StoreError>>, Failure> {
+        soon("a renewal", self.0.renew(renewals)).await
+    }
+
+    pub(crate) async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), Failure> {
+        Ok(self.try_wait(id, attempt, limit).await??)
+    }
+
+    pub(crate) async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, Failure> {
+        Ok(self.try_inspect(id).await??)
+    }
+
+    pub(crate) async fn remove(&self, id: &RecordId) -> Result<Removed, Failure> {
+        Ok(self.try_remove(id).await??)
+    }
+
+    // The same with the store's own failures, for the trials of those.
+
+    pub(crate) async fn try_claim(&self, claim: &Claim) -> Result<Result<Claimed, StoreError>, Failure> {
+        soon("a claim", self.0.claim(claim)).await
+    }
+
+    pub(crate) async fn try_commit(&self, commit: &Commit) -> Result<Result<Ownership, StoreError>, Failure> {
+        soon("a commit", self.0.commit(commit)).await
+    }
+
+    pub(crate) async fn try_release(&self, release: &Release) -> Result<Result<Ownership, StoreError>, Failure> {
+        soon("a release", self.0.release(release)).await
+    }
+
+    pub(crate) async fn try_wait(
+        &self,
+        id: &RecordId,
+        attempt: u64,
+        limit: Duration,
+    ) -> Result<Result<(), StoreError>, Failure> {
+        soon_after("a wait", limit, self.0.wait(id, attempt, limit)).await
+    }
+
+    pub(crate) async fn try_inspect(&self, id: &RecordId) -> Result<Result<Option<RecordInfo>, StoreError>, Failure> {
+        soon("an inspection", self.0.inspect(id)).await
+    }
+
+    pub(crate) async fn try_remove(&self, id: &RecordId) -> Result<Result<Removed, StoreError>, Failure> {
+        soon("a removal", self.0.remove(id)).await
+    }
+}
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+type Answer<'a, T> = Boxed<'a, Result<T, StoreError>>;
+
+/// A [`Store`] behind a pointer.
+trait DynStore: Send + Sync {
+    fn claim<'a>(&'a self, claim: &'a Claim) -> Answer<'a, Claimed>;
+    fn commit<'a>(&'a self, commit: &'a Commit) -> Answer<'a, Ownership>;
+    fn release<'a>(&'a self, release: &'a Release) -> Answer<'a, Ownership>;
+    fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> Boxed<'a, Vec<Result<Ownership, StoreError>>>;
+    fn wait<'a>(&'a self, id: &'a RecordId, attempt: u64, limit: Duration) -> Answer<'a, ()>;
+    fn inspect<'a>(&'a self, id: &'a RecordId) -> Answer<'a, Option<RecordInfo>>;
+    fn remove<'a>(&'a self, id: &'a RecordId) -> Answer<'a, Removed>;
+}
+
+impl<S: Store> DynStore for S {
+    fn claim<'a>(&'a self, claim: &'a Claim) -> Answer<'a, Claimed> {
+        Box::pin(Store::claim(self, claim))
+    }
+
+    fn commit<'a>(&'a self, commit: &'a Commit) -> Answer<'a, Ownership> {
+        Box::pin(Store::commit(self, commit))
+    }
+
+    fn release<'a>(&'a self, release: &'a Release) -> Answer<'a, Ownership> {
+        Box::pin(Store::release(self, release))
+    }
+
+    fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> Boxed<'a, Vec<Result<Ownership, StoreError>>> {
+        Box::pin(Store::renew(self, renewals))
+    }
+
+    fn wait<'a>(&'a self, id: &'a RecordId, attempt: u64, limit: Duration) -> Answer<'a, ()> {
+        Box::pin(Store::wait(self, id, attempt, limit))
+    }
+
+    fn inspect<'a>(&'a self, id: &'a RecordId) -> Answer<'a, Option<RecordInfo>> {
+        Box::pin(Store::inspect(self, id))
+    }
+
+    fn remove<'a>(&'a self, id: &'a RecordId) -> Answer<'a, Removed> {
+        Box::pin(Store::remove(self, id))
+    }
+}

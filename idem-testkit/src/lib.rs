@@ -1,0 +1,21 @@
+#![doc = include_str!("docs.md")]
+
+mod bench;
+mod cases;
+mod check;
+mod clock;
+mod fault;
+mod handle;
+mod proxy;
+mod server;
+mod subject;
+pub mod suite;
+
+pub use libtest_mimic;
+
+pub use crate::check::{BoxError, Failure};
+pub use crate::clock::ManualClock;
+pub use crate::fault::{Fault, FaultStore, Faults, Gate, Step};
+pub use crate::proxy::Proxy;
+pub use crate::server::{RedisServer, RedisServerBuilder, Reply};
+pub use crate::subject::{Clones, Connections, Subject, Time};

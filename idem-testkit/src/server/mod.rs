@@ -1,0 +1,230 @@
+//! A private `redis-server` for tests.
+
+mod process;
+mod resp;
+
+use std::ffi::OsString;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+
+use self::process::Process;
+pub use self::resp::Reply;
+
+/// How many ports are tried.
+const PORTS: u32 = 3;
+/// How many times the server is asked whether it is ready, each time after a pause.
+const ASKED: u32 = 1000;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A `redis-server` of one's own: empty, on a free port of this host, without persistence.
+///
+/// It is killed when this is dropped, and when this process ends, in whatever way.
+///
+/// # Examples
+///
+/// ```no_run
+/// use idem_testkit::RedisServer;
+///
+/// # async fn example() -> std::io::Result<()> {
+/// let server = RedisServer::start().await?;
+/// server.cli(&["SET", "greeting", "hello"]).await?;
+/// server.pause()?; // it accepts connections, and answers nothing
+/// server.resume()?;
+/// server.kill()?;
+/// server.restart().await?; // empty, at the same port
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RedisServer {
+    program: OsString,
+    args: Vec<OsString>,
+    port: u16,
+    process: Mutex<Option<Process>>,
+    // Dropped after the process.
+    dir: TempDir,
+}
+
+/// A [`RedisServer`] with other settings.
+#[derive(Debug, Clone)]
+pub struct RedisServerBuilder {
+    program: OsString,
+    args: Vec<OsString>,
+}
+
+impl RedisServer {
+    /// Starts one.
+    ///
+    /// # Errors
+    ///
+    /// If it is not installed, or does not start; says why, and what to do.
+    pub async fn start() -> io::Result<Self> {
+        Self::builder().start().await
+    }
+
+    /// For one with other settings.
+    pub fn builder() -> RedisServerBuilder {
+        RedisServerBuilder { program: "redis-server".into(), args: Vec::new() }
+    }
+
+    /// One for all tests of this process. It is started at the first call, and killed when the process ends. Tests that share it
+    /// use keys of their own, and leave it running.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub async fn shared() -> io::Result<&'static Self> {
+        static SHARED: OnceCell<RedisServer> = OnceCell::const_new();
+        SHARED.get_or_try_init(Self::start).await
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// Its port on `127.0.0.1`.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is answered.
+    ///
+    /// # Errors
+    ///
+    /// If it does not run.
+    pub fn pause(&self) -> io::Result<()> {
+        self.signal("STOP")
+    }
+
+    /// Lets it go on after [`pause`](Self::pause).
+    ///
+    /// # Errors
+    ///
+    /// If it does not run.
+    pub fn resume(&self) -> io::Result<()> {
+        self.signal("CONT")
+    }
+
+    /// Kills it, as a host dies.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be killed. A server that does not run is no error.
+    pub fn kill(&self) -> io::Result<()> {
+        self.process().take().map_or(Ok(()), Process::kill)
+    }
+
+    /// Kills it if it runs, and starts it again at the same port, with the same arguments and directory: empty, unless its
+    /// arguments say otherwise.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start, which may also be because somebody else has taken the port by now.
+    pub async fn restart(&self) -> io::Result<()> {
+        self.kill()?;
+        let mut process = self.spawn()?;
+        if let Err(error) = self.ready(&mut process).await {
+            // Not dropped, which would take the directory along.
+            process.kill()?;
+            return Err(error);
+        }
+        *self.process() = Some(process);
+        Ok(())
+    }
+
+    /// Sends it one command on a connection of its own, and gives its reply. An error reply is a [`Reply::Error`].
+    ///
+    /// # Errors
+    ///
+    /// If there is no reply within five seconds.
+    pub async fn cli(&self, command: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
+        resp::call(self.port, command).await
+    }
+
+    fn signal(&self, signal: &str) -> io::Result<()> {
+        match self.process().as_mut() {
+            Some(process) => process.signal(signal),
+            None => Err(io::Error::other("the redis-server was killed, and not started again")),
+        }
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spawn(&self) -> io::Result<Process> {
+        let port = self.port.to_string();
+        let fixed =
+            ["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no", "--logfile", "", "--dir"];
+        let fixed = fixed.into_iter().map(OsString::from).chain([self.dir.path().into()]);
+        // Later arguments win, so the caller's come last.
+        Process::spawn(&self.program, fixed.chain(self.args.iter().cloned()), self.dir.path())
+    }
+
+    async fn ready(&self, process: &mut Process) -> io::Result<()> {
+        for _ in 0..ASKED {
+            tokio::time::sleep(PAUSE).await;
+            if let Some(why) = process.death()? {
+                return Err(io::Error::other(format!("the redis-server on port {} ended at once: {why}", self.port)));
+            }
+            // What answers at the port is this server and no other, once this one says that it listens there.
+            if process.says_ready() && resp::answers(self.port).await {
+                return Ok(());
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "the redis-server was not ready within 10 s of its start"))
+    }
+}
+
+impl RedisServerBuilder {
+    /// Adds an argument, such as `--maxmemory`, or its value. It comes after those that every server is started with, and wins. The
+    /// log must stay on standard output.
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Uses another program, such as `valkey-server`.
+    #[must_use]
+    pub fn program(mut self, program: impl Into<OsString>) -> Self {
+        self.program = program.into();
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::start`].
+    pub async fn start(self) -> io::Result<RedisServer> {
+        process::must_be_installed(&self.program)?;
+        let mut tries = PORTS;
+        loop {
+            tries -= 1;
+            let Self { program, args } = self.clone();
+            let (port, dir) = (free_port()?, tempfile::Builder::new().prefix("idem-redis-").tempdir()?);
+            let server = RedisServer { program, args, port, process: Mutex::new(None), dir };
+            let mut process = server.spawn()?;
+            match server.ready(&mut process).await {
+                Ok(()) => {
+                    *server.process() = Some(process);
+                    return Ok(server);
+                }
+                // The port was free when it was looked up; somebody may have been quicker.
+                Err(_) if tries > 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}

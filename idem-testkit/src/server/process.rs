@@ -1,0 +1,125 @@
+//! The server's process, and the shell that sees to its end.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// Starts the server, and takes orders from standard input: the names of signals. When that ends, because this process dropped
+/// it or died, whatever of, it kills the server and removes the directory. When the server ends, so does everything.
+///
+/// A process cannot be told to die with its parent without unsafe code; a pipe tells it.
+const SHELL: &str = r#"
+dir=$1
+shift
+exec 3<&0 </dev/null
+"$@" 3<&- >"$dir/log" 2>&1 &
+server=$!
+trap '' HUP INT TERM
+(
+    while read -r signal <&3; do
+        kill "-$signal" "$server" && echo sent
+    done
+    rm -rf -- "$dir"
+    kill -KILL "$server"
+) 2>/dev/null &
+watcher=$!
+exec 3<&- >/dev/null
+wait "$server"
+kill -KILL "$watcher"
+"#;
+
+/// A server that was started. Killed when dropped.
+#[derive(Debug)]
+pub(super) struct Process {
+    shell: Child,
+    // `None` only while it is dropped.
+    orders: Option<ChildStdin>,
+    sent: BufReader<ChildStdout>,
+    log: PathBuf,
+}
+
+impl Process {
+    pub(super) fn spawn(program: &OsStr, args: impl Iterator<Item = OsString>, dir: &Path) -> io::Result<Self> {
+        let log = dir.join("log");
+        // An older log would say that the server is ready.
+        fs::write(&log, "")?;
+        let mut shell = Command::new("sh")
+            .args(["-c", SHELL, "sh"])
+            .arg(dir)
+            .arg(program)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let (Some(orders), Some(sent)) = (shell.stdin.take(), shell.stdout.take()) else {
+            return Err(io::Error::other("the shell has no pipes"));
+        };
+        Ok(Self { shell, orders: Some(orders), sent: BufReader::new(sent), log })
+    }
+
+    /// Sends the server a signal. It was sent when this returns.
+    pub(super) fn signal(&mut self, signal: &str) -> io::Result<()> {
+        if let Some(orders) = &mut self.orders {
+            writeln!(orders, "{signal}")?;
+        }
+        let mut line = String::new();
+        match self.sent.read_line(&mut line)? {
+            0 => Err(io::Error::other(format!("the redis-server has ended: {}", self.end_of_log()))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Kills the server, and waits until it is gone. Its directory stays.
+    pub(super) fn kill(mut self) -> io::Result<()> {
+        // One that has ended by itself takes no signal, which is as well.
+        let _ = self.signal("KILL");
+        self.shell.wait().map(drop)
+    }
+
+    /// The end of the server's log, if the server has ended.
+    pub(super) fn death(&mut self) -> io::Result<Option<String>> {
+        Ok(self.shell.try_wait()?.map(|_| self.end_of_log()))
+    }
+
+    /// Whether the server has said that it listens.
+    pub(super) fn says_ready(&self) -> bool {
+        self.log().contains("Ready to accept connections")
+    }
+
+    fn end_of_log(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().filter(|line| !line.is_empty()).collect();
+        lines.get(lines.len().saturating_sub(5)..).unwrap_or_default().join("\n")
+    }
+
+    fn log(&self) -> String {
+        fs::read(&self.log).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.orders.take());
+        // Nothing can be done about a failure here, and nothing in the server is worth a clean end.
+        let _ = self.shell.wait();
+    }
+}
+
+/// An error that says what to do unless a program can be started.
+pub(super) fn must_be_installed(program: &OsStr) -> io::Result<()> {
+    let version = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    match version {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!(
+                "`{}` is not installed, and these tests need a real one, version 7 or later: `cargo xtask test` installs it, or \
+                 do it by hand (`apt-get install redis-server`, `brew install redis`)",
+                program.to_string_lossy()
+            ),
+        )),
+        result => result.map(drop),
+    }
+}

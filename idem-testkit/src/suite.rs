@@ -1,0 +1,188 @@
+//! The conformance suite: what every [`Store`](idem_core::Store) must do, one trial for each sentence of its contract.
+//!
+//! [`run`] is the `main` of a test with `harness = false`, in which each trial is a test of its own. [`run_all`] runs the whole suite
+//! inside any other async test.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Completion};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::bench::Bench;
+use crate::cases;
+use crate::check::{Failure, Verdict, broken};
+use crate::subject::Subject;
+
+/// How often a trial is tried whose machine held it up; its lengths double each time.
+const TRIES: u32 = 6;
+/// How many trials are under way at a time, unless the user says otherwise. Most of them wait.
+const AT_A_TIME: usize = 16;
+
+/// One trial: a few steps, and what the store must answer.
+#[derive(Clone, Copy)]
+pub struct Trial {
+    pub(crate) name: &'static str,
+    pub(crate) run: for<'a> fn(&'a Bench) -> Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>,
+}
+
+/// How a trial ended that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The store did what it must.
+    Passed,
+    /// The trial does not apply to this subject, for this reason.
+    Skipped(&'static str),
+}
+
+/// All trials.
+pub fn trials() -> impl Iterator<Item = Trial> {
+    cases::ALL.iter().copied().flatten().copied()
+}
+
+impl Trial {
+    /// Its name: the method or the subject that it tries, `::`, and what must be so.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Runs it in the current tokio runtime, which must have time enabled.
+    ///
+    /// A trial that finds that it was held up for so long that it can tell nothing is begun again on another subject, and so is one in
+    /// which the store failed with [`Timeout`](idem_core::StoreErrorKind::Timeout): a few times, then it fails.
+    ///
+    /// # Errors
+    ///
+    /// Says what the store did, and what it must do.
+    pub async fn run<S: Subject>(&self, subject: impl Fn() -> S) -> Result<Outcome, Failure> {
+        let mut tries = 0..TRIES;
+        loop {
+            let scale = 1 << tries.next().unwrap_or_default();
+            let verdict = async { (self.run)(&Bench::new(subject(), scale).await?).await };
+            match verdict.await {
+                Ok(()) => return Ok(Outcome::Passed),
+                Err(failure) if failure.is_delay() && !tries.is_empty() => {}
+                Err(failure) => return failure.skip_reason().map(Outcome::Skipped).ok_or(failure),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Trial({})", self.name)
+    }
+}
+
+/// Runs the suite as the `main` of a test with `harness = false`, with the command line of any Rust test, and ends the process.
+///
+/// `subject` is called for each trial. See the [crate's page](crate) for an example.
+pub fn run<S: Subject>(subject: impl Fn() -> S + Send + Sync + 'static) -> ! {
+    run_tests(tests("", subject))
+}
+
+/// The suite as tests of [`libtest_mimic`], for a `main` with more than this: other tests, or several stores.
+///
+/// `prefix` comes before each name.
+pub fn tests<S: Subject>(prefix: &str, subject: impl Fn() -> S + Send + Sync + 'static) -> Vec<libtest_mimic::Trial> {
+    let subject = Arc::new(subject);
+    let test = |trial: Trial| {
+        let subject = Arc::clone(&subject);
+        libtest_mimic::Trial::ignorable_test([prefix, trial.name].concat(), move || {
+            // Some trials are races, which need two threads.
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+            match runtime.block_on(trial.run(&*subject))? {
+                Outcome::Passed => Ok(Completion::Completed),
+                Outcome::Skipped(reason) => Ok(Completion::ignored_with(reason)),
+            }
+        })
+    };
+    trials().map(test).collect()
+}
+
+/// Runs tests as the `main` of a test with `harness = false`, and ends the process.
+pub fn run_tests(tests: Vec<libtest_mimic::Trial>) -> ! {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(AT_A_TIME);
+    libtest_mimic::run(&arguments, tests).exit()
+}
+
+/// Runs the suite in the current tokio runtime, which must have time enabled, several trials at a time.
+///
+/// # Examples
+///
+/// ```
+/// use idem_core::MemoryStore;
+/// use idem_testkit::{Clones, ManualClock, suite};
+///
+/// # #[tokio::main]
+/// # async fn main() {
+/// let report = suite::run_all(|| {
+///     let clock = ManualClock::new();
+///     Clones::of(MemoryStore::with_clock(clock.clone())).with_time(clock)
+/// })
+/// .await;
+/// report.assert_passed();
+/// # }
+/// ```
+pub async fn run_all<S: Subject>(subject: impl Fn() -> S + Send + Sync + 'static) -> Report {
+    let (subject, places) = (Arc::new(subject), Arc::new(Semaphore::new(AT_A_TIME)));
+    let mut tasks = JoinSet::new();
+    for (index, trial) in trials().enumerate() {
+        let (subject, places) = (Arc::clone(&subject), Arc::clone(&places));
+        tasks.spawn(async move {
+            let _place = places.acquire().await;
+            // A task of its own, so that a store that panics fails one trial.
+            let mut task = JoinSet::new();
+            task.spawn(async move { trial.run(&*subject).await });
+            let result = match task.join_next().await {
+                Some(Ok(result)) => result,
+                Some(Err(error)) => Err(broken(format!("panicked: {error}"))),
+                None => Err(Failure::delayed()),
+            };
+            (index, trial.name, result)
+        });
+    }
+    let mut results = tasks.join_all().await;
+    results.sort_by_key(|(index, ..)| *index);
+    Report(results.into_iter().map(|(_, name, result)| (name, result)).collect())
+}
+
+/// What the suite found.
+#[derive(Debug)]
+#[must_use = "a report may tell of failures"]
+pub struct Report(Vec<(&'static str, Result<Outcome, Failure>)>);
+
+impl Report {
+    /// Each trial's name and result, in the order of [`trials`].
+    pub fn results(&self) -> impl Iterator<Item = (&'static str, Result<Outcome, &Failure>)> {
+        self.0.iter().map(|(name, result)| (*name, result.as_ref().copied()))
+    }
+
+    /// The trials that failed, by name, and why.
+    pub fn failures(&self) -> impl Iterator<Item = (&'static str, &Failure)> {
+        self.results().filter_map(|(name, result)| Some((name, result.err()?)))
+    }
+
+    /// Panics if a trial failed.
+    ///
+    /// # Panics
+    ///
+    /// If a trial failed, saying which and why.
+    #[track_caller]
+    pub fn assert_passed(&self) {
+        assert!(self.failures().next().is_none(), "{self}");
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let skipped = self.results().filter(|(_, result)| matches!(result, Ok(Outcome::Skipped(_)))).count();
+        writeln!(f, "{} of {} trials failed, {skipped} were skipped", self.failures().count(), self.0.len())?;
+        self.failures().try_for_each(|(name, failure)| writeln!(f, "{name}: {failure}"))
+    }
+}

@@ -1,0 +1,335 @@
+//! `MemoryStore` with one flaw.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use idem_core::record::{
+    Claim, Claimed, Commit, Encoded, Origin, Owner, Ownership, RecordId, RecordInfo, RecordState, Release, ReleaseTo,
+    Removed, Renewal,
+};
+use idem_core::{CodecId, Key, MemoryStore, Store, StoreError};
+use tokio::sync::Notify;
+
+use crate::flaw::Flaw;
+
+/// Between a check and what is done upon it.
+const MOMENT: Duration = Duration::from_millis(1);
+
+#[derive(Clone)]
+pub(crate) struct FlawedStore {
+    inner: MemoryStore,
+    flaw: Option<Flaw>,
+    /// The last claim of each record that became its owner's.
+    owned: Arc<Mutex<HashMap<RecordId, Claim>>>,
+    /// Told of each commit and release.
+    ended: Arc<Notify>,
+}
+
+impl FlawedStore {
+    pub(crate) fn new(inner: MemoryStore, flaw: Option<Flaw>) -> Self {
+        Self { inner, flaw, owned: Arc::default(), ended: Arc::default() }
+    }
+
+    pub(crate) fn another_handle(&self) -> Self {
+        if self.has(Flaw::HandlesAreApart) { Self::new(MemoryStore::new(), self.flaw) } else { self.clone() }
+    }
+
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+
+    /// The id that this store takes an id for.
+    fn id(&self, id: &RecordId) -> RecordId {
+        let other = |operation: &str, key: &str| RecordId::new(operation, &Key::encode(key).unwrap()).unwrap();
+        match self.flaw {
+            Some(Flaw::ClaimIgnoresTheOperation) => other("any", id.key()),
+            Some(Flaw::KeysAreOfOneCase) => other(id.operation(), &id.key().to_lowercase()),
+            Some(Flaw::KeysAreCut) => other(id.operation(), &id.key().chars().take(200).collect::<String>()),
+            _ => id.clone(),
+        }
+    }
+
+    fn last_claim(&self, id: &RecordId) -> Option<Claim> {
+        self.owned.lock().unwrap().get(id).cloned()
+    }
+
+    /// The owner that counts for this store: the caller, or whoever it is where nobody looks.
+    fn owner(&self, id: &RecordId, caller: Owner, unchecked: Flaw) -> Owner {
+        self.last_claim(id).filter(|_| self.has(unchecked)).map_or(caller, |claim| claim.owner)
+    }
+
+    async fn state(&self, id: &RecordId) -> Option<RecordState> {
+        self.inner.inspect(id).await.unwrap().map(|info| info.state)
+    }
+
+    async fn is_abandoned(&self, id: &RecordId) -> bool {
+        self.state(id).await == Some(RecordState::Abandoned)
+    }
+
+    /// Takes the record away, whatever it is.
+    async fn wipe(&self, id: &RecordId) {
+        if let Some(claim) = self.last_claim(id) {
+            let release = Release { id: id.clone(), owner: claim.owner, to: ReleaseTo::Abandoned };
+            let _ = self.inner.release(&release).await;
+        }
+        let _ = self.inner.remove(id).await;
+    }
+
+    async fn renew_for_owner(&self, id: &RecordId) {
+        if let Some(Claim { owner, hold, .. }) = self.last_claim(id) {
+            self.inner.renew(&[Renewal { id: id.clone(), owner, hold }]).await;
+        }
+    }
+
+    async fn flawed_claim(&self, mut claim: Claim) -> Result<Claimed, StoreError> {
+        let id = claim.id.clone();
+        let state = self.state(&id).await;
+        let own = self.last_claim(&id).is_some_and(|last| last.owner == claim.owner);
+        match self.flaw {
+            Some(Flaw::ClaimChecksThenWrites) if !own && matches!(state, None | Some(RecordState::Abandoned)) => {
+                tokio::time::sleep(MOMENT).await;
+                if self.state(&id).await == Some(RecordState::InFlight) {
+                    self.wipe(&id).await;
+                    self.inner.claim(&claim).await?;
+                    let (attempt, from) = if state.is_none() { (1, Origin::Nothing) } else { (2, Origin::Abandoned) };
+                    return Ok(Claimed::Owned { attempt, from });
+                }
+            }
+            Some(Flaw::ClaimForgetsItself) if own && state == Some(RecordState::InFlight) => {
+                return Ok(Claimed::InFlight { attempt: 1, lease_left: claim.lease });
+            }
+            Some(Flaw::ClaimIgnoresFingerprint) => claim.fingerprint = None,
+            Some(Flaw::ClaimIgnoresMaxAttempts) => claim.max_attempts = None,
+            Some(Flaw::ClaimIgnoresTakeOver) => claim.take_over = true,
+            Some(Flaw::ClaimMismatchesAfterConflict) if state == Some(RecordState::InFlight) => {
+                claim.fingerprint = None;
+            }
+            Some(Flaw::ClaimOfReleasedStartsAtOne) if state == Some(RecordState::Released) => self.wipe(&id).await,
+            Some(Flaw::ClaimSentAgainIsANewAttempt) if own && state == Some(RecordState::InFlight) => {
+                let release = Release { id, owner: claim.owner, to: ReleaseTo::Abandoned };
+                self.inner.release(&release).await?;
+                let again = Claim { owner: Owner::generate(), ..claim };
+                return self.inner.claim(&again).await;
+            }
+            Some(Flaw::ClaimSentAgainRenews) if own => self.renew_for_owner(&id).await,
+            Some(Flaw::HoldIsTooLong) => claim.hold *= 10,
+            Some(Flaw::LeaseRunsOutEarly) => claim.lease -= claim.lease / 10,
+            Some(Flaw::LeaseRunsOutLate) => claim.lease += claim.lease / 10,
+            Some(Flaw::TakeOverNever) if state == Some(RecordState::Abandoned) && !own => {
+                return Ok(Claimed::InFlight { attempt: 1, lease_left: claim.lease });
+            }
+            Some(Flaw::TakeOverForgetsItsFingerprint) if state == Some(RecordState::Abandoned) => {
+                claim.fingerprint = None;
+            }
+            _ => {}
+        }
+        let mut answer = self.inner.claim(&claim).await?;
+        match (&mut answer, self.flaw) {
+            (Claimed::InFlight { lease_left, .. }, Some(Flaw::ClaimSaysTheWholeLeaseIsLeft)) => {
+                *lease_left = claim.lease;
+            }
+            (Claimed::Owned { attempt, from: Origin::Abandoned }, Some(Flaw::TakeOverKeepsTheAttempt)) => *attempt -= 1,
+            _ => {}
+        }
+        Ok(answer)
+    }
+
+    async fn flawed_commit(&self, mut commit: Commit) -> Result<Ownership, StoreError> {
+        let id = commit.id.clone();
+        let state = self.state(&id).await;
+        let payload = |outcome: &Encoded| outcome.payload.clone();
+        match (self.flaw, &mut commit.outcome) {
+            (Some(Flaw::CommitByTheLivingOnly), _) if state == Some(RecordState::Abandoned) => {
+                return Ok(Ownership::Lost);
+            }
+            (Some(Flaw::CommitOfNothingIsHeld), _) if state.is_none() => return Ok(Ownership::Held),
+            (Some(Flaw::CommitSentAgainIsLost), _) if state == Some(RecordState::Committed) => {
+                return Ok(Ownership::Lost);
+            }
+            (Some(Flaw::CommitSentAgainExtendsTheTtl), _) if state == Some(RecordState::Committed) => {
+                if self.inner.commit(&commit).await? == Ownership::Lost {
+                    return Ok(Ownership::Lost);
+                }
+                self.wipe(&id).await;
+                let claim = self.last_claim(&id).unwrap();
+                commit.owner = claim.owner;
+                self.inner.claim(&claim).await?;
+            }
+            (Some(Flaw::CommitChecksThenWrites), _) => {
+                let current = self.last_claim(&id).is_some_and(|claim| claim.owner == commit.owner);
+                tokio::time::sleep(MOMENT).await;
+                if let Some(claim) = self.last_claim(&id).filter(|_| current) {
+                    commit.owner = claim.owner;
+                }
+            }
+            (Some(Flaw::CommitForgetsTheOutcomeAndSaysHeld), outcome) => *outcome = None,
+            (Some(Flaw::CommitCutsLargeOutcomes), Some(outcome)) => outcome.payload.truncate(1 << 16),
+            (Some(Flaw::CommitForgetsTheCodec), Some(outcome)) => outcome.codec = CodecId::JSON,
+            (Some(Flaw::CommitMakesTextOfTheOutcome), Some(outcome)) => {
+                outcome.payload = String::from_utf8_lossy(&payload(outcome)).into_owned().into();
+            }
+            (Some(Flaw::CommitTakesNullForNoOutcome), outcome) => {
+                let null = outcome.as_ref().is_some_and(|outcome| matches!(&*outcome.payload, b"" | b"null"));
+                *outcome = outcome.take().filter(|_| !null);
+            }
+            (Some(Flaw::CommitKeepsTheOutcomeTooLong), _) => commit.ttl = commit.remember,
+            (Some(Flaw::CommitRemembersForTheTtlOnly), _) => commit.remember = commit.ttl,
+            _ => {}
+        }
+        commit.owner = self.owner(&id, commit.owner, Flaw::CommitByAnybody);
+        self.inner.commit(&commit).await
+    }
+
+    /// Waits by looking again and again, and misses a state that comes while it waits.
+    async fn wait_but_miss(&self, id: &RecordId, attempt: u64, missed: RecordState) {
+        let waited_for = |info: &RecordInfo| info.state == RecordState::InFlight && info.attempt == attempt;
+        while self.inner.inspect(id).await.unwrap().is_some_and(|info| waited_for(&info)) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            if self.state(id).await == Some(missed) {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+impl Store for FlawedStore {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let claim = Claim { id: self.id(&claim.id), ..claim.clone() };
+        let answer = self.flawed_claim(claim.clone()).await?;
+        if matches!(answer, Claimed::Owned { .. }) {
+            self.owned.lock().unwrap().insert(claim.id.clone(), claim);
+        }
+        Ok(answer)
+    }
+
+    async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
+        let answer = self.flawed_commit(Commit { id: self.id(&commit.id), ..commit.clone() }).await;
+        if self.has(Flaw::WaitWakesOne) {
+            self.ended.notify_one();
+        } else {
+            self.ended.notify_waiters();
+        }
+        answer
+    }
+
+    async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
+        let mut release = Release { id: self.id(&release.id), ..release.clone() };
+        release.owner = self.owner(&release.id, release.owner, Flaw::ReleaseByAnybody);
+        let abandoned = self.is_abandoned(&release.id).await;
+        match (self.flaw, &mut release.to) {
+            (Some(Flaw::ReleaseByTheLivingOnly), _) if abandoned => return Ok(Ownership::Lost),
+            (Some(Flaw::ReleaseKeepsTooLong), ReleaseTo::Released { keep }) => *keep *= 2,
+            (Some(Flaw::ReleaseToAbandonedDoesNothing), ReleaseTo::Abandoned) => return Ok(Ownership::Held),
+            (Some(Flaw::ReleaseToAbandonedIsReleased), to) => {
+                *to = ReleaseTo::Released { keep: Duration::from_mins(1) }
+            }
+            _ => {}
+        }
+        let answer = self.inner.release(&release).await;
+        if self.has(Flaw::ReleaseForgetsTheAttempt) && self.state(&release.id).await == Some(RecordState::Released) {
+            self.wipe(&release.id).await;
+        }
+        self.ended.notify_waiters();
+        answer
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
+        let mut answers = Vec::new();
+        for (number, renewal) in renewals.iter().enumerate() {
+            let mut renewal = Renewal { id: self.id(&renewal.id), ..renewal.clone() };
+            renewal.owner = self.owner(&renewal.id, renewal.owner, Flaw::RenewByAnybody);
+            let abandoned = self.is_abandoned(&renewal.id).await;
+            let left = self.inner.inspect(&renewal.id).await.unwrap().map(|info| info.expires_in);
+            let first = self.last_claim(&renewal.id);
+            match self.flaw {
+                Some(Flaw::RenewDoesTheFirstHundred) if number >= 100 => answers.push(Ok(Ownership::Held)),
+                Some(Flaw::RenewDoesNothing) if first.is_some_and(|first| first.owner == renewal.owner) => {
+                    answers.push(Ok(Ownership::Held));
+                }
+                Some(Flaw::RenewOfTheLivingOnly) if abandoned => answers.push(Ok(Ownership::Lost)),
+                flaw => {
+                    if flaw == Some(Flaw::RenewKeepsTheExpiry) {
+                        renewal.hold = left.unwrap_or(renewal.hold);
+                    }
+                    answers.extend(self.inner.renew(&[renewal]).await);
+                }
+            }
+        }
+        match self.flaw {
+            Some(Flaw::RenewAnswersInAnotherOrder) => answers.reverse(),
+            Some(Flaw::RenewSaysHeldToStrangers) => answers.fill(Ok(Ownership::Held)),
+            _ => {}
+        }
+        answers
+    }
+
+    async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
+        let id = &self.id(id);
+        let info = self.inner.inspect(id).await?;
+        let waits = info.as_ref().is_some_and(|info| info.state == RecordState::InFlight && info.attempt == attempt);
+        match self.flaw {
+            Some(Flaw::WaitNeverEnds) => std::future::pending().await,
+            Some(Flaw::WaitTakesItsWholeLimit) => tokio::time::sleep(limit).await,
+            Some(Flaw::WaitIgnoresTheAttempt) => {
+                return self.inner.wait(id, info.map_or(attempt, |info| info.attempt), limit).await;
+            }
+            Some(Flaw::WaitIgnoresTheLease) if info.is_some_and(|info| info.state == RecordState::Abandoned) => {
+                tokio::time::sleep(limit).await;
+            }
+            // Looks, and asks to be woken only then.
+            Some(Flaw::WaitLosesWakeUps | Flaw::WaitWakesOne) if waits => {
+                if self.has(Flaw::WaitLosesWakeUps) {
+                    tokio::time::sleep(MOMENT).await;
+                }
+                let _ = tokio::time::timeout(limit, self.ended.notified()).await;
+            }
+            Some(Flaw::WaitMissesCommits | Flaw::WaitMissesReleases | Flaw::WaitMissesReleasesToAbandoned) => {
+                let missed = match self.flaw {
+                    Some(Flaw::WaitMissesCommits) => RecordState::Committed,
+                    Some(Flaw::WaitMissesReleases) => RecordState::Released,
+                    _ => RecordState::Abandoned,
+                };
+                let _ = tokio::time::timeout(limit, self.wait_but_miss(id, attempt, missed)).await;
+            }
+            Some(Flaw::WaitGivenUpReleases) => {
+                self.inner.wait(id, attempt, limit).await?;
+                if let Some(claim) = self.last_claim(id).filter(|_| waits) {
+                    let to = ReleaseTo::Abandoned;
+                    self.inner.release(&Release { id: id.clone(), owner: claim.owner, to }).await?;
+                }
+            }
+            Some(Flaw::WaitRenews) if waits => {
+                self.renew_for_owner(id).await;
+                return self.inner.wait(id, attempt, limit).await;
+            }
+            _ => return self.inner.wait(id, attempt, limit).await,
+        }
+        Ok(())
+    }
+
+    async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
+        let mut info = self.inner.inspect(&self.id(id)).await?;
+        if let Some(info) = &mut info
+            && self.has(Flaw::InspectSaysInFlightWhenAbandoned)
+            && info.state == RecordState::Abandoned
+        {
+            info.state = RecordState::InFlight;
+        }
+        Ok(info)
+    }
+
+    async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
+        let id = &self.id(id);
+        match self.flaw {
+            Some(Flaw::RemoveForcesInFlight) if self.state(id).await.is_some() => {
+                self.wipe(id).await;
+                Ok(Removed::Removed)
+            }
+            Some(Flaw::RemoveLeavesReleased) if self.state(id).await == Some(RecordState::Released) => {
+                Ok(Removed::Removed)
+            }
+            _ => self.inner.remove(id).await,
+        }
+    }
+}

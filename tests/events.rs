@@ -1,0 +1,114 @@
+//! P12: nothing silent, and no key in the logs.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use idem::{Error, Idempotency, MemoryStore};
+use idem_testkit::{Fault, FaultStore, Step};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// What was logged: level and `decision`, and all texts together.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<(Vec<(Level, String)>, String)>>);
+
+impl Log {
+    fn decisions(&self) -> Vec<(Level, String)> {
+        std::mem::take(&mut self.0.lock().unwrap().0)
+    }
+    fn text(&self) -> String {
+        self.0.lock().unwrap().1.clone()
+    }
+}
+
+struct Fields<'a>(&'a mut (Vec<(Level, String)>, String), Level);
+
+impl Visit for Fields<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let text = format!("{value:?}");
+        if field.name() == "decision" {
+            self.0.0.push((self.1, text.trim_matches('"').to_owned()));
+        }
+        self.0.1.push_str(&text);
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "idem"
+    }
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        span.record(&mut Fields(&mut self.0.lock().unwrap(), *span.metadata().level()));
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Fields(&mut self.0.lock().unwrap(), *event.metadata().level()));
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+fn logged(decisions: &[(Level, &str)]) -> Vec<(Level, String)> {
+    decisions.iter().map(|(level, decision)| (*level, (*decision).to_owned())).collect()
+}
+
+/// One call, and what it is expected to log.
+macro_rules! expect {
+    ($log:expr, $call:expr, [$($level:ident $decision:literal),*]) => {{
+        let answer = $call.await;
+        assert_eq!($log.decisions(), logged(&[$((Level::$level, $decision)),*]));
+        answer
+    }};
+}
+
+#[tokio::test]
+async fn p12_every_decision_is_an_event_and_keys_are_redacted() {
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let store = FaultStore::new(MemoryStore::new());
+    let faults = store.faults();
+    let idempotency = Idempotency::new(store);
+    let key = "jane@example.org";
+    let call = |fingerprint: u8| idempotency.operation("events").key(key).fingerprint(&fingerprint);
+
+    let failed = expect!(log, call(1).run(async || Err::<u32, Failure>(Failure::Declined)), [DEBUG "released"]);
+    assert!(matches!(failed, Err(Failure::Declined)));
+    expect!(log, call(1).run(async || Ok::<_, Error>(7)), [DEBUG "executed"]).unwrap();
+    expect!(log, call(1).run(async || Ok::<_, Error>(7)), [DEBUG "replayed"]).unwrap();
+    expect!(log, call(2).run(async || Ok::<_, Error>(7)), [WARN "rejected_mismatch"]).unwrap_err();
+    expect!(log, call(1).forget(), [INFO "forgotten"]).unwrap();
+    expect!(log, call(1).key("").run(async || Ok::<_, Error>(7)), [INFO "rejected_missing_key"]).unwrap_err();
+
+    let dropped = call(1).lease(Duration::from_millis(50)).run(std::future::pending::<Result<u32, Error>>);
+    expect!(log, tokio::time::timeout(Duration::from_millis(1), dropped), [WARN "caller_dropped"]).unwrap_err();
+    let taken = call(1).wait(Duration::from_secs(20)).run(async || Ok::<_, Error>(7)).await;
+    assert_eq!(taken.unwrap().into_inner(), 7);
+    let decisions = log.decisions();
+    let (waits, rest): (Vec<_>, Vec<_>) = decisions.into_iter().partition(|(_, decision)| decision == "waited");
+    assert!(!waits.is_empty());
+    assert_eq!(rest, logged(&[(Level::INFO, "taken_over"), (Level::DEBUG, "executed")]));
+
+    faults.next(Step::Claim, Fault::Refuse);
+    expect!(log, call(1).run(async || Ok::<_, Error>(7)), [WARN "store_failed"]).unwrap_err();
+
+    let text = log.text();
+    assert!(!text.contains("jane"), "a key in the logs: {text}");
+
+    let plain = Idempotency::builder(MemoryStore::new()).log_keys().build();
+    plain.operation("events").key("asked-for").run(async || Ok::<_, Error>(1)).await.unwrap();
+    assert!(log.text().contains("asked-for"));
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("declined")]
+    Declined,
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}

@@ -1,0 +1,36 @@
+//! P12: every decision is counted.
+
+#![cfg(feature = "metrics")]
+#![allow(clippy::expect_used, clippy::unwrap_used, missing_docs)]
+
+use std::collections::BTreeMap;
+
+use idem::{Error, Idempotency, MemoryStore};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+#[test]
+fn p12_decisions_are_counted_by_operation_and_bodies_are_timed() {
+    let recorder = DebuggingRecorder::new();
+    let snapshots = recorder.snapshotter();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    metrics::with_local_recorder(&recorder, || {
+        runtime.block_on(async {
+            let idempotency = Idempotency::new(MemoryStore::new());
+            for _ in 0..3 {
+                idempotency.operation("counted").key("k").run(async || Ok::<_, Error>(1)).await.unwrap();
+            }
+        });
+    });
+    let mut counted = BTreeMap::new();
+    let mut timed = 0;
+    for (key, _, _, value) in snapshots.snapshot().into_vec() {
+        let labels: Vec<_> = key.key().labels().map(|label| label.value().to_owned()).collect();
+        match (key.key().name(), value) {
+            ("idem_decisions_total", DebugValue::Counter(count)) => drop(counted.insert(labels.join(" "), count)),
+            ("idem_body_seconds", DebugValue::Histogram(times)) => timed += times.len(),
+            _ => {}
+        }
+    }
+    assert_eq!(counted, BTreeMap::from([("counted executed".to_owned(), 1), ("counted replayed".to_owned(), 2)]));
+    assert_eq!(timed, 1);
+}

@@ -1,0 +1,120 @@
+//! What a call costs in Redis: commands counted by the server itself, bytes as it stores them.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use idem::{Begin, Error, Idempotency};
+use idem_redis::RedisStore;
+use idem_testkit::{RedisServer, Reply};
+use support::{Bodies, LONG, eventually};
+
+type Res<T = u32> = Result<T, Error>;
+
+struct Counted {
+    server: RedisServer,
+}
+
+impl Counted {
+    async fn start() -> Self {
+        Self { server: RedisServer::start().await.unwrap() }
+    }
+
+    async fn process(&self) -> Idempotency {
+        Idempotency::new(RedisStore::connect(self.server.url()).await.unwrap())
+    }
+
+    /// The commands that clients sent since the last look, without those that scripts called and those of the test itself.
+    async fn commands(&self) -> BTreeMap<String, u64> {
+        let text = self.server.cli(&["INFO", "commandstats"]).await.unwrap();
+        let Reply::Value(text) = text else { panic!("{text:?}") };
+        self.server.cli(&["CONFIG", "RESETSTAT"]).await.unwrap();
+        String::from_utf8(text)
+            .unwrap()
+            .lines()
+            .filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="))
+            .map(|(command, rest)| (command.to_owned(), rest.split(',').next().unwrap().parse().unwrap()))
+            .filter(|(command, _)| !["info", "config|resetstat", "ping"].contains(&command.as_str()))
+            .collect()
+    }
+}
+
+fn counts(expected: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    expected.iter().map(|(command, count)| ((*command).to_owned(), *count)).collect()
+}
+
+#[tokio::test]
+async fn a_first_execution_costs_one_set_and_one_script_and_a_replay_one_set() {
+    let redis = Counted::start().await;
+    let idempotency = redis.process().await;
+    let call = |key: u32| idempotency.operation("cost").key(&key).fingerprint(&key).run(async || Res::Ok(1));
+    call(0).await.unwrap();
+    redis.commands().await;
+
+    assert!(!call(1).await.unwrap().is_replayed());
+    // The script itself calls one GET and one SET.
+    assert_eq!(redis.commands().await, counts(&[("set", 2), ("evalsha", 1), ("get", 1)]));
+
+    assert!(call(1).await.unwrap().is_replayed());
+    assert_eq!(redis.commands().await, counts(&[("set", 1)]));
+}
+
+#[tokio::test]
+async fn sixty_four_duplicates_over_two_processes_cost_few_commands_and_no_polling() {
+    let redis = Counted::start().await;
+    let (one, two) = (redis.process().await, redis.process().await);
+    for idempotency in [&one, &two] {
+        idempotency.operation("warm").key(&1).run(async || Res::Ok(0)).await.unwrap();
+    }
+    redis.commands().await;
+
+    let Begin::Execute(lease) = one.operation("many").key("k").begin().await.unwrap() else { panic!() };
+    let bodies = Arc::new(Bodies::default());
+    let waiters: Vec<_> = (0..64)
+        .map(|waiter| {
+            let (idempotency, bodies) = (if waiter % 2 == 0 { one.clone() } else { two.clone() }, bodies.clone());
+            tokio::spawn(async move {
+                idempotency.operation("many").key("k").wait(LONG).run(|| bodies.run(async { Res::Ok(9) })).await
+            })
+        })
+        .collect();
+    let channel = "idem:many:k";
+    eventually("the other process has subscribed", async || {
+        let reply = redis.server.cli(&["PUBSUB", "NUMSUB", channel]).await.unwrap();
+        format!("{reply:?}").contains("Number(1)")
+    })
+    .await;
+    lease.commit(&1u32).await.unwrap();
+    for waiter in waiters {
+        assert_eq!(waiter.await.unwrap().unwrap().into_inner(), 1);
+    }
+    drop(lease);
+    eventually("the other process has unsubscribed", async || {
+        let reply = redis.server.cli(&["PUBSUB", "NUMSUB", channel]).await.unwrap();
+        format!("{reply:?}").contains("Number(0)")
+    })
+    .await;
+    let mut commands = redis.commands().await;
+    commands.remove("pubsub|numsub");
+    let sent = |command: &str| commands.get(command).copied().unwrap_or_default();
+    let by_clients = sent("evalsha") + sent("subscribe") + sent("unsubscribe");
+    // Sets: two claims, the commit's own, and the claim of the one that was woken.
+    assert!(sent("set") <= 4 && by_clients <= 5, "{commands:?}");
+    assert_eq!(bodies.begun(), 0);
+}
+
+#[tokio::test]
+async fn a_record_can_be_read_by_a_person_and_costs_few_bytes_over_its_outcome() {
+    let redis = Counted::start().await;
+    let idempotency = redis.process().await;
+    let outcome = "x".repeat(200);
+    let call = idempotency.operation("bytes").key(&("tenant", 7)).fingerprint(&1u8);
+    call.run(async || Res::Ok(outcome.clone())).await.unwrap();
+    let Reply::Value(text) = redis.server.cli(&["GET", "idem:bytes:tenant:7"]).await.unwrap() else { panic!() };
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.starts_with("i1c 1 j ") && text.ends_with(&format!("\"{outcome}\"")), "{text}");
+    assert_eq!(text.len() - (outcome.len() + 2), 38);
+}

@@ -1,0 +1,126 @@
+//! The stores that every promise is tested over.
+
+#![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::missing_panics_doc)]
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use idem::{Builder, Idempotency, MemoryStore};
+use idem_redis::RedisStore;
+use idem_testkit::{FaultStore, Faults, RedisServer};
+
+/// One set of records, which several runtimes share as processes would.
+pub(crate) enum World {
+    Memory(MemoryStore),
+    Redis(String),
+}
+
+impl World {
+    pub(crate) fn memory() -> Self {
+        Self::Memory(MemoryStore::new())
+    }
+
+    /// A Redis of this test process; operations tell its tests apart.
+    pub(crate) async fn redis() -> Self {
+        Self::Redis(RedisServer::shared().await.unwrap().url())
+    }
+
+    /// Another process, as far as that can be had inside one.
+    pub(crate) async fn process(&self) -> Idempotency {
+        self.builder().await.build()
+    }
+
+    pub(crate) async fn builder(&self) -> Builder {
+        match self {
+            Self::Memory(store) => Idempotency::builder(store.clone()),
+            Self::Redis(url) => Idempotency::builder(RedisStore::connect(url).await.unwrap()),
+        }
+    }
+
+    /// Another process, whose store fails on demand.
+    pub(crate) async fn faulty(&self) -> (Builder, Faults) {
+        match self {
+            Self::Memory(store) => faulty(FaultStore::new(store.clone())),
+            Self::Redis(url) => faulty(FaultStore::new(RedisStore::connect(url).await.unwrap())),
+        }
+    }
+}
+
+fn faulty<S: idem::Store>(store: FaultStore<S>) -> (Builder, Faults) {
+    let faults = store.faults();
+    (Idempotency::builder(store), faults)
+}
+
+/// Writes each test once, and runs it over every store.
+#[macro_export]
+macro_rules! over_both_stores {
+    ($($(#[doc = $doc:literal])* async fn $name:ident($world:ident: World) $body:block)*) => {
+        $($(#[doc = $doc])* async fn $name($world: World) $body)*
+
+        mod memory {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(super::World::memory()).await;
+            })*
+        }
+
+        mod redis {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(super::World::redis().await).await;
+            })*
+        }
+    };
+}
+
+/// Counts bodies, and how many run at once.
+#[derive(Default)]
+pub(crate) struct Bodies {
+    running: AtomicU32,
+    most: AtomicU32,
+    begun: AtomicU32,
+}
+
+impl Bodies {
+    pub(crate) async fn run<T>(&self, body: impl Future<Output = T>) -> T {
+        let _running = self.begin();
+        body.await
+    }
+
+    pub(crate) fn begin(&self) -> impl Drop + '_ {
+        struct Running<'a>(&'a Bodies);
+        impl Drop for Running<'_> {
+            fn drop(&mut self) {
+                self.0.running.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let now = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        Running(self)
+    }
+
+    pub(crate) fn begun(&self) -> u32 {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn most_at_once(&self) -> u32 {
+        self.most.load(Ordering::SeqCst)
+    }
+}
+
+/// Short enough for a test to wait for its end, long enough for a busy machine to renew it.
+pub(crate) const LEASE: Duration = Duration::from_millis(600);
+/// Longer than anything here takes: a test that comes here hangs.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+/// Waits for a condition that something else brings about, looking now and then.
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    let looking = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(LONG, looking).await.is_ok(), "not so after {LONG:?}: {what}");
+}

@@ -1,0 +1,159 @@
+//! What CI runs, step by step.
+
+use std::env;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use xshell::cmd;
+
+use crate::steps::Steps;
+use crate::workspace::{FACADE, Workspace};
+use crate::{deliveries, documents, redis, suite, tool};
+
+/// In the order in which they run: cheap ones first.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Step {
+    Fmt,
+    Decisions,
+    Readme,
+    Deliveries,
+    Clippy,
+    Docs,
+    Features,
+    Test,
+    Examples,
+    Package,
+}
+
+pub(crate) fn list() {
+    for step in Step::value_variants() {
+        println!("{:<12}{}", step.name(), step.about());
+    }
+}
+
+/// Runs all steps, or those named, and stops at the first failure.
+pub(crate) fn run(workspace: &Workspace, only: &[Step]) -> Result<()> {
+    let mut steps = Steps::of("ci");
+    for step in Step::value_variants() {
+        let wanted = only.is_empty() || only.contains(step);
+        if wanted && !steps.run(step.name(), step.about(), || step.run(workspace)) {
+            break;
+        }
+    }
+    steps.finish()
+}
+
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fmt => "fmt",
+            Self::Decisions => "decisions",
+            Self::Readme => "readme",
+            Self::Deliveries => "deliveries",
+            Self::Clippy => "clippy",
+            Self::Docs => "docs",
+            Self::Features => "features",
+            Self::Test => "test",
+            Self::Examples => "examples",
+            Self::Package => "package",
+        }
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Self::Fmt => "the code is formatted",
+            Self::Decisions => "every decision has a number of its own",
+            Self::Readme => "the README says how to run the tests",
+            Self::Deliveries => "the examples' data is what its generator makes",
+            Self::Clippy => "no lint fires, on all targets with all features",
+            Self::Docs => "the API docs build without a warning",
+            Self::Features => "each feature builds alone",
+            Self::Test => "cargo xtask test",
+            Self::Examples => "the examples build, run and end well",
+            Self::Package => "each package builds from what would be published",
+        }
+    }
+
+    fn run(self, workspace: &Workspace) -> Result<()> {
+        match self {
+            Self::Fmt => fmt(workspace),
+            Self::Decisions => documents::check_decisions(workspace),
+            Self::Readme => documents::check_readme(workspace),
+            Self::Deliveries => deliveries::check(workspace),
+            Self::Clippy => clippy(workspace),
+            Self::Docs => docs(workspace),
+            Self::Features => features(workspace),
+            Self::Test => suite::run(workspace, &[]),
+            Self::Examples => examples(workspace),
+            Self::Package => package(workspace),
+        }
+    }
+}
+
+fn fmt(workspace: &Workspace) -> Result<()> {
+    tool::ensure_component(workspace, "rustfmt", "fmt")?;
+    workspace.cargo().args(["fmt", "--all", "--check"]).run()?;
+    Ok(())
+}
+
+fn clippy(workspace: &Workspace) -> Result<()> {
+    tool::ensure_component(workspace, "clippy", "clippy")?;
+    let args = ["clippy", "--workspace", "--all-features", "--all-targets", "--", "-D", "warnings"];
+    workspace.cargo().args(args).run()?;
+    Ok(())
+}
+
+fn docs(workspace: &Workspace) -> Result<()> {
+    let args = ["doc", "--workspace", "--all-features", "--no-deps"];
+    workspace.cargo().args(args).env("RUSTDOCFLAGS", "-D warnings").run()?;
+    Ok(())
+}
+
+/// One check for each feature of each package, and one without any: built together, one feature hides what another
+/// lacks.
+fn features(workspace: &Workspace) -> Result<()> {
+    for package in workspace.published()? {
+        let check = || workspace.cargo().args(["check", "-p", &package.name, "--no-default-features"]);
+        check().run()?;
+        for feature in package.features() {
+            check().args(["--features", feature]).run()?;
+        }
+    }
+    Ok(())
+}
+
+fn examples(workspace: &Workspace) -> Result<()> {
+    workspace.cargo().args(["build", "--workspace", "--all-features", "--examples"]).run()?;
+
+    // As the README has it: no features, no server.
+    workspace.cargo().args(["run", "--example", "quickstart"]).run()?;
+
+    let server = redis::Server::start(workspace.shell())?;
+    for example in ["quickstart", "workers"] {
+        let args = ["run", "-p", FACADE, "--all-features", "--example", example, "--", "--redis", &server.url()];
+        workspace.cargo().args(args).run()?;
+    }
+    Ok(())
+}
+
+fn package(workspace: &Workspace) -> Result<()> {
+    let mut cargo = workspace.cargo().arg("package");
+    // Named, because `--workspace` has those in it that are never published. Packed together, each builds on the
+    // others' packages.
+    for package in workspace.published()? {
+        cargo = cargo.args(["-p", &package.name]);
+    }
+    // CI has a clean checkout, and a change there is a fault that cargo shall report. At home it is work not yet
+    // committed.
+    if env::var_os("CI").is_none() && is_dirty(workspace) {
+        println!("There are uncommitted changes: packaging them as well.");
+        cargo = cargo.arg("--allow-dirty");
+    }
+    cargo.run()?;
+    Ok(())
+}
+
+fn is_dirty(workspace: &Workspace) -> bool {
+    let changes = cmd!(workspace.shell(), "git status --porcelain").quiet().ignore_stderr().read();
+    changes.is_ok_and(|changes| !changes.is_empty())
+}

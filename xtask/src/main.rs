@@ -1,0 +1,86 @@
+//! The project's own chores, run as `cargo xtask <chore>`. CI runs nothing else.
+#![allow(clippy::disallowed_methods, reason = "chores time their own steps; they are no part of the library")]
+
+mod ci;
+mod deliveries;
+mod documents;
+mod golden;
+mod redis;
+mod steps;
+mod suite;
+mod tool;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "The chores of this project")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Run all tests of the workspace, doctests included; installs redis-server if there is none
+    Test {
+        /// Arguments for the test runner; with any, the doctests are left out
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Run what CI runs, up to the first failure
+    Ci {
+        /// Run this step alone; may be given several times
+        #[arg(long, value_name = "STEP")]
+        only: Vec<ci::Step>,
+        /// List the steps
+        #[arg(long)]
+        list: bool,
+    },
+    /// Write the golden files of the UI tests anew
+    Bless,
+    /// Run the benchmarks
+    Bench {
+        /// Arguments for `cargo bench`
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Write examples/data/deliveries.jsonl, always the same
+    Deliveries {
+        /// Only check that the file is what would be written
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().chore) {
+        Ok(()) => ExitCode::SUCCESS,
+        // In one line: where in xtask it was noticed helps nobody.
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(chore: Chore) -> Result<()> {
+    let workspace = Workspace::open()?;
+    match chore {
+        Chore::Test { args } => suite::run(&workspace, &args),
+        Chore::Ci { list: true, .. } => {
+            ci::list();
+            Ok(())
+        }
+        Chore::Ci { only, .. } => ci::run(&workspace, &only),
+        Chore::Bless => golden::bless(&workspace),
+        Chore::Bench { args } => suite::bench(&workspace, &args),
+        Chore::Deliveries { check: true } => deliveries::check(&workspace),
+        Chore::Deliveries { check: false } => deliveries::write(&workspace),
+    }
+}

@@ -1,0 +1,42 @@
+//! The tests and the benchmarks of the workspace.
+
+use anyhow::Result;
+
+use crate::steps::Steps;
+use crate::workspace::{FACADE, Workspace};
+use crate::{redis, tool};
+
+/// `cargo xtask test`, which is also CI's test step.
+pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
+    redis::ensure(workspace.shell())?;
+    let mut steps = Steps::of("test");
+    steps.run("tests", "unit, integration and UI tests, all features", || tests(workspace, args));
+    if args.is_empty() {
+        // Also after a failure: one run shows everything.
+        steps.run("doctests", "README, guides and API docs", || {
+            workspace.cargo().args(["test", "--workspace", "--all-features", "--doc"]).run()?;
+            Ok(())
+        });
+    } else {
+        println!("The doctests are left out, because arguments were given.");
+    }
+    steps.finish()
+}
+
+pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
+    redis::ensure(workspace.shell())?;
+    workspace.cargo().args(["bench", "-p", FACADE, "--all-features"]).args(args).run()?;
+    Ok(())
+}
+
+fn tests(workspace: &Workspace, args: &[String]) -> Result<()> {
+    let cargo = workspace.cargo();
+    let cargo = if tool::has_subcommand(workspace, "nextest") {
+        cargo.args(["nextest", "run", "--workspace", "--all-features"])
+    } else {
+        println!("cargo-nextest is not installed: running the tests with cargo test, which is slower.");
+        cargo.args(["test", "--workspace", "--all-features", "--tests", "--lib", "--bins", "--no-fail-fast"])
+    };
+    cargo.args(args).run()?;
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! The checkout that the chores work on, and cargo in it.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use xshell::{Cmd, Shell, cmd};
+
+/// The facade's package: the one that users name.
+pub(crate) const FACADE: &str = "idem-rs";
+
+/// The workspace, with a shell that stands in its root.
+pub(crate) struct Workspace {
+    shell: Shell,
+}
+
+/// A member of the workspace, as `cargo metadata` tells it.
+#[derive(Deserialize)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    features: BTreeMap<String, Vec<String>>,
+    /// The registries it may go to: `None` is any, an empty list is `publish = false`.
+    publish: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+impl Workspace {
+    pub(crate) fn open() -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is not inside a workspace")?;
+        let shell = Shell::new()?;
+        shell.change_dir(root);
+        Ok(Self { shell })
+    }
+
+    pub(crate) fn shell(&self) -> &Shell {
+        &self.shell
+    }
+
+    /// A cargo command in the root.
+    pub(crate) fn cargo(&self) -> Cmd<'_> {
+        env::vars_os()
+            .map(|(name, _)| name)
+            // `cargo run` set these for xtask itself. Build scripts that watch them would run again each time that
+            // cargo is called from here and by hand in turn.
+            .filter(|name| {
+                name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+            })
+            .fold(cmd!(self.shell, "cargo"), Cmd::env_remove)
+    }
+
+    /// The members that are meant for users.
+    pub(crate) fn published(&self) -> Result<Vec<Package>> {
+        let json = self.cargo().args(["metadata", "--format-version=1", "--no-deps"]).quiet().read()?;
+        let metadata: Metadata = serde_json::from_str(&json).context("cannot read the output of cargo metadata")?;
+        Ok(metadata.packages.into_iter().filter(|package| package.publish != Some(Vec::new())).collect())
+    }
+}
+
+impl Package {
+    /// The names of its features, without the set of defaults.
+    pub(crate) fn features(&self) -> impl Iterator<Item = &str> {
+        self.features.keys().map(String::as_str).filter(|feature| *feature != "default")
+    }
+}
