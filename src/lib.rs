@@ -7,6 +7,7 @@ pub use idem_core::{
     MissingKey, Operation, Outcome, Reconciling, RecordInfo, RecordState, Recorded, Storable, Store, StoreError,
     StoreErrorKind, StoreFailure, current, install, scope,
 };
+pub use idem_core::{record, wire};
 pub use idem_macros::{KeyPart, idempotent};
 #[cfg(feature = "redis")]
 pub use idem_redis::RedisStore;

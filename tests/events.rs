@@ -85,7 +85,7 @@ async fn p12_every_decision_is_an_event_and_keys_are_redacted() {
     expect!(log, call(1).forget(), [INFO "forgotten"]).unwrap();
     expect!(log, call(1).key("").run(async || Ok::<_, Error>(7)), [INFO "rejected_missing_key"]).unwrap_err();
 
-    let dropped = call(1).lease(Duration::from_millis(50)).run(std::future::pending::<Result<u32, Error>>);
+    let dropped = call(1).lease(Duration::from_millis(100)).run(std::future::pending::<Result<u32, Error>>);
     expect!(log, tokio::time::timeout(Duration::from_millis(1), dropped), [WARN "caller_dropped"]).unwrap_err();
     let taken = call(1).wait(Duration::from_secs(20)).run(async || Ok::<_, Error>(7)).await;
     assert_eq!(taken.unwrap().into_inner(), 7);

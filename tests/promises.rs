@@ -111,7 +111,7 @@ over_both_stores! {
 
     async fn p1_a_claim_that_is_answered_later_than_its_lease_starts_no_body(world: World) {
         let (builder, faults) = world.faulty().await;
-        let lease = Duration::from_millis(50);
+        let lease = Duration::from_millis(150);
         faults.next(Step::Claim, Fault::DelayReply(lease * 2));
         let answer = builder.build().operation("p1.late").key("k").lease(lease)
             .run(|| async { panic!("begun after its lease"); #[allow(unreachable_code)] Res::Ok(1) }).await;
@@ -135,7 +135,7 @@ over_both_stores! {
     async fn p2_after_the_retention_it_is_known_for_as_long_as_remember_says_and_then_runs_again(world: World) {
         let idempotency = world.process().await;
         let call = || idempotency.operation("p2.times").key("k")
-            .lease(Duration::from_millis(20)).ttl(Duration::from_millis(150)).remember(Duration::from_millis(700));
+            .lease(Duration::from_millis(100)).ttl(Duration::from_millis(150)).remember(Duration::from_millis(700));
         assert!(!call().run(async || Res::Ok(1)).await.unwrap().is_replayed());
         let mut seen = Vec::new();
         loop {

@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 use crate::error::Error;
 use crate::held::Held;
 use crate::lease::Term;
+use crate::observe::Decision;
 use crate::outcome::{Recorded, Storable};
 use crate::runtime::Runtime;
 
@@ -78,7 +79,11 @@ impl Lease {
     /// Resolves when the lease is lost: the work must stop, because somebody else may begin it. Cancel safe.
     pub async fn lost(&self) {
         match &self.guarded {
-            Some(guarded) => guarded.term.lost().await,
+            Some(guarded) => {
+                guarded.term.lost().await;
+                let Guarded { term, runtime, .. } = &**guarded;
+                runtime.observer.decided(Decision::LeaseLost, &term.id, term.attempt);
+            }
             None => std::future::pending().await,
         }
     }

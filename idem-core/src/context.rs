@@ -90,7 +90,33 @@ pub async fn scope<F: Future>(idempotency: Idempotency, future: F) -> F::Output 
 /// # }
 /// ```
 pub fn current() -> Option<Call> {
+    innermost().filter(|call| !call.0.hidden)
+}
+
+/// The call whose body is running, or the mark of an unguarded body inside one.
+fn innermost() -> Option<Call> {
     CALL.try_with(Clone::clone).ok()
+}
+
+/// Runs a body that nothing guards: a call around it is not its own, but is still known for what would wait for itself.
+pub(crate) async fn unguarded<F: Future>(body: F) -> F::Output {
+    match innermost() {
+        Some(outer) => {
+            let inner = Inner {
+                id: outer.0.id.clone(),
+                attempt: 0,
+                after_abandoned: false,
+                reconciled: AtomicBool::new(false),
+                unreconciled: AtomicBool::new(false),
+                over: AtomicBool::new(true),
+                hidden: true,
+                runtime: 0,
+                outer: Some(outer),
+            };
+            CALL.scope(Call(Arc::new(inner)), body).await
+        }
+        None => body.await,
+    }
 }
 
 /// The runtime that a call without one of its own uses.
@@ -110,6 +136,10 @@ struct Inner {
     reconciled: AtomicBool,
     /// That failed: the record is to be abandoned at once.
     unreconciled: AtomicBool,
+    /// The body has ended, though what it began may go on.
+    over: AtomicBool,
+    /// No call: the mark of an unguarded body.
+    hidden: bool,
     /// The address of the runtime: keys of two runtimes have nothing to do with each other.
     runtime: usize,
     outer: Option<Call>,
@@ -123,8 +153,10 @@ impl Call {
             after_abandoned,
             reconciled: AtomicBool::new(false),
             unreconciled: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            hidden: false,
             runtime,
-            outer: current(),
+            outer: innermost(),
         }))
     }
 
@@ -159,15 +191,18 @@ impl Call {
         Uuid::new_v8(digest).to_string()
     }
 
-    pub(crate) fn mark_reconciled(&self) {
-        self.0.reconciled.store(true, Ordering::Relaxed);
+    /// It was told.
+    pub(crate) fn was_answered(&self, found: bool) {
+        self.0.unreconciled.store(false, Ordering::Relaxed);
+        self.0.reconciled.store(found, Ordering::Relaxed);
     }
 
     pub(crate) fn is_reconciled(&self) -> bool {
         self.0.reconciled.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn mark_unreconciled(&self) {
+    /// The body asks what became of an earlier one, and does not know yet: nor does it if it panics meanwhile.
+    pub(crate) fn asks(&self) {
         self.0.unreconciled.store(true, Ordering::Relaxed);
     }
 
@@ -175,9 +210,16 @@ impl Call {
         self.0.unreconciled.load(Ordering::Relaxed)
     }
 
-    /// Runs a future as the body of this call.
-    pub(crate) async fn around<F: Future>(self, body: F) -> F::Output {
-        CALL.scope(self, body).await
+    /// Runs a future as the body of this call, which is over when that has ended or was dropped.
+    pub(crate) async fn around<F: Future>(&self, body: F) -> F::Output {
+        struct Over<'a>(&'a Call);
+        impl Drop for Over<'_> {
+            fn drop(&mut self) {
+                self.0.0.over.store(true, Ordering::Relaxed);
+            }
+        }
+        let _over = Over(self);
+        CALL.scope(self.clone(), body).await
     }
 }
 
@@ -189,8 +231,8 @@ impl fmt::Debug for Call {
 
 /// Whether a call of this key, in this runtime, would wait for itself.
 pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
-    std::iter::successors(current(), |call| call.0.outer.clone())
-        .any(|Call(inner)| inner.runtime == runtime && inner.id == *id)
+    std::iter::successors(innermost(), |call| call.0.outer.clone())
+        .any(|Call(inner)| !inner.over.load(Ordering::Relaxed) && inner.runtime == runtime && inner.id == *id)
 }
 
 /// What a task that is spawned for a body must take along.
@@ -201,7 +243,7 @@ pub(crate) struct Inherited {
 
 impl Inherited {
     pub(crate) fn here() -> Self {
-        Self { runtime: SCOPED.try_with(Clone::clone).ok(), call: current() }
+        Self { runtime: SCOPED.try_with(Clone::clone).ok(), call: innermost() }
     }
 
     pub(crate) async fn around<F: Future>(self, future: F) -> F::Output {

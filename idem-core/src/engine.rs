@@ -64,13 +64,17 @@ impl Runtime {
             };
             let entered = clock::now();
             let followed = flight.follow(request.fingerprint, wait_until).await;
-            self.waited(request, entered);
+            if wait_until.is_some() && !matches!(followed, Followed::Mismatch) {
+                self.waited(request, entered);
+            }
             match followed {
                 Followed::Over(Ending::Committed(outcome)) => return self.replay(request, outcome),
                 Followed::Over(Ending::Done) => return Err(self.reject(request, &Rejected::Done)),
                 Followed::Over(Ending::InFlight(left)) if wait_until.is_none_or(has_passed) => {
                     return Err(self.reject(request, &Rejected::InFlight(left)));
                 }
+                Followed::Over(Ending::Failed(error)) => return self.without_store(request, error),
+                Followed::Over(Ending::Unshared) | Followed::Ask => return self.lead(request, wait_until, None).await,
                 Followed::Over(Ending::InFlight(_) | Ending::Gone) => {}
                 Followed::Mismatch => return Err(self.reject(request, &Rejected::Mismatch)),
                 Followed::InFlight(left) => return Err(self.reject(request, &Rejected::InFlight(left))),
@@ -85,40 +89,54 @@ impl Runtime {
         wait_until: Option<Instant>,
         leader: Option<Leader>,
     ) -> Result<Begun, Error> {
+        // What the followers are told when this call has its answer.
+        let end = |leader: Option<Leader>, ending| {
+            if let Some(leader) = leader {
+                leader.end(ending);
+            }
+        };
+        let mut pause = Pause::default();
         loop {
             let sent = clock::now();
             let claim = request.claim();
             let (attempt, lease_left) = match self.claim(&claim).await {
-                Err(error) => return self.without_store(request, error),
                 Ok(Claimed::Owned { attempt, from }) => {
                     return self.own(request, &claim, (attempt, from), sent, leader).map(Begun::Owner);
                 }
+                Ok(Claimed::InFlight { attempt, lease_left }) => (attempt, lease_left),
                 Ok(Claimed::Committed { outcome, .. }) => {
-                    if let Some(leader) = leader {
-                        leader.end(Ending::Committed(outcome.clone()));
-                    }
+                    end(leader, Ending::Committed(outcome.clone()));
                     return self.replay(request, outcome);
                 }
                 Ok(Claimed::Done { .. }) => {
-                    if let Some(leader) = leader {
-                        leader.end(Ending::Done);
-                    }
+                    end(leader, Ending::Done);
                     return Err(self.reject(request, &Rejected::Done));
                 }
-                Ok(Claimed::Mismatch) => return Err(self.reject(request, &Rejected::Mismatch)),
-                Ok(Claimed::Abandoned { attempt }) => return Err(self.reject(request, &Rejected::Abandoned(attempt))),
-                Ok(Claimed::Exhausted { attempts }) => return Err(self.reject(request, &Rejected::Exhausted(attempts))),
-                Ok(Claimed::InFlight { attempt, lease_left }) => (attempt, lease_left),
+                Ok(Claimed::Mismatch) => {
+                    end(leader, Ending::Unshared);
+                    return Err(self.reject(request, &Rejected::Mismatch));
+                }
+                Ok(Claimed::Abandoned { attempt }) => {
+                    end(leader, Ending::Unshared);
+                    return Err(self.reject(request, &Rejected::Abandoned(attempt)));
+                }
+                Ok(Claimed::Exhausted { attempts }) => {
+                    end(leader, Ending::Unshared);
+                    return Err(self.reject(request, &Rejected::Exhausted(attempts)));
+                }
+                Err(error) => {
+                    end(leader, Ending::Failed(error.clone()));
+                    return self.without_store(request, error);
+                }
             };
             let Some(until) = wait_until.filter(|until| !has_passed(*until)) else {
-                if let Some(leader) = leader {
-                    leader.end(Ending::InFlight(lease_left));
-                }
+                end(leader, Ending::InFlight(lease_left));
                 return Err(self.reject(request, &Rejected::InFlight(lease_left)));
             };
             if let Some(leader) = &leader {
                 leader.waits(lease_left);
             }
+            pause.before_waiting_again(attempt).await;
             self.wait_for(request, attempt, until, lease_left).await;
             if let Some(leader) = &leader {
                 leader.claims();
@@ -173,23 +191,28 @@ impl Runtime {
         if from == Origin::Abandoned {
             self.observer.decided(Decision::TakenOver, &request.id, attempt);
         }
-        tracing::Span::current().record("attempt", attempt);
-        Ok(Held::new(self, request, self.keeper.enrol(term), from, leader))
+        Ok(Held::new(self, request, self.keepers.enrol(term), from, leader))
     }
 
     fn without_store(&self, request: &Request, error: StoreError) -> Result<Begun, Error> {
-        if error.kind() == StoreErrorKind::Unreadable {
-            self.observer.decided_because(Decision::Unreadable, &request.id, 0, &error);
-            return Err(request.codec(&error));
-        }
-        self.observer.decided_because(Decision::StoreFailed, &request.id, 0, &error);
-        match request.settings.store_failure {
-            StoreFailure::Reject => Err(request.store_failed(error)),
-            StoreFailure::Run => {
+        match (self.failed(request, error), request.settings.store_failure) {
+            (Error::Store { .. }, StoreFailure::Run) => {
                 self.observer.decided(Decision::RanUnguarded, &request.id, 0);
                 Ok(Begun::Unguarded)
             }
+            (error, _) => Err(error),
         }
+    }
+
+    /// Reports what the store failed with, and says it to the caller.
+    pub(crate) fn failed(&self, request: &Request, error: StoreError) -> Error {
+        let (operation, key) = (request.id.operation().into(), request.id.digest());
+        if error.kind() == StoreErrorKind::Unreadable {
+            self.observer.decided_because(Decision::Unreadable, &request.id, 0, &error);
+            return Error::Codec { operation, key, reason: error.to_string().into() };
+        }
+        self.observer.decided_because(Decision::StoreFailed, &request.id, 0, &error);
+        Error::Store { operation, key, source: error }
     }
 
     fn replay(&self, request: &Request, outcome: Encoded) -> Result<Begun, Error> {
@@ -197,7 +220,12 @@ impl Runtime {
             Duplicate::Reject => Err(self.reject(request, &Rejected::Duplicate)),
             Duplicate::Replay => {
                 self.observer.decided(Decision::Replayed, &request.id, 0);
-                Ok(Begun::Replay(Recorded { id: request.id.clone(), outcome, codec: self.codec.clone() }))
+                Ok(Begun::Replay(Recorded {
+                    id: request.id.clone(),
+                    outcome,
+                    codec: self.codec.clone(),
+                    observer: self.observer,
+                }))
             }
         }
     }
@@ -232,6 +260,27 @@ impl Runtime {
     }
 }
 
+/// A store may end a wait for no reason. A waiter that finds the same attempt in flight again at once, and again, slows down.
+#[derive(Default)]
+struct Pause {
+    seen: Option<(u64, Instant)>,
+    length: Duration,
+}
+
+impl Pause {
+    async fn before_waiting_again(&mut self, attempt: u64) {
+        const EARLY: Duration = Duration::from_millis(5);
+        let early = self.seen.is_some_and(|(seen, at)| seen == attempt && clock::now() < clock::after(at, EARLY));
+        if early {
+            self.length = (self.length * 2).clamp(EARLY, WAIT_WITHOUT_STORE);
+            tokio::time::sleep(self.length).await;
+        } else {
+            self.length = Duration::ZERO;
+        }
+        self.seen = Some((attempt, clock::now()));
+    }
+}
+
 /// Why a call does not run.
 enum Rejected {
     InFlight(Duration),
@@ -258,25 +307,8 @@ impl Request {
         }
     }
 
-    pub(crate) fn store_failed(&self, source: StoreError) -> Error {
-        Error::Store { operation: self.id.operation().into(), key: self.id.digest(), source }
-    }
-
-    /// What is stored, or is to be, cannot be read or written.
-    pub(crate) fn codec(&self, reason: &impl std::fmt::Display) -> Error {
-        Error::Codec {
-            operation: self.id.operation().into(),
-            key: self.id.digest(),
-            reason: Arc::from(reason.to_string()),
-        }
-    }
-
     pub(crate) fn in_flight(&self, retry_after: Duration) -> Error {
         Error::InFlight { operation: self.id.operation().into(), key: self.id.digest(), retry_after }
-    }
-
-    pub(crate) fn failed(&self, error: StoreError) -> Error {
-        if error.kind() == StoreErrorKind::Unreadable { self.codec(&error) } else { self.store_failed(error) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a guarded call can fail with, besides the body's own error.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -221,13 +222,24 @@ impl ConfigError {
 }
 
 /// Why a store could not carry out a step.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{message}")]
+#[derive(Debug, Clone)]
 pub struct StoreError {
     kind: StoreErrorKind,
     message: Arc<str>,
-    #[source]
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        // The error itself, not the pointer to it, so that it can be downcast.
+        self.source.as_deref().map(|source| source as _)
+    }
 }
 
 /// What kind of failure a [`StoreError`] is.

@@ -13,11 +13,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::clock;
+use crate::error::StoreError;
 use crate::fingerprint::Fingerprint;
 use crate::lease::Term;
 use crate::record::{Encoded, RecordId};
 
 const SHARDS: usize = 32;
+/// How long a call that does not wait for an owner gives the leader to find out whether there is one: as long as a claim may take.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// The flights of a runtime.
 pub(crate) struct Flights {
@@ -54,7 +57,11 @@ pub(crate) enum Ending {
     Done,
     /// Another process is the owner, for this long unless it renews its lease; the leader would not wait (longer).
     InFlight(Duration),
-    /// Nothing that a follower could use: released, failed, given up, lost.
+    /// The store could not answer.
+    Failed(StoreError),
+    /// There was an answer that depends on what the leader asked: each follower asks for itself.
+    Unshared,
+    /// Nothing that a follower could use: released, given up, lost. One of them leads now.
     Gone,
 }
 
@@ -64,7 +71,7 @@ pub(crate) enum Joined {
     Leader(Leader),
     /// Somebody is.
     Follower(Arc<Flight>),
-    /// Somebody is, with other arguments, and what the store would say to these is not known: this call asks for itself.
+    /// Somebody is, but with other arguments, or with a lease that is lost: this call asks for itself.
     Alone,
 }
 
@@ -76,6 +83,8 @@ pub(crate) enum Followed {
     Mismatch,
     /// The follower does not wait (longer). The owner's lease ends in this time unless it is renewed.
     InFlight(Duration),
+    /// The leader is no help: it has lost its lease, or does not come to an answer. The follower asks for itself.
+    Ask,
 }
 
 impl Flights {
@@ -106,29 +115,37 @@ impl Flights {
 }
 
 impl Flight {
-    /// Follows the leader: until it has an answer, or until `deadline`; `None` does not wait at all.
+    /// Follows the leader: until it has an answer, or until `deadline`; `None` does not wait for an owner.
+    ///
+    /// A leader may be a future that nobody polls, so no follower hangs on it: who would have to be refused without knowing that
+    /// somebody owns the key asks the store first.
     pub(crate) async fn follow(&self, fingerprint: Option<Fingerprint>, deadline: Option<Instant>) -> Followed {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             // Enrolled before the look, so that a change in between is not missed.
             changed.as_mut().enable();
-            let left = match self.stage() {
+            match self.stage() {
                 // It became an answer to other arguments between joining and now: this call asks for itself.
-                Stage::Over(_) if self.mismatches(fingerprint) => return Followed::Over(Ending::Gone),
+                Stage::Over(_) if self.mismatches(fingerprint) => return Followed::Ask,
                 Stage::Over(ending) => return Followed::Over(ending),
+                Stage::Owned(term) if term.is_lost() => return Followed::Ask,
                 Stage::Owned(_) if self.mismatches(fingerprint) => return Followed::Mismatch,
-                Stage::Owned(lease) => Some(lease.left()),
-                Stage::Waiting(until) => Some(until.saturating_duration_since(clock::now())),
-                // Not known yet whether there is anything to wait for: the answer is a round trip away.
-                Stage::Claiming => None,
-            };
-            match (deadline, left) {
-                (None, Some(left)) => return Followed::InFlight(left),
-                (None, None) => changed.await,
-                (Some(deadline), _) => {
+                Stage::Owned(term) => {
+                    let Some(deadline) = deadline else { return Followed::InFlight(term.left()) };
+                    tokio::select! {
+                        () = changed => {}
+                        () = term.lost() => return Followed::Ask,
+                        () = tokio::time::sleep_until(deadline) => return Followed::InFlight(term.left()),
+                    }
+                }
+                Stage::Waiting(until) if deadline.is_none() => {
+                    return Followed::InFlight(until.saturating_duration_since(clock::now()));
+                }
+                Stage::Claiming | Stage::Waiting(_) => {
+                    let deadline = deadline.unwrap_or_else(|| clock::after(clock::now(), ANSWER));
                     if tokio::time::timeout_at(deadline, changed).await.is_err() {
-                        return Followed::InFlight(left.unwrap_or_default());
+                        return Followed::Ask;
                     }
                 }
             }
@@ -137,7 +154,10 @@ impl Flight {
 
     /// Whether the leader's answer would be this call's too, or is known to be a mismatch.
     fn can_be_shared_with(&self, fingerprint: Option<Fingerprint>) -> bool {
-        fingerprint.is_none() || fingerprint == self.fingerprint || matches!(self.stage(), Stage::Owned(_))
+        match self.stage() {
+            Stage::Owned(term) => !term.is_lost(),
+            _ => fingerprint.is_none() || fingerprint == self.fingerprint,
+        }
     }
 
     fn mismatches(&self, fingerprint: Option<Fingerprint>) -> bool {

@@ -31,13 +31,20 @@ pub(crate) struct Held {
 }
 
 struct Parts {
-    runtime: Arc<Runtime>,
+    // Before the runtime, so that the last lease is gone when the runtime tells its keepers to end.
     enrolled: Enrolled,
+    runtime: Arc<Runtime>,
     leader: Option<Leader>,
     origin: Origin,
     fingerprint: Option<Fingerprint>,
     times: Times,
     step: Step,
+    /// The outcome is not that of a body, but one that somebody knows.
+    settles: bool,
+    /// It is recorded.
+    committed: bool,
+    /// A release may have been carried out although no answer came.
+    doubtful: bool,
 }
 
 /// How long things are kept, from the request's settings.
@@ -94,6 +101,9 @@ impl Held {
                 lease: settings.lease,
             },
             step: Step::Running,
+            settles: false,
+            committed: false,
+            doubtful: false,
         };
         Self { term: parts.enrolled.term.clone(), parts: Some(parts) }
     }
@@ -137,6 +147,13 @@ impl Held {
         let outcome = parts.encoded(outcome);
         parts.step = Step::Committing(parts.commit_of(outcome));
         parts.try_by_hand().await
+    }
+
+    /// Records an outcome that somebody knows although no body of this call has run.
+    pub(crate) async fn settle(mut self, outcome: Encoded) -> Result<(), Error> {
+        let Some(parts) = &mut self.parts else { return Ok(()) };
+        parts.settles = true;
+        self.try_commit(Ok(outcome)).await
     }
 
     /// Tries to give the key up, for leases that are held by hand.
@@ -233,14 +250,22 @@ impl Parts {
     fn finish(&mut self, ownership: Ownership) {
         let term = &self.enrolled.term;
         let (decision, ending) = match (std::mem::replace(&mut self.step, Step::Over), ownership) {
+            (Step::Committing(_), Ownership::Held) if self.committed => return,
             (Step::Committing(commit), Ownership::Held) => {
-                (Decision::Executed, commit.outcome.map_or(Ending::Done, Ending::Committed))
+                self.committed = true;
+                let decision = if self.settles { Decision::Settled } else { Decision::Executed };
+                (decision, commit.outcome.map_or(Ending::Done, Ending::Committed))
             }
             (Step::Committing(_), Ownership::Lost) => (Decision::CommitRefused, Ending::Gone),
-            (Step::Releasing(_), Ownership::Held) => (Decision::Released, Ending::Gone),
-            (Step::Releasing(_), Ownership::Lost) => (Decision::ReleaseRefused, Ending::Gone),
+            (Step::Releasing(_), Ownership::Lost) if !self.doubtful => (Decision::ReleaseRefused, Ending::Gone),
+            // Or it was before, when its reply was lost.
+            (Step::Releasing(_), _) => (Decision::Released, Ending::Gone),
             (Step::Running | Step::Over, _) => return,
         };
+        // Nothing is left to renew, nor to lose.
+        term.end();
+        self.enrolled.stop();
+        let term = &self.enrolled.term;
         self.runtime.observer.decided(decision, &term.id, term.attempt);
         if let Some(leader) = self.leader.take() {
             leader.end(ending);
@@ -259,10 +284,12 @@ impl Parts {
         });
     }
 
-    fn delayed(&self, error: &StoreError) {
-        let decision = match self.step {
-            Step::Committing(_) => Decision::CommitDelayed,
-            _ => Decision::ReleaseDelayed,
+    fn delayed(&mut self, error: &StoreError) {
+        let decision = if let Step::Committing(_) = self.step {
+            Decision::CommitDelayed
+        } else {
+            self.doubtful |= error.is_unknown();
+            Decision::ReleaseDelayed
         };
         let term = &self.enrolled.term;
         self.runtime.observer.decided_because(decision, &term.id, term.attempt, error);
@@ -324,46 +351,58 @@ impl Drop for Retrying {
     }
 }
 
-/// A claim whose fate is unknown. Unless it is adopted by a clear answer, it is given back in the background: it may have been carried out,
-/// or may yet be, and nobody would be there to run the body.
+/// A claim whose fate is unknown. Unless it is adopted by a clear answer, it is undone in the background: it may have been carried out, or
+/// may yet be, and nobody would be there to run the body.
 pub(crate) struct Orphan {
-    given_back: Option<(Arc<Runtime>, Release, Duration)>,
+    undone: Option<(Arc<Runtime>, Release, Duration)>,
 }
 
 impl Orphan {
     pub(crate) fn new(runtime: &Arc<Runtime>, claim: &Claim) -> Self {
         let keep = claim.hold.max(claim.lease.saturating_mul(10));
-        let release = Release { id: claim.id.clone(), owner: claim.owner, to: ReleaseTo::Released { keep } };
-        Self { given_back: Some((runtime.clone(), release, claim.lease)) }
+        let release = Release { id: claim.id.clone(), owner: claim.owner, to: ReleaseTo::Undone { keep } };
+        Self { undone: Some((runtime.clone(), release, claim.lease)) }
     }
 
     /// There was a clear answer.
     pub(crate) fn is_adopted(&mut self) {
-        self.given_back = None;
+        self.undone = None;
     }
 }
 
 impl Drop for Orphan {
     fn drop(&mut self) {
-        let Some((runtime, release, lease)) = self.given_back.take() else { return };
+        let Some((runtime, release, lease)) = self.undone.take() else { return };
         let (Ok(permit), Ok(handle)) =
             (runtime.unfinished.clone().try_acquire_owned(), tokio::runtime::Handle::try_current())
         else {
             return runtime.observer.decided(Decision::NotReleased, &release.id, 0);
         };
         handle.spawn(async move {
-            let until = clock::after(clock::now(), lease);
-            let mut pause = FIRST_PAUSE;
-            while let Err(error) = runtime.store.release(&release).await {
-                if clock::now() >= until {
-                    runtime.observer.decided_because(Decision::NotReleased, &release.id, 0, &error);
-                    break;
-                }
-                tokio::time::sleep(jittered(pause)).await;
-                pause = (pause * 2).min(MAX_PAUSE);
-            }
+            undo(&runtime, &release, lease).await;
             drop(permit);
         });
+    }
+}
+
+/// Undoes a claim that was, or may yet be, carried out: tries for as long as the lease would lock others out.
+async fn undo(runtime: &Runtime, release: &Release, lease: Duration) {
+    let until = clock::after(clock::now(), lease);
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let answer = runtime.store.release(release).await;
+        if let Ok(Ownership::Held) = answer {
+            return runtime.observer.decided(Decision::GivenBack, &release.id, 0);
+        }
+        if clock::now() >= until {
+            if let Err(error) = answer {
+                runtime.observer.decided_because(Decision::NotReleased, &release.id, 0, &error);
+            }
+            return;
+        }
+        // Not there: the claim may still be on its way. The pause grows with no bound but the lease, so this is a handful of looks.
+        tokio::time::sleep(jittered(pause)).await;
+        pause *= 2;
     }
 }
 

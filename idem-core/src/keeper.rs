@@ -1,15 +1,20 @@
-//! One keeper per runtime renews all leases of the process, in batches.
+//! One keeper renews all leases that were claimed on one tokio runtime, in batches.
 //!
 //! A lease is renewed when a third of it has passed, so a body that is shorter costs nothing but a place in a list. The keeper wakes at
 //! most twelve times per length of the shortest lease, and takes all that is due then in one batch. It keeps watch over the deadlines
-//! while renewals are under way: a store that does not answer cannot hold it up.
+//! while renewals are under way: a store that does not answer cannot hold it up. Nor can it, ended or held up, hold up a body's end:
+//! bodies have timers of their own.
+//!
+//! A keeper ends with its tokio runtime, as do the bodies there. So each tokio runtime has its own; most processes have one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use slab::Slab;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -20,12 +25,21 @@ use crate::observe::{Decision, Observer};
 use crate::record::{Ownership, Renewal};
 use crate::store::DynStore;
 
-/// Renews leases as long as they are enrolled.
-pub(crate) struct Keeper {
-    shared: Arc<Shared>,
+/// How often a keeper looks although nothing is due: a twelfth of the shortest lease it has seen, within these.
+const LOOK: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
+/// How long a keeper goes on looking when there are no leases.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// The keepers of a runtime.
+pub(crate) struct Keepers {
+    store: Arc<dyn DynStore>,
+    observer: Observer,
+    /// One for each tokio runtime on which a lease was claimed.
+    keepers: RwLock<Vec<(tokio::runtime::Id, Arc<Keeper>)>>,
 }
 
-struct Shared {
+/// Renews the leases that are enrolled with it.
+struct Keeper {
     store: Arc<dyn DynStore>,
     observer: Observer,
     state: Mutex<State>,
@@ -35,63 +49,105 @@ struct Shared {
 
 struct State {
     leases: Slab<Arc<Term>>,
+    /// The shortest lease that was ever enrolled.
+    shortest: Duration,
     /// When the keeper looks next; `None`: not before somebody wakes it.
     planned: Option<Instant>,
-    /// Whether the keeper's task is there.
-    running: bool,
     /// Whether the runtime is gone.
     closed: bool,
+    /// Whether the keeper's task is gone, with its tokio runtime.
+    ended: bool,
 }
 
-/// A lease's place with the keeper; given up when dropped.
+/// A lease's place with its keeper; given up when dropped.
 pub(crate) struct Enrolled {
-    shared: Arc<Shared>,
+    /// `None` where there is no tokio runtime: nobody renews the lease.
+    keeper: Option<Arc<Keeper>>,
     place: Option<usize>,
     pub(crate) term: Arc<Term>,
 }
 
-impl Keeper {
+impl Keepers {
     pub(crate) fn new(store: Arc<dyn DynStore>, observer: Observer) -> Self {
-        let state = State { leases: Slab::new(), planned: None, running: false, closed: false };
-        Self { shared: Arc::new(Shared { store, observer, state: Mutex::new(state), wake: Notify::new() }) }
+        Self { store, observer, keepers: RwLock::default() }
     }
 
     /// Takes a lease into care.
     pub(crate) fn enrol(&self, term: Term) -> Enrolled {
         let term = Arc::new(term);
+        let Ok(handle) = tokio::runtime::Handle::try_current() else {
+            return Enrolled { keeper: None, place: None, term };
+        };
+        let keeper = self.keeper_of(&handle);
         let first = clock::after(clock::now(), term.length() / 3);
-        let mut state = self.shared.lock();
-        let place = state.leases.insert(term.clone());
-        let earlier = state.planned.is_none_or(|planned| first < planned);
+        let (place, earlier) = {
+            let mut state = keeper.lock();
+            state.shortest = state.shortest.min(term.length());
+            let earlier = state.planned.is_none_or(|planned| first < planned);
+            if earlier {
+                state.planned = Some(first);
+            }
+            (state.leases.insert(term.clone()), earlier)
+        };
         if earlier {
-            state.planned = Some(first);
+            // Rare: the keeper looks often enough by itself, once it knows how long leases are.
+            let keeper = keeper.clone();
+            elsewhere(&handle, move || keeper.wake.notify_one());
         }
-        let runtime = if state.running { None } else { tokio::runtime::Handle::try_current().ok() };
-        state.running |= runtime.is_some();
-        // Not under the lock: a runtime that is shutting down drops the task at once, and the task takes the lock then.
-        drop(state);
-        match runtime {
-            // The task ends with the tokio runtime that it was begun on; the next lease then begins another.
-            Some(runtime) => drop(runtime.spawn(keep(Running(self.shared.clone())))),
-            None if earlier => self.shared.wake.notify_one(),
-            None => {}
+        Enrolled { keeper: Some(keeper), place: Some(place), term }
+    }
+
+    fn keeper_of(&self, handle: &Handle) -> Arc<Keeper> {
+        let id = handle.id();
+        let known = |keepers: &[(tokio::runtime::Id, Arc<Keeper>)]| {
+            keepers.iter().find(|(of, _)| *of == id).map(|(_, keeper)| keeper.clone())
+        };
+        if let Some(keeper) = known(&self.keepers.read().unwrap_or_else(PoisonError::into_inner)) {
+            return keeper;
         }
-        Enrolled { shared: self.shared.clone(), place: Some(place), term }
+        let keeper = {
+            let mut keepers = self.keepers.write().unwrap_or_else(PoisonError::into_inner);
+            if let Some(keeper) = known(&keepers) {
+                return keeper;
+            }
+            keepers.retain(|(_, keeper)| !keeper.lock().ended);
+            let state =
+                State { leases: Slab::new(), shortest: Duration::MAX, planned: None, closed: false, ended: false };
+            let (store, observer) = (self.store.clone(), self.observer);
+            let keeper = Arc::new(Keeper { store, observer, state: Mutex::new(state), wake: Notify::new() });
+            keepers.push((id, keeper.clone()));
+            keeper
+        };
+        let (running, on) = (Running(keeper.clone()), handle.clone());
+        elsewhere(handle, move || drop(on.spawn(keep(running))));
+        keeper
     }
 }
 
-impl Drop for Keeper {
+/// Does something on a thread that is none of the tokio runtime's workers: a task that is woken by a worker is run by that same worker next,
+/// which may be about to block.
+fn elsewhere(handle: &Handle, work: impl FnOnce() + Send + 'static) {
+    drop(handle.spawn_blocking(work));
+}
+
+impl Drop for Keepers {
     fn drop(&mut self) {
-        self.shared.lock().closed = true;
-        self.shared.wake.notify_one();
+        for (_, keeper) in self.keepers.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            keeper.lock().closed = true;
+            keeper.wake.notify_one();
+        }
     }
 }
 
 impl Enrolled {
     /// Lets the lease run out.
     pub(crate) fn stop(&mut self) {
-        if let Some(place) = self.place.take() {
-            self.shared.lock().leases.try_remove(place);
+        if let (Some(keeper), Some(place)) = (&self.keeper, self.place.take()) {
+            let mut state = keeper.lock();
+            state.leases.try_remove(place);
+            if state.closed {
+                keeper.wake.notify_one();
+            }
         }
     }
 }
@@ -102,13 +158,16 @@ impl Drop for Enrolled {
     }
 }
 
-impl Shared {
+impl Keeper {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is due now, and when to look again; `None` when there is nothing left to keep.
-    fn look(&self) -> Option<(Vec<Arc<Term>>, Option<Instant>)> {
+    ///
+    /// While there are leases, and for a while after, the keeper looks now and then even if nothing is due, so that it seldom has to be
+    /// woken.
+    fn look(&self, idle_since: &mut Option<Instant>) -> Option<(Vec<Arc<Term>>, Option<Instant>)> {
         let now = clock::now();
         let mut state = self.lock();
         if state.closed && state.leases.is_empty() {
@@ -133,38 +192,38 @@ impl Shared {
         // that ends.
         let spaced = next.map(|next| next.max(clock::after(now, shortest / 12)));
         let next = spaced.zip(first_deadline).map(|(spaced, deadline)| spaced.min(deadline));
+        let look_every = (state.shortest / 12).clamp(LOOK.0, LOOK.1);
+        let idle = if state.leases.is_empty() { *idle_since.get_or_insert(now) } else { *idle_since.insert(now) };
+        let look = (now < clock::after(idle, LINGER)).then(|| clock::after(now, look_every));
+        let next = [next, look].into_iter().flatten().min();
         state.planned = next;
         Some((due, next))
     }
 }
 
 /// The sign that the keeper's task is there, taken down however it ends.
-struct Running(Arc<Shared>);
+struct Running(Arc<Keeper>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.running = false;
-        state.planned = None;
-        if !state.leases.is_empty() {
-            tracing::warn!(target: "idem", leases = state.leases.len(), "the lease keeper ended with its tokio runtime; leases held on other runtimes are kept again when the next call begins");
-        }
+        self.0.lock().ended = true;
     }
 }
 
 type Batch = BoxFuture<'static, (Instant, Vec<Arc<Term>>, Vec<Result<Ownership, StoreError>>)>;
 
 async fn keep(running: Running) {
-    let shared = &running.0;
+    let keeper = &running.0;
     let mut under_way = FuturesUnordered::<Batch>::new();
-    while let Some((due, next)) = shared.look() {
+    let mut idle_since = None;
+    while let Some((due, next)) = keeper.look(&mut idle_since) {
         if !due.is_empty() {
-            under_way.push(renew(shared.store.clone(), due));
+            under_way.push(renew(keeper.store.clone(), due));
         }
         tokio::select! {
-            () = shared.wake.notified() => {}
+            () = keeper.wake.notified() => {}
             () = sleep_until(next) => {}
-            Some((sent, leases, answers)) = under_way.next() => settle(shared.observer, sent, &leases, answers),
+            Some((sent, leases, answers)) = under_way.next() => settle(keeper.observer, sent, &leases, answers),
         }
     }
 }
@@ -173,7 +232,8 @@ fn renew(store: Arc<dyn DynStore>, due: Vec<Arc<Term>>) -> Batch {
     Box::pin(async move {
         let renewals: Vec<Renewal> = due.iter().map(|lease| lease.renewal()).collect();
         let sent = clock::now();
-        let answers = store.renew(&renewals).await;
+        // A store that panics has not answered; the keeper goes on.
+        let answers = AssertUnwindSafe(async { store.renew(&renewals).await }).catch_unwind().await.unwrap_or_default();
         (sent, due, answers)
     })
 }
@@ -188,8 +248,15 @@ fn settle(observer: Observer, sent: Instant, leases: &[Arc<Term>], answers: Vec<
                 observer.decided_because(Decision::RenewalFailed, &lease.id, lease.attempt, &error);
                 lease.not_renewed();
             }
-            // A store that answers less than it was asked: as if it had not answered.
-            None => lease.not_renewed(),
+            None => {
+                observer.decided_because(
+                    Decision::RenewalFailed,
+                    &lease.id,
+                    lease.attempt,
+                    &"the store gave no answer",
+                );
+                lease.not_renewed();
+            }
         }
     }
 }

@@ -36,6 +36,8 @@ struct Times {
     renewing: bool,
     /// Once lost, lost for good: the body is gone.
     lost: bool,
+    /// Committed or given up: there is nothing left to lose.
+    over: bool,
 }
 
 /// What the keeper has to do for a lease.
@@ -67,7 +69,7 @@ impl Term {
         sent: Instant,
     ) -> Self {
         let (deadline, renew_at) = Self::times(length, sent);
-        let times = Mutex::new(Times { deadline, renew_at, renewing: false, lost: false });
+        let times = Mutex::new(Times { deadline, renew_at, renewing: false, lost: false, over: false });
         Self { id, owner, attempt, length, hold, times, lost: Notify::new() }
     }
 
@@ -79,6 +81,9 @@ impl Term {
     /// finds the deadline passed, whatever the keeper has seen.
     pub(crate) fn is_lost(&self) -> bool {
         let mut times = self.lock();
+        if times.over {
+            return false;
+        }
         if !times.lost && clock::now() >= times.deadline {
             times.lost = true;
             drop(times);
@@ -88,15 +93,33 @@ impl Term {
         times.lost
     }
 
-    /// Resolves when the lease is lost. Cancel safe.
+    /// Resolves when the lease is lost; never where it ends otherwise. Cancel safe.
+    ///
+    /// It has a timer of its own: the keeper may be held up by a blocked thread, or have ended with its tokio runtime.
     pub(crate) async fn lost(&self) {
-        let notified = self.lost.notified();
-        tokio::pin!(notified);
-        // Enrolled before the look, so that a loss in between is not missed.
-        notified.as_mut().enable();
-        if !self.is_lost() {
-            notified.await;
+        loop {
+            let notified = self.lost.notified();
+            tokio::pin!(notified);
+            // Enrolled before the look, so that a loss in between is not missed.
+            notified.as_mut().enable();
+            if self.is_lost() {
+                return;
+            }
+            let Some(deadline) = self.deadline() else { return std::future::pending().await };
+            let _ = tokio::time::timeout_at(deadline, notified).await;
         }
+    }
+
+    /// Committed or given up.
+    pub(crate) fn end(&self) {
+        self.lock().over = true;
+        self.lost.notify_waiters();
+    }
+
+    /// When the lease is lost unless it is renewed; `None` if it is over.
+    fn deadline(&self) -> Option<Instant> {
+        let times = self.lock();
+        (!times.over).then_some(times.deadline)
     }
 
     /// How much is left by the owner's clock: what a caller that will not wait is told.
@@ -121,7 +144,7 @@ impl Term {
     /// What is due at `now`. Marks the lease lost where its deadline has passed.
     pub(crate) fn due(&self, now: Instant) -> Due {
         let mut times = self.lock();
-        if times.lost {
+        if times.lost || times.over {
             Due::Never
         } else if now >= times.deadline {
             times.lost = true;

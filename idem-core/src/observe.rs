@@ -44,6 +44,9 @@ pub(crate) enum Decision {
     NotReleased,
     CallerDropped,
     Panicked,
+    GivenBack,
+    NotInstalled,
+    Misconfigured,
     Forgotten,
     Settled,
 }
@@ -82,6 +85,9 @@ impl Decision {
             Self::NotReleased => ("not_released", Level::WARN),
             Self::CallerDropped => ("caller_dropped", Level::WARN),
             Self::Panicked => ("panicked", Level::WARN),
+            Self::GivenBack => ("given_back", Level::INFO),
+            Self::NotInstalled => ("not_installed", Level::WARN),
+            Self::Misconfigured => ("misconfigured", Level::WARN),
             Self::Forgotten => ("forgotten", Level::INFO),
             Self::Settled => ("settled", Level::INFO),
         }
@@ -134,8 +140,11 @@ impl Observer {
 
     /// Reports a call that has no record: its key is missing, or there is no store to ask.
     pub(crate) fn decided_without_key(decision: Decision, operation: &str) {
-        let (name, _) = decision.describe();
-        tracing::event!(target: "idem", Level::INFO, operation, decision = name, "{name}");
+        let (name, level) = decision.describe();
+        match level {
+            Level::WARN => tracing::warn!(target: "idem", operation, decision = name, "{name}"),
+            _ => tracing::info!(target: "idem", operation, decision = name, "{name}"),
+        }
         count(operation, name);
     }
 

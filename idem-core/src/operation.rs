@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tracing::Instrument as _;
 use crate::body::{self, End};
 use crate::by_hand::{Begin, Lease};
 use crate::clock;
-use crate::context::{Call, Inherited};
+use crate::context::{self, Call, Inherited};
 use crate::engine::{Begun, Request};
 use crate::error::Error;
 use crate::fingerprint::{Fingerprint, FingerprintError};
@@ -206,7 +207,8 @@ impl<'a> Operation<'a> {
         T: Storable<Via>,
         E: From<Error>,
     {
-        let body = pin!(Some(body()));
+        // The closure is the body's beginning: it is called where the body runs, or not at all.
+        let body = pin!(Some(async move { body().await }));
         self.execute(outcome_of::<Result<T, E>, Via>(), body).await
     }
 
@@ -218,13 +220,13 @@ impl<'a> Operation<'a> {
     /// As [`run`](Self::run).
     pub async fn run_detached<T, E, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
     where
-        F: FnOnce() -> Body,
+        F: FnOnce() -> Body + Send + 'static,
         Body: Future<Output = Result<T, E>> + Send + 'static,
         T: Storable<Via> + Send + 'static,
         E: From<Error> + Send + 'static,
         Via: 'static,
     {
-        self.execute_detached(outcome_of::<Result<T, E>, Via>(), body()).await
+        self.execute_detached(outcome_of::<Result<T, E>, Via>(), async move { body().await }).await
     }
 
     /// Claims the key for a call that is carried out step by step.
@@ -256,7 +258,7 @@ impl<'a> Operation<'a> {
     /// [`Error::MissingKey`].
     pub async fn forget(self) -> Result<bool, Error> {
         let Some((runtime, request)) = self.prepare_admin()? else { return Ok(false) };
-        match runtime.store.remove(&request.id).await.map_err(|error| request.failed(error))? {
+        match runtime.store.remove(&request.id).await.map_err(|error| runtime.failed(&request, error))? {
             Removed::Removed => {
                 runtime.observer.decided(Decision::Forgotten, &request.id, 0);
                 Ok(true)
@@ -273,7 +275,7 @@ impl<'a> Operation<'a> {
     /// [`Error::Store`], [`Error::Codec`] and [`Error::MissingKey`].
     pub async fn inspect(self) -> Result<Option<RecordInfo>, Error> {
         let Some((runtime, request)) = self.prepare_admin()? else { return Ok(None) };
-        runtime.store.inspect(&request.id).await.map_err(|error| request.failed(error))
+        runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request, error))
     }
 
     /// Commits an outcome by hand: for an abandoned record, once it is known what became of it. Also where there is no record, or a
@@ -297,16 +299,12 @@ impl<'a> Operation<'a> {
         (request.settings.in_flight, request.settings.duplicate) = (InFlight::Reject, Duplicate::Reject);
         if request.fingerprint.is_none() {
             // What must be equal for later duplicates stays as it was.
-            let info = runtime.store.inspect(&request.id).await.map_err(|error| request.failed(error))?;
+            let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request, error))?;
             request.fingerprint = info.and_then(|info| info.fingerprint);
         }
         request.settings.store_failure = StoreFailure::Reject;
         match runtime.begin(&request).await? {
-            Begun::Owner(mut held) => {
-                held.try_commit(Ok(outcome)).await?;
-                runtime.observer.decided(Decision::Settled, &request.id, 0);
-                Ok(())
-            }
+            Begun::Owner(held) => held.settle(outcome).await,
             // Neither happens: duplicates and store failures are rejected above.
             Begun::Replay(_) | Begun::Unguarded => Ok(()),
         }
@@ -332,10 +330,13 @@ impl<'a> Operation<'a> {
                 Err(error) => Err((witness.fail)(error)),
                 Ok(Begun::Unguarded) => unguarded(&witness, body).await,
                 Ok(Begun::Replay(recorded)) => (witness.decode)(&recorded).map(Outcome::replayed).map_err(witness.fail),
-                Ok(Begun::Owner(held)) => own(&runtime, held, &witness, body.as_mut()).await,
+                Ok(Begun::Owner(held)) => {
+                    span.record("attempt", held.term().attempt);
+                    own(&runtime, held, &witness, body.as_mut()).await
+                }
             }
         }
-        .instrument(span)
+        .instrument(span.clone())
         .await
     }
 
@@ -363,6 +364,7 @@ impl<'a> Operation<'a> {
                 Ok(Begun::Unguarded) => unguarded_and_detached(&witness, body).await,
                 Ok(Begun::Replay(recorded)) => (witness.decode)(&recorded).map(Outcome::replayed).map_err(fail),
                 Ok(Begun::Owner(held)) => {
+                    span.record("attempt", held.term().attempt);
                     let lost = held.term().lost_error();
                     let owning = async move { own(&runtime, held, &witness, pin!(Some(body))).await };
                     // Only a tokio runtime that shuts down stops the task.
@@ -370,16 +372,20 @@ impl<'a> Operation<'a> {
                 }
             }
         }
-        .instrument(span)
+        .instrument(span.clone())
         .await
     }
 
     fn prepare(self) -> Result<Prepared, Error> {
         if let Some(problem) = self.problem {
+            if matches!(problem, Error::Config { .. }) {
+                Observer::decided_without_key(Decision::Misconfigured, &self.name);
+            }
             return Err(problem);
         }
         let Some(runtime) = self.runtime else { return Ok(Prepared::Unguarded) };
         if let Err(reason) = self.settings.check() {
+            Observer::decided_without_key(Decision::Misconfigured, &self.name);
             return Err(Error::Config { operation: (*self.name).into(), reason: reason.0 });
         }
         let Some(id) = self.id else {
@@ -457,27 +463,19 @@ impl<R> Reconciling<'_, R> {
 
 /// Whether the body that is running must ask first what became of an earlier one.
 pub(crate) fn must_reconcile() -> bool {
-    crate::context::current().is_some_and(|call| call.after_abandoned())
+    let call = context::current().filter(Call::after_abandoned);
+    if let Some(call) = &call {
+        call.asks();
+    }
+    call.is_some()
 }
 
 /// What the body that is running returns instead, when it has asked.
 pub(crate) fn reconciled<T, E>(asked: Result<Option<T>, E>) -> Option<Result<T, E>> {
-    let call = crate::context::current();
-    match asked {
-        Ok(None) => None,
-        Ok(Some(found)) => {
-            if let Some(call) = call {
-                call.mark_reconciled();
-            }
-            Some(Ok(found))
-        }
-        Err(error) => {
-            if let Some(call) = call {
-                call.mark_unreconciled();
-            }
-            Some(Err(error))
-        }
+    if let (Ok(found), Some(call)) = (&asked, context::current()) {
+        call.was_answered(found.is_some());
     }
+    asked.transpose()
 }
 
 enum Prepared {
@@ -490,7 +488,7 @@ where
     Body: Future<Output = R>,
 {
     match body.as_pin_mut() {
-        Some(body) => (witness.split)(body.await).map(Outcome::executed),
+        Some(body) => (witness.split)(context::unguarded(body).await).map(Outcome::executed),
         // Callers pass a body: there is nothing to run only where it was taken, which nobody does.
         None => std::future::pending().await,
     }
@@ -501,7 +499,7 @@ where
     R: Send + 'static,
     Body: Future<Output = R> + Send + 'static,
 {
-    match detached(body).await {
+    match detached(context::unguarded(body)).await {
         Some(returned) => (witness.split)(returned).map(Outcome::executed),
         // The tokio runtime is shutting down, and this future with it.
         None => std::future::pending().await,
@@ -521,7 +519,7 @@ where
     let term = held.term().clone();
     let call = Call::new(term.id.clone(), term.attempt, held.after_abandoned(), runtime.identity());
     let begun = clock::now();
-    let end = call.clone().around(body::run(&term, body)).await;
+    let end = call.around(body::run(&term, body)).await;
     observe::body_took(&term.id, clock::now().saturating_duration_since(begun));
     match end {
         End::Returned(returned) => match (witness.split)(returned) {
@@ -529,7 +527,10 @@ where
                 if call.is_reconciled() {
                     runtime.observer.decided(Decision::Reconciled, &term.id, term.attempt);
                 }
-                held.commit((witness.encode)(&runtime.codec, &value)).await;
+                // A panic in the value's own code is no reason to forget that the body has run.
+                let encode = AssertUnwindSafe(|| (witness.encode)(&runtime.codec, &value));
+                let outcome = catch_unwind(encode).unwrap_or_else(|_| Err("it panicked while it was written".into()));
+                held.commit(outcome).await;
                 Ok(Outcome::executed(value))
             }
             Err(error) => {
@@ -540,7 +541,7 @@ where
         End::Lost => Err((witness.fail)(held.lost())),
         End::Panicked(panic) => {
             runtime.observer.decided(Decision::Panicked, &term.id, term.attempt);
-            held.release(false).await;
+            held.release(call.is_unreconciled()).await;
             std::panic::resume_unwind(panic)
         }
     }

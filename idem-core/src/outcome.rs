@@ -1,12 +1,11 @@
 //! What a body returns, and what of it can be stored.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::codec::{AnyCodec, CodecFailure};
 use crate::error::Error;
+use crate::observe::{Decision, Observer};
 use crate::record::{Encoded, RecordId};
 
 /// The value of a guarded call, and whether it was produced now or before.
@@ -163,6 +162,7 @@ pub struct Recorded {
     pub(crate) id: RecordId,
     pub(crate) outcome: Encoded,
     pub(crate) codec: AnyCodec,
+    pub(crate) observer: Observer,
 }
 
 impl Recorded {
@@ -172,10 +172,10 @@ impl Recorded {
     ///
     /// [`Error::Codec`] if it cannot be read as a `T`.
     pub fn decode<T: Storable<Via>, Via>(&self) -> Result<T, Error> {
-        self.codec.decode(&self.outcome).map(T::from_stored).map_err(|reason| Error::Codec {
-            operation: self.id.operation().into(),
-            key: self.id.digest(),
-            reason: Arc::from(format!("its outcome is no {}: {reason}", std::any::type_name::<T>())),
+        self.codec.decode(&self.outcome).map(T::from_stored).map_err(|error| {
+            let reason = format!("its outcome is no {}: {error}", std::any::type_name::<T>());
+            self.observer.decided_because(Decision::Unreadable, &self.id, 0, &"the outcome is of another type");
+            Error::Codec { operation: self.id.operation().into(), key: self.id.digest(), reason: reason.into() }
         })
     }
 }

@@ -70,8 +70,8 @@ pub(crate) struct Settings {
     pub(crate) max_attempts: Option<u64>,
 }
 
-/// Shorter than this, a lease would run out between two ticks of the timers.
-const MIN_LEASE: Duration = Duration::from_millis(10);
+/// The tenth by which an owner stops early must be more than timers and scheduling take.
+const MIN_LEASE: Duration = Duration::from_millis(100);
 /// Longer than this is taken for a mistake in the unit.
 const MAX_LENGTH: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 

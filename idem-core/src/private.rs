@@ -5,6 +5,7 @@ use std::pin::Pin;
 
 use crate::context;
 use crate::error::Error;
+use crate::observe::{Decision, Observer};
 pub use crate::operation::Operation;
 use crate::outcome::Outcome;
 pub use crate::outcome::{Returned, Storable, Witness, outcome_of};
@@ -18,6 +19,7 @@ pub fn operation(site: &'static Site, runtime: Option<&Idempotency>) -> Operatio
         None => context::default_runtime(),
     };
     let Some(runtime) = runtime else {
+        Observer::decided_without_key(Decision::NotInstalled, site.name());
         return Operation::failing(site.name(), Error::NotInstalled { operation: site.name().into() });
     };
     let guarded = !runtime.is_disabled();

@@ -70,15 +70,18 @@ pub fn is_valid_operation(name: &str) -> bool {
 
 /// The identity of one claim: whoever holds it may commit, renew and release.
 ///
-/// 128 random bits. They need to differ from those of the other callers of the same key, not to be secret.
+/// 122 random bits from the operating system, so that neither forked processes nor cloned machines share one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(u128);
 
 impl Owner {
     /// A fresh identity.
     pub fn generate() -> Self {
-        Self(fastrand::u128(..))
+        Self(uuid::Uuid::new_v4().as_u128())
     }
+
+    /// Nobody: the owner of an abandoned record that a claim took over and gave back.
+    pub const NOBODY: Self = Self(0);
 
     /// From its bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
@@ -136,6 +139,8 @@ pub struct InFlight {
     pub owner: Owner,
     /// Which claim of this key it is.
     pub attempt: u64,
+    /// What the claim found: so that it can be undone, and so that an owner whose claim's reply was lost knows.
+    pub origin: Origin,
     /// How long the lease is. Zero: given up, abandoned at once.
     pub lease: Duration,
     /// The expiry with which the record is written, and again at each renewal: the age of the lease is `hold` less what is left.
@@ -179,9 +184,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The record that this claim writes as a given attempt.
-    pub fn in_flight(&self, attempt: u64) -> InFlight {
-        InFlight { owner: self.owner, attempt, lease: self.lease, hold: self.hold, fingerprint: self.fingerprint }
+    /// The record that this claim writes as a given attempt, over what it found.
+    pub fn in_flight(&self, attempt: u64, origin: Origin) -> InFlight {
+        let Self { owner, lease, hold, fingerprint, .. } = *self;
+        InFlight { owner, attempt, origin, lease, hold, fingerprint }
     }
 }
 
@@ -237,8 +243,7 @@ pub enum Origin {
     Issued,
     /// A key that an earlier owner gave up.
     Released,
-    /// A record whose owner's lease ran out. Also said where a claim found its own record as a later attempt, since what was
-    /// there before is no longer known and this is the careful answer.
+    /// A record whose owner's lease ran out.
     Abandoned,
 }
 
@@ -248,7 +253,7 @@ pub enum OnClaim {
     /// Nothing is written.
     Answer(Claimed),
     /// This is written in place of the record that was found, if that is still there.
-    Take(InFlight, Origin),
+    Take(InFlight),
     /// It depends on the lease, which only the store's clock can tell.
     IfLeaseRanOut {
         /// The record's attempt, for [`Claimed::InFlight`] where the lease is alive.
@@ -263,25 +268,25 @@ pub enum OnClaim {
 pub enum RanOut {
     /// Nothing is written.
     Answer(Claimed),
-    /// This is written in place of the record that was found, as [`Origin::Abandoned`].
+    /// This is written in place of the record that was found.
     Take(InFlight),
 }
 
 impl Record {
-    /// What a claim makes of this record. (Where there is none, a claim writes `claim.in_flight(1)`.)
+    /// What a claim makes of this record. (Where there is none, a claim writes
+    /// `claim.in_flight(1, Origin::Nothing)`.)
     pub fn on_claim(&self, claim: &Claim) -> OnClaim {
         match self {
             Self::Issued => Self::next(claim, 0, Origin::Issued),
             Self::Released { attempt } => Self::next(claim, *attempt, Origin::Released),
-            Self::InFlight(held) if held.owner == claim.owner => OnClaim::Answer(Claimed::Owned {
-                attempt: held.attempt,
-                from: if held.attempt == 1 { Origin::Nothing } else { Origin::Abandoned },
-            }),
+            Self::InFlight(held) if held.owner == claim.owner => {
+                OnClaim::Answer(Claimed::Owned { attempt: held.attempt, from: held.origin })
+            }
             _ if self.mismatches(claim.fingerprint) => OnClaim::Answer(Claimed::Mismatch),
             Self::InFlight(held) => OnClaim::IfLeaseRanOut {
                 attempt: held.attempt,
                 then: match Self::next(claim, held.attempt, Origin::Abandoned) {
-                    OnClaim::Take(next, _) if claim.take_over => RanOut::Take(next),
+                    OnClaim::Take(next) if claim.take_over => RanOut::Take(next),
                     OnClaim::Answer(exhausted) if claim.take_over => RanOut::Answer(exhausted),
                     _ => RanOut::Answer(Claimed::Abandoned { attempt: held.attempt }),
                 },
@@ -322,12 +327,28 @@ impl Record {
         if claim.max_attempts.is_some_and(|max| attempts >= max) {
             OnClaim::Answer(Claimed::Exhausted { attempts })
         } else {
-            OnClaim::Take(claim.in_flight(attempts.saturating_add(1)), origin)
+            OnClaim::Take(claim.in_flight(attempts.saturating_add(1), origin))
         }
     }
 }
 
 impl InFlight {
+    /// The record that a release leaves in this one's place, `None` for none, and how long it stays; `None`: as long as this one would
+    /// have.
+    pub fn released(&self, to: ReleaseTo) -> Option<(Record, Option<Duration>)> {
+        let abandoned =
+            |owner, attempt| Record::InFlight(Self { owner, attempt, lease: Duration::ZERO, ..self.clone() });
+        let before = self.attempt.saturating_sub(1);
+        match (to, self.origin) {
+            (ReleaseTo::Released { keep }, _) => Some((Record::Released { attempt: self.attempt }, Some(keep))),
+            (ReleaseTo::Abandoned, _) => Some((abandoned(self.owner, self.attempt), None)),
+            (ReleaseTo::Undone { .. }, Origin::Nothing) => None,
+            (ReleaseTo::Undone { .. }, Origin::Issued) => Some((Record::Issued, None)),
+            (ReleaseTo::Undone { keep }, Origin::Released) => Some((Record::Released { attempt: before }, Some(keep))),
+            (ReleaseTo::Undone { .. }, Origin::Abandoned) => Some((abandoned(Owner::NOBODY, before), None)),
+        }
+    }
+
     /// How old the lease is, when the record expires in `left` by the store's clock.
     pub fn lease_age(&self, left: Duration) -> Duration {
         self.hold.saturating_sub(left)
@@ -399,6 +420,12 @@ pub enum ReleaseTo {
     },
     /// An abandoned record, at once, without waiting for the lease to run out.
     Abandoned,
+    /// What the claim found, with the attempt that it had, because no body has begun: nothing; an issued token; a released key, whose
+    /// attempt count is kept for this long; or an abandoned record, so that what became of that one is still asked for.
+    Undone {
+        /// `max(ttl, 10 × lease)`.
+        keep: Duration,
+    },
 }
 
 /// An owner's wish to keep its lease.

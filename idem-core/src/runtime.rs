@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use crate::codec::{AnyCodec, Codec};
 use crate::error::ConfigError;
 use crate::flight::Flights;
-use crate::keeper::Keeper;
+use crate::keeper::Keepers;
 use crate::observe::Observer;
 use crate::operation::Operation;
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
@@ -50,7 +50,7 @@ pub(crate) struct Runtime {
     pub(crate) codec: AnyCodec,
     pub(crate) observer: Observer,
     pub(crate) flights: Arc<Flights>,
-    pub(crate) keeper: Keeper,
+    pub(crate) keepers: Keepers,
     pub(crate) unfinished: Arc<Semaphore>,
     /// A setting that cannot be: every call is refused.
     pub(crate) problem: Option<ConfigError>,
@@ -149,7 +149,7 @@ impl Builder {
         self
     }
 
-    /// How long an owner that is not heard of keeps its key; renewed while the body runs. Default: 30 s. At least 10 ms; it should
+    /// How long an owner that is not heard of keeps its key; renewed while the body runs. Default: 30 s. At least 100 ms; it should
     /// be well above the store's time limits, because a body whose lease cannot be renewed is stopped.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
@@ -229,7 +229,7 @@ impl Builder {
         }
         let Self { store, settings, codec, observer } = self;
         let runtime = Runtime {
-            keeper: Keeper::new(store.clone(), observer),
+            keepers: Keepers::new(store.clone(), observer),
             flights: Arc::new(Flights::new()),
             unfinished: Arc::new(Semaphore::new(MAX_UNFINISHED)),
             store,

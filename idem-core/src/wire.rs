@@ -5,13 +5,14 @@
 //! | state | text |
 //! | --- | --- |
 //! | issued | `i1i.` |
-//! | in flight | `i1f<owner> <attempt> <lease ms> <hold ms> <fingerprint>.` and, once somebody waits, `w` |
+//! | in flight | `i1f<owner><origin> <attempt> <lease ms> <hold ms> <fingerprint>.` and, once somebody waits, `w` |
 //! | released | `i1r <attempt>.` |
 //! | committed | `i1c <attempt> <codec> <fingerprint> <check> <outcome>` |
 //! | committed, outcome kept aside | `i1o <attempt> <fingerprint>.` |
 //! | done | `i1d <attempt> <fingerprint>.` |
 //!
-//! `i1` is the format and its version. Owner and fingerprint are 22 characters of base64url, `-` stands for no fingerprint. The
+//! `i1` is the format and its version. Owner and fingerprint are 22 characters of base64url, `-` stands for no fingerprint. The origin is
+//! what the claim found: `n` nothing, `i` issued, `r` released, `a` abandoned. The
 //! owner comes first and has a fixed width, so that a script checks it by comparing a prefix. Every header has an end of
 //! its own, and the check covers header and outcome: what was cut short or changed is an error, never another record.
 
@@ -23,7 +24,7 @@ use bytes::Bytes;
 
 use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
-use crate::record::{Encoded, InFlight, Owner, Record};
+use crate::record::{Encoded, InFlight, Origin, Owner, Record};
 
 /// The format and its version, with which every record begins.
 const MAGIC: &[u8] = b"i1";
@@ -128,7 +129,8 @@ fn decode_plain(state: u8, fields: &[u8]) -> Option<Parsed> {
     let parsed = match state {
         b'i' => Parsed::Record(Record::Issued),
         b'f' => Parsed::Record(Record::InFlight(InFlight {
-            owner: owner(first)?,
+            owner: owner(first.get(..first.len() - 1)?)?,
+            origin: origin(*first.last()?)?,
             attempt: number(fields.next()?)?,
             lease: Duration::from_millis(number(fields.next()?)?),
             hold: Duration::from_millis(number(fields.next()?)?),
@@ -158,9 +160,15 @@ fn decode_committed(text: &Bytes, fields: &[u8]) -> Option<Record> {
 }
 
 fn in_flight(held: &InFlight) -> Vec<u8> {
-    let InFlight { owner, attempt, lease, hold, fingerprint } = held;
-    let times = format!("{} {}", lease.as_millis(), hold.as_millis());
-    format!("{} {attempt} {times} {}.", owner_prefix(*owner), text(*fingerprint)).into_bytes()
+    let InFlight { owner, attempt, origin, lease, hold, fingerprint } = held;
+    let origin = match origin {
+        Origin::Nothing => 'n',
+        Origin::Issued => 'i',
+        Origin::Released => 'r',
+        Origin::Abandoned => 'a',
+    };
+    let times = format!("{} {}", millis(*lease), millis(*hold));
+    format!("{}{origin} {attempt} {times} {}.", owner_prefix(*owner), text(*fingerprint)).into_bytes()
 }
 
 fn committed(attempt: u64, fingerprint: Option<Fingerprint>, outcome: &Encoded) -> Vec<u8> {
@@ -197,6 +205,20 @@ fn owner(field: &[u8]) -> Option<Owner> {
     (field.len() == 22 && BASE64.decode_slice_unchecked(field, &mut bytes) == Ok(16)).then(|| Owner::from_bytes(bytes))
 }
 
+fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn origin(letter: u8) -> Option<Origin> {
+    match letter {
+        b'n' => Some(Origin::Nothing),
+        b'i' => Some(Origin::Issued),
+        b'r' => Some(Origin::Released),
+        b'a' => Some(Origin::Abandoned),
+        _ => None,
+    }
+}
+
 fn number(field: &[u8]) -> Option<u64> {
     // Not `parse` alone: it would take a sign.
     if field.is_empty() || !field.iter().all(u8::is_ascii_digit) {
@@ -214,6 +236,7 @@ mod tests {
         let held = |fingerprint| InFlight {
             owner: Owner::from_bytes([7; 16]),
             attempt: 3,
+            origin: Origin::Abandoned,
             lease: Duration::from_secs(30),
             hold: Duration::from_hours(24),
             fingerprint,
@@ -302,7 +325,7 @@ mod tests {
     fn the_format_is_pinned() {
         let texts: Vec<_> =
             samples().iter().map(|record| String::from_utf8_lossy(&encode(record)).into_owned()).collect();
-        assert_eq!(texts[1], "i1fBwcHBwcHBwcHBwcHBwcHBw 3 30000 86400000 -.");
+        assert_eq!(texts[1], "i1fBwcHBwcHBwcHBwcHBwcHBwa 3 30000 86400000 -.");
         assert_eq!(texts[3], "i1r 18446744073709551615.");
         assert_eq!(texts[4], "i1c 1 j - 1lydiQ {\"a\":\"b c\"}");
         assert_eq!(texts[7], "i1d 2 -.");

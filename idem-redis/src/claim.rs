@@ -34,15 +34,15 @@ pub(crate) async fn claim(lane: &mut Lane, keys: &Keys, claim: &Claim) -> Result
         };
         let (swapped, answer) = match decision {
             OnClaim::Answer(answer) => return Ok(answer),
-            OnClaim::Take(next, from) => {
-                let owned = Claimed::Owned { attempt: next.attempt, from };
+            OnClaim::Take(next) => {
+                let owned = owned(&next);
                 (take_over(lane, &key, &text, Some(next), Lease::Any).await?, owned)
             }
             OnClaim::IfLeaseRanOut { attempt, then } => {
                 let (next, answer) = match then {
                     RanOut::Answer(answer) => (None, answer),
                     RanOut::Take(next) => {
-                        let owned = Claimed::Owned { attempt: next.attempt, from: Origin::Abandoned };
+                        let owned = owned(&next);
                         (Some(next), owned)
                     }
                 };
@@ -66,9 +66,13 @@ pub(crate) async fn claim(lane: &mut Lane, keys: &Keys, claim: &Claim) -> Result
     ))
 }
 
+fn owned(next: &InFlight) -> Claimed {
+    Claimed::Owned { attempt: next.attempt, from: next.origin }
+}
+
 /// Writes the first attempt if there is no record, else gives the record.
 async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Option<Bytes>, StoreError> {
-    let first = wire::encode(&Record::InFlight(claim.in_flight(1)));
+    let first = wire::encode(&Record::InFlight(claim.in_flight(1, Origin::Nothing)));
     let mut set = redis::cmd("SET");
     set.arg(key).arg(first).arg("NX").arg("GET").arg("PX").arg(millis(claim.hold));
     match lane.try_send(&set).await {

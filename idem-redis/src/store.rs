@@ -146,14 +146,15 @@ impl Store for RedisStore {
         let Inner { server, keys, .. } = &*self.0;
         let key = keys.record(&release.id);
         let owner = wire::owner_prefix(release.owner);
-        let keep = match release.to {
-            ReleaseTo::Released { keep } => millis(keep).to_string(),
-            ReleaseTo::Abandoned => String::new(),
+        let (keep, undone): (_, &[u8]) = match release.to {
+            ReleaseTo::Released { keep } => (millis(keep).to_string(), b""),
+            ReleaseTo::Undone { keep } => (millis(keep).to_string(), b"1"),
+            ReleaseTo::Abandoned => (String::new(), b""),
         };
         let (key, owner, keep) = (key.as_str(), owner.as_bytes(), keep.as_bytes());
         server
             .step(|mut lane| async move {
-                let answer = lane.script(&RELEASE, &[key], &[owner, keep]).await?;
+                let answer = lane.script(&RELEASE, &[key], &[owner, keep, undone]).await?;
                 ownership(lane.server(), answer)
             })
             .await

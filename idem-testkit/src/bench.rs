@@ -312,6 +312,11 @@ pub(crate) fn abandon(claim: &Claim) -> Release {
     Release { to: ReleaseTo::Abandoned, ..release(claim) }
 }
 
+/// A release by the owner of a claim, to `Undone`.
+pub(crate) fn undo(claim: &Claim) -> Release {
+    Release { to: ReleaseTo::Undone { keep: LONG }, ..release(claim) }
+}
+
 /// A renewal by the owner of a claim.
 pub(crate) fn renewal(claim: &Claim) -> Renewal {
     Renewal { id: claim.id.clone(), owner: claim.owner, hold: claim.hold }

@@ -14,8 +14,7 @@ use super::Store;
 use crate::clock::{Clock, TokioClock};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
-    Claim, Claimed, Commit, OnClaim, Origin, Ownership, RanOut, Record, RecordId, RecordInfo, Release, ReleaseTo,
-    Removed, Renewal,
+    Claim, Claimed, Commit, OnClaim, Origin, Ownership, RanOut, Record, RecordId, RecordInfo, Release, Removed, Renewal,
 };
 
 const SHARDS: usize = 32;
@@ -50,7 +49,7 @@ struct Inner {
 #[derive(Default)]
 struct Shard {
     slots: HashMap<RecordId, Slot>,
-    waiters: HashMap<RecordId, Arc<Notify>>,
+    waiters: HashMap<RecordId, Waiters>,
     /// No slot expires before this: what a search for expired ones can skip.
     earliest: Duration,
     /// The number of slots at which the next search is due. It doubles what a search left, so the searches cost each new record a
@@ -114,6 +113,13 @@ impl MemoryStore {
         lock(&self.0.shards[index])
     }
 
+    /// Whether the record is in flight under this attempt, and its lease alive.
+    fn is_alive(&self, id: &RecordId, attempt: u64) -> bool {
+        self.step(id, |step| {
+            step.find().is_some_and(|(record, left)| record.attempt() == attempt && lease_left(record, left).is_some())
+        })
+    }
+
     /// Makes room by dropping what has expired, shard by shard.
     fn drop_expired(&self) {
         let now = self.0.clock.elapsed();
@@ -128,25 +134,25 @@ impl MemoryStore {
     fn try_claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.step(&claim.id, |step| {
             let Some((record, left)) = step.find() else {
-                step.insert(Record::InFlight(claim.in_flight(1)), claim.hold)?;
+                step.insert(Record::InFlight(claim.in_flight(1, Origin::Nothing)), claim.hold)?;
                 return Ok(Claimed::Owned { attempt: 1, from: Origin::Nothing });
             };
-            let (next, from) = match record.on_claim(claim) {
+            let next = match record.on_claim(claim) {
                 OnClaim::Answer(answer) => return Ok(answer),
-                OnClaim::Take(next, from) => (next, from),
+                OnClaim::Take(next) => next,
                 OnClaim::IfLeaseRanOut { attempt, then } => {
                     if let Some(lease_left) = lease_left(record, left) {
                         return Ok(Claimed::InFlight { attempt, lease_left });
                     }
                     match then {
                         RanOut::Answer(answer) => return Ok(answer),
-                        RanOut::Take(next) => (next, Origin::Abandoned),
+                        RanOut::Take(next) => next,
                     }
                 }
             };
-            let attempt = next.attempt;
+            let owned = Claimed::Owned { attempt: next.attempt, from: next.origin };
             step.put(Record::InFlight(next), claim.hold, Duration::ZERO);
-            Ok(Claimed::Owned { attempt, from })
+            Ok(owned)
         })
     }
 }
@@ -188,6 +194,12 @@ impl Store for MemoryStore {
                     Ownership::Held
                 }
                 Some((found, _)) if *found == record => Ownership::Held,
+                // Recorded before, and the outcome has expired since.
+                Some((Record::Done { attempt, fingerprint }, _))
+                    if (*attempt, *fingerprint) == (commit.attempt, commit.fingerprint) =>
+                {
+                    Ownership::Held
+                }
                 _ => Ownership::Lost,
             }
         }))
@@ -199,16 +211,9 @@ impl Store for MemoryStore {
             if held.owner != release.owner {
                 return Ownership::Lost;
             }
-            match release.to {
-                ReleaseTo::Released { keep } => {
-                    let attempt = held.attempt;
-                    step.put(Record::Released { attempt }, keep, Duration::ZERO);
-                }
-                ReleaseTo::Abandoned => {
-                    held.lease = Duration::ZERO;
-                    let record = Record::InFlight(held.clone());
-                    step.put(record, left, Duration::ZERO);
-                }
+            match held.released(release.to) {
+                Some((record, keep)) => step.put(record, keep.unwrap_or(left), Duration::ZERO),
+                None => step.remove(),
             }
             step.wake();
             Ownership::Held
@@ -233,25 +238,15 @@ impl Store for MemoryStore {
     }
 
     async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
-        let Some(notify) = self.step(id, |step| match step.find() {
-            Some((record @ Record::InFlight(_), left)) if record.attempt() == attempt => {
-                lease_left(record, left)?;
-                Some(step.shard.waiters.entry(id.clone()).or_default().clone())
-            }
-            _ => None,
-        }) else {
+        if !self.is_alive(id, attempt) {
             return Ok(());
-        };
-        let waiting = Waiting { store: self, id, notify };
+        }
+        let waiting = Waiting::new(self, id);
         let notified = waiting.notify.notified();
         tokio::pin!(notified);
-        // Enrolled, then looked at again: a commit from here on wakes this waiter, one before is seen now.
+        // Enrolled, then looked at again: a commit or release from here on wakes this waiter, one before is seen now.
         notified.as_mut().enable();
-        let unchanged = self.step(
-            id,
-            |step| matches!(step.find(), Some((record @ Record::InFlight(_), _)) if record.attempt() == attempt),
-        );
-        if unchanged {
+        if self.is_alive(id, attempt) {
             let _ = tokio::time::timeout(limit, notified).await;
         }
         Ok(())
@@ -267,8 +262,7 @@ impl Store for MemoryStore {
             if let Some(lease_left) = lease_left(record, left) {
                 return Removed::InFlight { lease_left };
             }
-            step.shard.slots.remove(id);
-            step.store.len.fetch_sub(1, Ordering::Relaxed);
+            step.remove();
             Removed::Removed
         }))
     }
@@ -315,9 +309,15 @@ impl Step<'_> {
         self.shard.slots.insert(self.id.clone(), Slot { record, expires, then_done });
     }
 
+    fn remove(&mut self) {
+        if self.shard.slots.remove(self.id).is_some() {
+            self.store.len.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     fn wake(&mut self) {
         if let Some(waiters) = self.shard.waiters.remove(self.id) {
-            waiters.notify_waiters();
+            waiters.notify.notify_waiters();
         }
     }
 }
@@ -353,13 +353,33 @@ struct Waiting<'a> {
     notify: Arc<Notify>,
 }
 
+/// Those who wait for one record. Counted by hand, under the lock, because a count of pointers goes down only after it.
+#[derive(Default)]
+struct Waiters {
+    notify: Arc<Notify>,
+    count: usize,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(store: &'a MemoryStore, id: &'a RecordId) -> Self {
+        let mut shard = store.shard(id);
+        let waiters = shard.waiters.entry(id.clone()).or_default();
+        waiters.count += 1;
+        Self { store, id, notify: waiters.notify.clone() }
+    }
+}
+
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut shard = self.store.shard(self.id);
-        // Two: this one, and the map's. Counted under the lock, under which alone places are handed out.
-        let last = Arc::strong_count(&self.notify) <= 2;
-        if last && shard.waiters.get(self.id).is_some_and(|place| Arc::ptr_eq(place, &self.notify)) {
-            shard.waiters.remove(self.id);
+        if let Entry::Occupied(mut entry) = self.store.shard(self.id).waiters.entry(self.id.clone()) {
+            // Others may wait there by now, if these were woken.
+            let waiters = entry.get_mut();
+            if Arc::ptr_eq(&waiters.notify, &self.notify) {
+                waiters.count -= 1;
+                if waiters.count == 0 {
+                    entry.remove();
+                }
+            }
         }
     }
 }

@@ -26,7 +26,7 @@ pub use self::memory::MemoryStore;
 /// from every method, and is left untouched.
 ///
 /// Cancellation: a future that is dropped may or may not have carried out its step, as with a lost reply. Each step may be sent
-/// again by the same owner, with the same arguments, and then gives the answer of the first time.
+/// again by the same owner, with the same arguments, and then changes nothing more.
 ///
 /// `idem-testkit` has a conformance suite that tests every sentence of this page against a store.
 pub trait Store: Send + Sync + 'static {
@@ -37,7 +37,7 @@ pub trait Store: Send + Sync + 'static {
     /// | nothing | in flight, attempt 1 | `Owned`, from `Nothing` |
     /// | issued | in flight, attempt 1 | `Owned`, from `Issued` |
     /// | released, attempt *n* | in flight, attempt *n* + 1 | `Owned`, from `Released` |
-    /// | in flight by this very owner | none | `Owned` with its attempt; from `Nothing` for attempt 1, else `Abandoned` |
+    /// | in flight by this very owner | none | `Owned` with its attempt, and what it found at the first time |
     /// | in flight, abandoned, committed or done, with another fingerprint | none | `Mismatch` |
     /// | in flight, alive | none | `InFlight` with what is left of the lease |
     /// | abandoned, attempt *n*, `take_over` | in flight, attempt *n* + 1 | `Owned`, from `Abandoned` |
@@ -45,7 +45,7 @@ pub trait Store: Send + Sync + 'static {
     /// | committed | none | `Committed` with the outcome |
     /// | done | none | `Done` |
     ///
-    /// Where the next attempt would exceed `max_attempts`: no effect, `Exhausted`. The new record expires in `hold`. Of several
+    /// Where the next attempt of a record would exceed `max_attempts`: no effect, `Exhausted`. The new record expires in `hold`. Of several
     /// claims at once, one is `Owned`.
     fn claim(&self, claim: &Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
@@ -54,7 +54,7 @@ pub trait Store: Send + Sync + 'static {
     /// | found | effect | answer |
     /// | --- | --- | --- |
     /// | in flight or abandoned, by this owner | committed for `ttl`, then done until `remember` has passed since now; without an outcome: done until then. Whoever waits is woken | `Held` |
-    /// | the very record that this commit writes | none | `Held` |
+    /// | the very record that this commit writes, or wrote and whose outcome has expired since | none | `Held` |
     /// | anything else, or nothing | none | `Lost` |
     fn commit(&self, commit: &Commit) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
@@ -64,9 +64,11 @@ pub trait Store: Send + Sync + 'static {
     /// | --- | --- | --- |
     /// | in flight or abandoned, by this owner, to `Released` | released with its attempt, for `keep`. Whoever waits is woken | `Held` |
     /// | the same, to `Abandoned` | the lease is zero, the expiry stays. Whoever waits is woken | `Held` |
+    /// | the same, to `Undone` | what the claim found, with the attempt that it had: no record, issued, released for `keep`, or abandoned. Whoever waits is woken | `Held` |
     /// | anything else, or nothing | none | `Lost` |
     ///
-    /// A release that is sent again after it was carried out is `Lost`: there is nothing left to give up.
+    /// A release that is sent again after it was carried out is `Lost`, since there is nothing left to give up; but to `Abandoned` it is `Held`
+    /// again.
     fn release(&self, release: &Release) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
     /// Keeps leases: each that is in flight or abandoned by its owner is alive again for its lease's length from now, and its

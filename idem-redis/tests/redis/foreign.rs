@@ -31,7 +31,7 @@ async fn somebody_elses_text_is_an_error_and_stays() {
         ("i2c 1 j - 0 - ______ {}", "upgrade"),
         ("i1c 1 j - ______ {\"id\":8}", "damaged"),
         ("i1r 1", "damaged"),
-        ("i1fBwcHBwcHBwcHBwcHBwcHBw 1 30000", "damaged"),
+        ("i1fBwcHBwcHBwcHBwcHBwcHBwn 1 30000", "damaged"),
         ("i1o 1 -.w", "damaged"),
     ] {
         let () = server.send(&["SET", "idem:orders:1", value, "PX", "60000"]).await;

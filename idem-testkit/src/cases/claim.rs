@@ -7,7 +7,7 @@ use std::task::Poll;
 use idem_core::record::{Claim, Claimed, Origin, Ownership, RecordState};
 
 use super::trials;
-use crate::bench::{Bench, Given, LONG, claim, commit, release};
+use crate::bench::{Bench, Given, LONG, claim, commit, release, renewal};
 use crate::check::{Verdict, broken, holds, matches_or_broken, same};
 use crate::suite::Trial;
 
@@ -126,8 +126,11 @@ async fn ones_own_of_a_later_attempt_is_recognised(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Released).await?;
     let second = claim(&given.id);
     t.own(&second).await?;
-    let answer = t.store.claim(&second).await?;
-    same("the same claim again", answer, Claimed::Owned { attempt: 2, from: Origin::Abandoned })
+    let owned = Claimed::Owned { attempt: 2, from: Origin::Released };
+    same("the same claim again", t.store.claim(&second).await?, owned.clone())?;
+    // What it found outlives a renewal.
+    t.store.renew(renewal(&second)).await?;
+    same("the same claim again after a renewal", t.store.claim(&second).await?, owned)
 }
 
 async fn ones_own_is_recognised_by_another_handle(t: &Bench) -> Verdict {

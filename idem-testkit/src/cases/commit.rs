@@ -23,10 +23,11 @@ pub(super) const TRIALS: &[Trial] = trials!(
         of_nothing_is_lost_and_leaves_nothing,
         of_a_released_record_is_lost,
         of_a_committed_record_with_another_outcome_is_lost,
-        of_a_done_record_is_lost,
+        of_a_done_record_by_another_attempt_is_lost,
         without_an_outcome_of_a_committed_record_is_lost,
         sent_again_is_held,
         sent_again_without_an_outcome_is_held,
+        sent_again_after_its_ttl_is_held,
         sent_again_does_not_extend_the_ttl,
         sent_again_by_another_handle_is_held,
         a_dropped_one_can_be_sent_again,
@@ -101,11 +102,13 @@ async fn of_a_committed_record_with_another_outcome_is_lost(t: &Bench) -> Verdic
     Ok(())
 }
 
-async fn of_a_done_record_is_lost(t: &Bench) -> Verdict {
+async fn of_a_done_record_by_another_attempt_is_lost(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Done).await?;
     let before = t.look(&given.id).await?;
-    let other = Commit { outcome: Some(outcome(b"\"other\"")), ..given.commit.clone() };
-    same("a commit with an outcome", t.store.commit(&other).await?, Ownership::Lost)?;
+    for outcome in [Some(outcome(b"\"other\"")), None] {
+        let other = Commit { outcome, owner: Owner::generate(), attempt: 2, ..given.commit.clone() };
+        same("a commit by another attempt", t.store.commit(&other).await?, Ownership::Lost)?;
+    }
     t.unchanged("the record then", &given.id, &before).await
 }
 
@@ -129,6 +132,16 @@ async fn sent_again_is_held(t: &Bench) -> Verdict {
 async fn sent_again_without_an_outcome_is_held(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Done).await?;
     same("the same commit again", t.store.commit(&given.commit).await?, Ownership::Held)
+}
+
+async fn sent_again_after_its_ttl_is_held(t: &Bench) -> Verdict {
+    let given = t.given(RecordState::InFlight).await?;
+    let commit = Commit { ttl: t.unit(), ..given.commit };
+    t.store.commit(&commit).await?;
+    t.pass_until(t.unit(), &given.id, Some(RecordState::Done)).await?;
+    let before = t.look(&given.id).await?;
+    same("the same commit when its outcome has expired", t.store.commit(&commit).await?, Ownership::Held)?;
+    t.unchanged("the record then", &given.id, &before).await
 }
 
 async fn sent_again_does_not_extend_the_ttl(t: &Bench) -> Verdict {

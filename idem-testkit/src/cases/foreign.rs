@@ -6,7 +6,7 @@ use idem_core::record::RecordId;
 use idem_core::{StoreError, StoreErrorKind};
 
 use super::trials;
-use crate::bench::{Bench, LONG, abandon, claim, commit, release, renewal};
+use crate::bench::{Bench, LONG, abandon, claim, commit, release, renewal, undo};
 use crate::check::{Verdict, broken, same};
 use crate::handle::soon;
 use crate::suite::Trial;
@@ -71,6 +71,7 @@ async fn is_unreadable_to_a_release(t: &Bench) -> Verdict {
         let claim = claim(&id);
         unreadable("a release", t.store.try_release(&release(&claim)).await?)?;
         unreadable("a release to abandoned", t.store.try_release(&abandon(&claim)).await?)?;
+        unreadable("a release to undone", t.store.try_release(&undo(&claim)).await?)?;
         untouched(t, &id).await?;
     }
     Ok(())

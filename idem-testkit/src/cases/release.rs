@@ -5,7 +5,7 @@ use std::time::Duration;
 use idem_core::record::{Claim, Claimed, Origin, Owner, Ownership, RecordState, Release, ReleaseTo};
 
 use super::trials;
-use crate::bench::{Bench, Given, LONG, abandon, claim, release, renewal};
+use crate::bench::{Bench, Given, LONG, abandon, claim, release, renewal, undo};
 use crate::check::{Verdict, broken, same};
 use crate::suite::Trial;
 
@@ -27,6 +27,13 @@ pub(super) const TRIALS: &[Trial] = trials!(
         to_abandoned_keeps_attempt_fingerprint_and_expiry,
         to_abandoned_is_not_claimed_where_nothing_is_taken_over,
         to_abandoned_is_not_revived_by_a_renewal,
+        to_undone_of_a_claim_of_nothing_is_nothing,
+        to_undone_of_a_claim_of_a_released_key_is_released_as_before,
+        to_undone_of_a_take_over_is_abandoned_as_before,
+        to_undone_of_a_take_over_that_was_renewed_is_abandoned_as_before,
+        to_undone_sent_again_undoes_nothing_more,
+        to_undone_after_the_lease_ran_out_is_held,
+        to_undone_by_a_stranger_is_lost,
         by_another_handle_is_held,
     ]
 );
@@ -75,7 +82,7 @@ async fn by_an_owner_whose_lease_ran_out_is_held(t: &Bench) -> Verdict {
 
 async fn of_nothing_is_lost_and_leaves_nothing(t: &Bench) -> Verdict {
     let claim = claim(&t.id()?);
-    for release in [release(&claim), abandon(&claim)] {
+    for release in [release(&claim), abandon(&claim), undo(&claim)] {
         same("a release of nothing", t.store.release(&release).await?, Ownership::Lost)?;
     }
     same("the state then", t.state(&claim.id).await?, None)
@@ -101,7 +108,7 @@ async fn of_a_done_record_is_lost(t: &Bench) -> Verdict {
 async fn lost(t: &Bench, given: &Given) -> Verdict {
     let before = t.look(&given.id).await?;
     t.pass(t.unit() / 4).await;
-    for release in [release(&given.claim), abandon(&given.claim)] {
+    for release in [release(&given.claim), abandon(&given.claim), undo(&given.claim)] {
         same("the release", t.store.release(&release).await?, Ownership::Lost)?;
     }
     t.unchanged("the record then", &given.id, &before).await
@@ -161,6 +168,79 @@ async fn to_abandoned_is_not_revived_by_a_renewal(t: &Bench) -> Verdict {
     same("a renewal of it", t.store.renew(renewal(&given.claim)).await?, Ownership::Held)?;
     t.pass(Duration::from_millis(1)).await;
     same("the state then", t.state(&given.id).await?, Some(RecordState::Abandoned))
+}
+
+async fn to_undone_of_a_claim_of_nothing_is_nothing(t: &Bench) -> Verdict {
+    let given = t.given(RecordState::InFlight).await?;
+    same("undoing a claim of nothing", t.store.release(&undo(&given.claim)).await?, Ownership::Held)?;
+    same("the state then", t.state(&given.id).await?, None)?;
+    let answer = t.store.claim(&claim(&given.id)).await?;
+    same("a claim then", answer, Claimed::Owned { attempt: 1, from: Origin::Nothing })
+}
+
+async fn to_undone_of_a_claim_of_a_released_key_is_released_as_before(t: &Bench) -> Verdict {
+    let given = t.given(RecordState::Released).await?;
+    let second = claim(&given.id);
+    t.own(&second).await?;
+    let undo = Release { to: ReleaseTo::Undone { keep: LONG * 7 }, ..undo(&second) };
+    let (undone, answer) = t.timed(t.store.release(&undo)).await?;
+    same("undoing a claim of a released key", answer, Ownership::Held)?;
+    let seen = t.look(&given.id).await?;
+    let info = seen.info.ok_or_else(|| broken("the released record that the claim found is gone"))?;
+    same("the record then", (info.state, info.attempt), (RecordState::Released, 1))?;
+    t.counted_down("the time until it is forgotten", info.expires_in, (LONG * 7, undone), seen.at)?;
+    let answer = t.store.claim(&claim(&given.id)).await?;
+    same("a claim then", answer, Claimed::Owned { attempt: 2, from: Origin::Released })
+}
+
+async fn to_undone_of_a_take_over_is_abandoned_as_before(t: &Bench) -> Verdict {
+    undone_take_over(t, false).await
+}
+
+async fn to_undone_of_a_take_over_that_was_renewed_is_abandoned_as_before(t: &Bench) -> Verdict {
+    undone_take_over(t, true).await
+}
+
+async fn undone_take_over(t: &Bench, renewed: bool) -> Verdict {
+    let given = t.given(RecordState::Abandoned).await?;
+    let second = Claim { hold: LONG * 7, ..claim(&given.id) };
+    let (mut held, _) = t.timed(t.own(&second)).await?;
+    if renewed {
+        (held, _) = t.timed(t.store.renew(renewal(&second))).await?;
+    }
+    same("undoing a take-over", t.store.release(&undo(&second)).await?, Ownership::Held)?;
+    let seen = t.look(&given.id).await?;
+    let info = seen.info.ok_or_else(|| broken("the abandoned record that the claim found is gone"))?;
+    same("the record then", (info.state, info.attempt), (RecordState::Abandoned, 1))?;
+    t.counted_down("its expiry", info.expires_in, (LONG * 7, held), seen.at)?;
+    let answer = t.store.claim(&Claim { take_over: false, ..claim(&given.id) }).await?;
+    same("a claim that does not take over", answer, Claimed::Abandoned { attempt: 1 })?;
+    let answer = t.store.claim(&claim(&given.id)).await?;
+    same("a claim that does", answer, Claimed::Owned { attempt: 2, from: Origin::Abandoned })
+}
+
+/// A reply that got lost makes the owner send it again; the attempt goes back once all the same.
+async fn to_undone_sent_again_undoes_nothing_more(t: &Bench) -> Verdict {
+    for state in [RecordState::Released, RecordState::Abandoned] {
+        let given = t.given(state).await?;
+        let second = claim(&given.id);
+        t.own(&second).await?;
+        t.store.release(&undo(&second)).await?;
+        let before = t.look(&given.id).await?;
+        t.store.release(&undo(&second)).await?;
+        t.unchanged(&format!("a claim of what was {state:?}, undone twice"), &given.id, &before).await?;
+    }
+    Ok(())
+}
+
+async fn to_undone_after_the_lease_ran_out_is_held(t: &Bench) -> Verdict {
+    let given = t.given(RecordState::Abandoned).await?;
+    same("undoing a claim that nobody was before", t.store.release(&undo(&given.claim)).await?, Ownership::Held)?;
+    same("the state then", t.state(&given.id).await?, None)
+}
+
+async fn to_undone_by_a_stranger_is_lost(t: &Bench) -> Verdict {
+    strangers(t, ReleaseTo::Undone { keep: LONG }).await
 }
 
 async fn by_another_handle_is_held(t: &Bench) -> Verdict {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use idem_core::record::{Claim, Claimed, Commit, Origin, Ownership, RecordState};
 
 use super::trials;
-use crate::bench::{Bench, LONG, abandon, claim, commit, release, renewal};
+use crate::bench::{Bench, LONG, abandon, claim, commit, release, renewal, undo};
 use crate::check::{Verdict, broken, matches_or_broken, same};
 use crate::suite::Trial;
 
@@ -140,6 +140,7 @@ async fn a_late_owner_cannot_abandon(t: &Bench) -> Verdict {
     let (first, _) = taken_over(t).await?;
     let before = t.look(&first.id).await?;
     same("the late owner's giving up", t.store.release(&abandon(&first)).await?, Ownership::Lost)?;
+    same("the late owner's undoing", t.store.release(&undo(&first)).await?, Ownership::Lost)?;
     t.unchanged("the record then", &first.id, &before).await
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use idem_core::record::{Claim, Claimed, Commit, Ownership, RecordId, RecordState, Removed};
 
 use super::trials;
-use crate::bench::{Bench, Given, LONG, Task, abandon, claim, commit, release, renewal};
+use crate::bench::{Bench, Given, LONG, Task, abandon, claim, commit, release, renewal, undo};
 use crate::check::{Verdict, matches_or_broken, same};
 use crate::handle::{Handle, soon};
 use crate::suite::Trial;
@@ -27,6 +27,7 @@ pub(super) const TRIALS: &[Trial] = trials!(
         is_woken_by_a_commit_without_an_outcome,
         is_woken_by_a_release,
         is_woken_by_a_release_to_abandoned,
+        is_woken_by_a_release_to_undone,
         is_woken_across_handles,
         is_woken_in_a_later_attempt,
         is_woken_after_a_renewal,
@@ -168,6 +169,18 @@ async fn is_woken_by_a_release_to_abandoned(t: &Bench) -> Verdict {
     let waiter = waiter(&t.store, &given.id, 1).await;
     same("the release", t.store.release(&abandon(&given.claim)).await?, Ownership::Held)?;
     waiter.ends_soon("a wait after the release to abandoned").await
+}
+
+async fn is_woken_by_a_release_to_undone(t: &Bench) -> Verdict {
+    let (released, abandoned) = (t.given(RecordState::Released).await?, t.given(RecordState::Abandoned).await?);
+    for id in [t.id()?, released.id, abandoned.id] {
+        let claim = claim(&id);
+        let attempt = t.own(&claim).await?;
+        let waiter = waiter(&t.store, &id, attempt).await;
+        same("the release", t.store.release(&undo(&claim)).await?, Ownership::Held)?;
+        waiter.ends_soon("a wait after the release to undone").await?;
+    }
+    Ok(())
 }
 
 async fn is_woken_across_handles(t: &Bench) -> Verdict {

@@ -129,6 +129,7 @@ impl FlawedStore {
             (Claimed::InFlight { lease_left, .. }, Some(Flaw::ClaimSaysTheWholeLeaseIsLeft)) => {
                 *lease_left = claim.lease;
             }
+            (Claimed::Owned { from, .. }, Some(Flaw::ClaimForgetsWhatItFound)) if own => *from = Origin::Nothing,
             (Claimed::Owned { attempt, from: Origin::Abandoned }, Some(Flaw::TakeOverKeepsTheAttempt)) => *attempt -= 1,
             _ => {}
         }
@@ -144,6 +145,9 @@ impl FlawedStore {
                 return Ok(Ownership::Lost);
             }
             (Some(Flaw::CommitOfNothingIsHeld), _) if state.is_none() => return Ok(Ownership::Held),
+            (Some(Flaw::CommitSentAgainAfterTheTtlIsLost), Some(_)) if state == Some(RecordState::Done) => {
+                return Ok(Ownership::Lost);
+            }
             (Some(Flaw::CommitSentAgainIsLost), _) if state == Some(RecordState::Committed) => {
                 return Ok(Ownership::Lost);
             }
@@ -221,12 +225,20 @@ impl Store for FlawedStore {
             (Some(Flaw::ReleaseByTheLivingOnly), _) if abandoned => return Ok(Ownership::Lost),
             (Some(Flaw::ReleaseKeepsTooLong), ReleaseTo::Released { keep }) => *keep *= 2,
             (Some(Flaw::ReleaseToAbandonedDoesNothing), ReleaseTo::Abandoned) => return Ok(Ownership::Held),
-            (Some(Flaw::ReleaseToAbandonedIsReleased), to) => {
+            (Some(Flaw::ReleaseToUndoneIsAbandoned), to @ ReleaseTo::Undone { .. }) => *to = ReleaseTo::Abandoned,
+            (Some(Flaw::ReleaseToUndoneIsReleased), to @ &mut ReleaseTo::Undone { keep }) => {
+                *to = ReleaseTo::Released { keep };
+            }
+            (Some(Flaw::ReleaseToAbandonedIsReleased), to @ ReleaseTo::Abandoned) => {
                 *to = ReleaseTo::Released { keep: Duration::from_mins(1) }
             }
             _ => {}
         }
+        let undone = matches!(release.to, ReleaseTo::Undone { .. });
         let answer = self.inner.release(&release).await;
+        if self.has(Flaw::ReleaseToUndoneRemoves) && undone && matches!(answer, Ok(Ownership::Held)) {
+            self.wipe(&release.id).await;
+        }
         if self.has(Flaw::ReleaseForgetsTheAttempt) && self.state(&release.id).await == Some(RecordState::Released) {
             self.wipe(&release.id).await;
         }

@@ -1,0 +1,339 @@
+//! The edges of the promises: schedules that broke an earlier state of the engine, over `MemoryStore`. Names begin with the promise.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
+
+mod support;
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+use idem::record::{Claim, Claimed, Commit, Ownership, RecordId, Release, Removed, Renewal};
+use idem::{
+    Abandoned, Begin, Error, Idempotency, InFlight, MemoryStore, RecordInfo, RecordState, Store, StoreError,
+    StoreErrorKind, StoreFailure,
+};
+use idem_testkit::{Fault, FaultStore, Faults, Gate, Step};
+use support::{LEASE, LONG, eventually};
+use tokio::sync::Notify;
+
+type Res<T = u32> = Result<T, Error>;
+
+const SHORT: Duration = Duration::from_millis(100);
+
+fn faulty(store: &MemoryStore) -> (Idempotency, Faults) {
+    let store = FaultStore::new(store.clone());
+    let faults = store.faults();
+    (Idempotency::new(store), faults)
+}
+
+async fn crash(idempotency: &Idempotency) {
+    let begun = Notify::new();
+    let call = idempotency.operation("op").key("k").fingerprint(&1).lease(SHORT).run(|| async {
+        begun.notify_one();
+        pending::<Res>().await
+    });
+    tokio::select! { _ = call => panic!(), () = begun.notified() => {} }
+    eventually("the lease runs out", async || state(idempotency).await == Some(RecordState::Abandoned)).await;
+}
+
+async fn state(idempotency: &Idempotency) -> Option<RecordState> {
+    idempotency.operation("op").key("k").inspect().await.unwrap().map(|info| info.state)
+}
+
+/// Cuts a claim of an abandoned key off in some way; whoever comes next must still ask what became of it, and be compared.
+async fn still_asks(cut: impl AsyncFn(&Idempotency, &Faults)) {
+    let store = MemoryStore::new();
+    let (one, faults) = faulty(&store);
+    crash(&one).await;
+    cut(&one, &faults).await;
+    let two = Idempotency::new(store);
+    eventually("it is abandoned again", async || state(&two).await == Some(RecordState::Abandoned)).await;
+    let mismatch = two.operation("op").key("k").fingerprint(&2).run(async || Res::Ok(0)).await;
+    assert!(matches!(mismatch, Err(Error::FingerprintMismatch { .. })));
+    let asked = AtomicU32::new(0);
+    let outcome = two
+        .operation("op")
+        .key("k")
+        .reconcile(async || {
+            asked.fetch_add(1, SeqCst);
+            Res::Ok(Some(7))
+        })
+        .run(async || panic!("the body ran without asking"))
+        .await;
+    assert_eq!((outcome.unwrap().into_inner(), asked.into_inner()), (7, 1));
+}
+
+#[tokio::test]
+async fn p5_a_take_over_whose_replies_were_lost_leaves_the_key_abandoned() {
+    still_asks(async |one, faults| {
+        faults.next(Step::Claim, Fault::LoseReply);
+        faults.next(Step::Claim, Fault::LoseReply);
+        let failed = one.operation("op").key("k").fingerprint(&1).run(async || Res::Ok(1)).await;
+        assert!(matches!(failed, Err(Error::Store { .. })));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p5_a_take_over_whose_caller_was_dropped_meanwhile_leaves_the_key_abandoned() {
+    still_asks(async |one, faults| {
+        let gate = Gate::new();
+        faults.next(Step::Claim, Fault::HangReply(gate.clone()));
+        let call = one.operation("op").key("k").fingerprint(&1).run(async || Res::Ok(1));
+        tokio::select! { _ = call => panic!(), () = gate.reached() => {} }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p5_a_take_over_that_was_answered_too_late_leaves_the_key_abandoned() {
+    still_asks(async |one, faults| {
+        faults.next(Step::Claim, Fault::DelayReply(SHORT * 2));
+        let late = one.operation("op").key("k").fingerprint(&1).lease(SHORT).run(async || Res::Ok(1)).await;
+        assert!(matches!(late, Err(Error::LeaseLost { .. })));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p5_a_panic_while_asking_leaves_the_key_abandoned() {
+    still_asks(async |one, _| {
+        let one = one.clone();
+        let asking = tokio::spawn(async move {
+            let call = one
+                .operation("op")
+                .key("k")
+                .fingerprint(&1)
+                .reconcile(async || -> Res<Option<u32>> { panic!("asking") });
+            call.run(async || Res::Ok(1)).await
+        });
+        assert!(asking.await.unwrap_err().is_panic());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p2_and_p4_the_closure_is_part_of_the_body() {
+    let (idempotency, faults) = faulty(&MemoryStore::new());
+    let called = AtomicU32::new(0);
+    let call = || {
+        idempotency.operation("op").key("k").run(|| {
+            called.fetch_add(1, SeqCst);
+            async { Res::Ok(1) }
+        })
+    };
+    faults.next(Step::Claim, Fault::Refuse);
+    call().await.unwrap_err();
+    assert_eq!(called.load(SeqCst), 0);
+    call().await.unwrap();
+    call().await.unwrap();
+    assert_eq!(called.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn p10_claims_that_started_no_body_use_up_no_attempts() {
+    let (idempotency, faults) = faulty(&MemoryStore::new());
+    let call = || idempotency.operation("op").key("k").max_attempts(2).run(async || Err::<u32, _>(Failure::Declined));
+    assert!(matches!(call().await, Err(Failure::Declined)));
+    faults.next(Step::Claim, Fault::LoseReply);
+    faults.next(Step::Claim, Fault::LoseReply);
+    assert!(matches!(call().await, Err(Failure::Idempotency(Error::Store { .. }))));
+    eventually("the claim is undone", async || state(&idempotency).await == Some(RecordState::Released)).await;
+    assert!(matches!(call().await, Err(Failure::Declined)));
+    assert!(matches!(call().await, Err(Failure::Idempotency(Error::AttemptsExhausted { attempts: 2, .. }))));
+}
+
+#[tokio::test]
+async fn p11_a_lease_that_was_lost_and_is_still_in_hand_hides_nothing_from_its_own_process() {
+    let store = MemoryStore::new();
+    let (one, faults) = faulty(&store);
+    faults.always(Step::Renew, Fault::LoseRequest);
+    let Begin::Execute(lost) = one.operation("op").key("k").fingerprint(&1).lease(SHORT).begin().await.unwrap() else {
+        panic!()
+    };
+    // One that followed it before it was lost, and one that comes after, each in its own process' way.
+    let follower = one.operation("op").key("k").wait(LONG).run(async || Res::Ok(2)).await.unwrap();
+    assert_eq!((follower.is_replayed(), follower.into_inner()), (false, 2));
+    let later = one.operation("op").key("k").in_flight(InFlight::Reject).run(async || Res::Ok(3)).await.unwrap();
+    assert_eq!((later.is_replayed(), later.into_inner()), (true, 2));
+    drop(lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn p4_all_duplicates_learn_at_once_that_the_store_is_down_and_each_acts_as_it_was_told() {
+    let asked = Arc::new(AtomicU32::new(0));
+    let idempotency = Idempotency::new(Down(asked.clone()));
+    let calls: Vec<_> = (0..20)
+        .map(|call| {
+            let policy = if call % 2 == 0 { StoreFailure::Run } else { StoreFailure::Reject };
+            let operation = idempotency.operation("op").key("k").store_failure(policy);
+            tokio::spawn(async move { (call, operation.run(async || Res::Ok(1)).await) })
+        })
+        .collect();
+    for call in calls {
+        let (call, answer) = call.await.unwrap();
+        assert!(if call % 2 == 0 { answer.is_ok() } else { matches!(answer, Err(Error::Store { .. })) }, "{call}");
+    }
+    assert_eq!(asked.load(SeqCst), 1);
+}
+
+/// A store that takes its time to fail.
+struct Down(Arc<AtomicU32>);
+
+impl Down {
+    async fn fail<T>(&self) -> Result<T, StoreError> {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Err(StoreError::new(StoreErrorKind::Refused, "down"))
+    }
+}
+
+impl Store for Down {
+    async fn claim(&self, _: &Claim) -> Result<Claimed, StoreError> {
+        self.0.fetch_add(1, SeqCst);
+        self.fail().await
+    }
+    async fn commit(&self, _: &Commit) -> Result<Ownership, StoreError> {
+        self.fail().await
+    }
+    async fn release(&self, _: &Release) -> Result<Ownership, StoreError> {
+        self.fail().await
+    }
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
+        let error = self.fail::<Ownership>().await;
+        vec![error; renewals.len()]
+    }
+    async fn wait(&self, _: &RecordId, _: u64, _: Duration) -> Result<(), StoreError> {
+        self.fail().await
+    }
+    async fn inspect(&self, _: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
+        self.fail().await
+    }
+    async fn remove(&self, _: &RecordId) -> Result<Removed, StoreError> {
+        self.fail().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn p5_all_callers_of_an_abandoned_key_are_told_so() {
+    let store = MemoryStore::new();
+    let idempotency = Idempotency::new(store);
+    crash(&idempotency).await;
+    let calls: Vec<_> = (0..100)
+        .map(|_| {
+            let operation = idempotency.operation("op").key("k").abandoned(Abandoned::Reject);
+            tokio::spawn(async move { operation.run(async || Res::Ok(1)).await })
+        })
+        .collect();
+    for call in calls {
+        assert!(matches!(call.await.unwrap(), Err(Error::Abandoned { attempt: 1, .. })));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn p11_a_call_that_is_alive_and_not_polled_holds_up_nobody() {
+    let store = MemoryStore::new();
+    let (idempotency, faults) = faulty(&store);
+    let gate = Gate::new();
+    faults.next(Step::Claim, Fault::Hang(gate.clone()));
+    let mut unpolled = Box::pin(idempotency.operation("op").key("k").run(async || Res::Ok(1)));
+    tokio::select! { _ = &mut unpolled => panic!(), () = gate.reached() => {} }
+    let rejecting = idempotency.operation("op").key("k").in_flight(InFlight::Reject).run(async || Res::Ok(2)).await;
+    assert_eq!(rejecting.unwrap().into_inner(), 2);
+    let waiting = idempotency.operation("op").key("k").wait(SHORT).run(async || Res::Ok(3)).await;
+    assert_eq!(waiting.unwrap().into_inner(), 2);
+}
+
+#[tokio::test]
+async fn p9_a_panic_while_the_outcome_is_written_loses_neither_the_value_nor_the_fact() {
+    #[derive(Debug, serde::Deserialize)]
+    struct Touchy;
+    impl serde::Serialize for Touchy {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            panic!("I will not be written")
+        }
+    }
+    let idempotency = Idempotency::new(MemoryStore::new());
+    let call = || idempotency.operation("op").key("k").run(async || Res::Ok(Touchy));
+    call().await.unwrap();
+    assert!(matches!(call().await, Err(Error::AlreadyDone { .. })));
+}
+
+#[tokio::test]
+async fn p8_an_unguarded_body_inside_a_guarded_one_is_not_its_call() {
+    let idempotency = Idempotency::new(MemoryStore::new());
+    let outer = idempotency.operation("op").key("k").run(async || {
+        let unguarded = Idempotency::disabled().operation("inner").key("k").run(async || {
+            assert!(idem::current().is_none());
+            // What would wait for itself is known all the same.
+            let own = idempotency.operation("op").key("k").run(async || Res::Ok(0)).await;
+            assert!(matches!(own, Err(Error::Reentrant { .. })));
+            Res::Ok(1)
+        });
+        unguarded.await?;
+        assert_eq!(idem::current().unwrap().operation(), "op");
+        Res::Ok(2)
+    });
+    assert_eq!(outer.await.unwrap().into_inner(), 2);
+}
+
+#[tokio::test]
+async fn a_detached_body_may_call_the_operation_that_began_it_once_that_is_over() {
+    let idempotency = Idempotency::new(MemoryStore::new());
+    let (begun, go, answer) = (Arc::new(Notify::new()), Arc::new(Notify::new()), tokio::sync::oneshot::channel());
+    let inner = {
+        let (idempotency, begun, go, answered) = (idempotency.clone(), begun.clone(), go.clone(), answer.0);
+        move || async move {
+            begun.notify_one();
+            go.notified().await;
+            let outer = idempotency.operation("outer").key("k").wait(LONG).run(async || Res::Ok(5)).await;
+            drop(answered.send(outer.map(idem::Outcome::into_inner)));
+            Res::Ok(1)
+        }
+    };
+    let outer = idempotency.operation("outer").key("k").lease(SHORT).run(|| async {
+        idempotency.operation("inner").key("k").run_detached(inner).await.map(idem::Outcome::into_inner)
+    });
+    tokio::select! { _ = outer => panic!(), () = begun.notified() => {} }
+    go.notify_one();
+    assert_eq!(answer.1.await.unwrap().unwrap(), 5);
+}
+
+#[tokio::test]
+async fn a_lease_by_hand_that_is_over_is_not_lost() {
+    let idempotency = Idempotency::new(MemoryStore::new());
+    let Begin::Execute(lease) = idempotency.operation("op").key("k").lease(SHORT).begin().await.unwrap() else {
+        panic!()
+    };
+    lease.commit(&1u32).await.unwrap();
+    assert!(tokio::time::timeout(SHORT * 3, lease.lost()).await.is_err());
+}
+
+#[test]
+fn p1_leases_are_renewed_on_each_tokio_runtime_whatever_becomes_of_the_others() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let store = MemoryStore::new();
+    let idempotency = Idempotency::new(store.clone());
+    let (ended, parked, live) = (runtime(), runtime(), runtime());
+    for (tokio, key) in [(&ended, "ended"), (&parked, "parked")] {
+        tokio.block_on(idempotency.operation("op").key(key).run(async || Res::Ok(0))).unwrap();
+    }
+    drop(ended);
+    live.block_on(async {
+        let long = idempotency.operation("op").key("k").lease(LEASE).run(async || {
+            tokio::time::sleep(LEASE * 3).await;
+            Res::Ok(1)
+        });
+        assert_eq!(long.await.unwrap().into_inner(), 1);
+    });
+    drop(parked);
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("declined")]
+    Declined,
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
