@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask bench` runs it on a redis-server of its own. The figures that count are the ratios.
 
-#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, missing_docs)]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

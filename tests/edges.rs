@@ -293,7 +293,7 @@ async fn a_detached_body_may_call_the_operation_that_began_it_once_that_is_over(
         }
     };
     let outer = idempotency.operation("outer").key("k").lease(SHORT).run(|| async {
-        idempotency.operation("inner").key("k").run_detached(inner).await.map(idem::Outcome::into_inner)
+        Box::pin(idempotency.operation("inner").key("k").run_detached(inner)).await.map(idem::Outcome::into_inner)
     });
     tokio::select! { _ = outer => panic!(), () = begun.notified() => {} }
     go.notify_one();

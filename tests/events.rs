@@ -14,7 +14,9 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 /// What was logged: level and `decision`, and all texts together.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<(Vec<(Level, String)>, String)>>);
+struct Log(Arc<Mutex<Logged>>);
+
+type Logged = (Vec<(Level, String)>, String);
 
 impl Log {
     fn decisions(&self) -> Vec<(Level, String)> {
@@ -25,7 +27,7 @@ impl Log {
     }
 }
 
-struct Fields<'a>(&'a mut (Vec<(Level, String)>, String), Level);
+struct Fields<'a>(&'a mut Logged, Level);
 
 impl Visit for Fields<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {

@@ -22,15 +22,15 @@ fn p12_decisions_are_counted_by_operation_and_bodies_are_timed() {
         });
     });
     let mut counted = BTreeMap::new();
-    let mut timed = 0;
+    let mut bodies = 0;
     for (key, _, _, value) in snapshots.snapshot().into_vec() {
         let labels: Vec<_> = key.key().labels().map(|label| label.value().to_owned()).collect();
         match (key.key().name(), value) {
             ("idem_decisions_total", DebugValue::Counter(count)) => drop(counted.insert(labels.join(" "), count)),
-            ("idem_body_seconds", DebugValue::Histogram(times)) => timed += times.len(),
+            ("idem_body_seconds", DebugValue::Histogram(times)) => bodies += times.len(),
             _ => {}
         }
     }
     assert_eq!(counted, BTreeMap::from([("counted executed".to_owned(), 1), ("counted replayed".to_owned(), 2)]));
-    assert_eq!(timed, 1);
+    assert_eq!(bodies, 1);
 }

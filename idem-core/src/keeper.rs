@@ -35,7 +35,7 @@ pub(crate) struct Keepers {
     store: Arc<dyn DynStore>,
     observer: Observer,
     /// One for each tokio runtime on which a lease was claimed.
-    keepers: RwLock<Vec<(tokio::runtime::Id, Arc<Keeper>)>>,
+    by_runtime: RwLock<Vec<(tokio::runtime::Id, Arc<Keeper>)>>,
 }
 
 /// Renews the leases that are enrolled with it.
@@ -69,7 +69,7 @@ pub(crate) struct Enrolled {
 
 impl Keepers {
     pub(crate) fn new(store: Arc<dyn DynStore>, observer: Observer) -> Self {
-        Self { store, observer, keepers: RwLock::default() }
+        Self { store, observer, by_runtime: RwLock::default() }
     }
 
     /// Takes a lease into care.
@@ -102,11 +102,11 @@ impl Keepers {
         let known = |keepers: &[(tokio::runtime::Id, Arc<Keeper>)]| {
             keepers.iter().find(|(of, _)| *of == id).map(|(_, keeper)| keeper.clone())
         };
-        if let Some(keeper) = known(&self.keepers.read().unwrap_or_else(PoisonError::into_inner)) {
+        if let Some(keeper) = known(&self.by_runtime.read().unwrap_or_else(PoisonError::into_inner)) {
             return keeper;
         }
         let keeper = {
-            let mut keepers = self.keepers.write().unwrap_or_else(PoisonError::into_inner);
+            let mut keepers = self.by_runtime.write().unwrap_or_else(PoisonError::into_inner);
             if let Some(keeper) = known(&keepers) {
                 return keeper;
             }
@@ -132,7 +132,7 @@ fn elsewhere(handle: &Handle, work: impl FnOnce() + Send + 'static) {
 
 impl Drop for Keepers {
     fn drop(&mut self) {
-        for (_, keeper) in self.keepers.get_mut().unwrap_or_else(PoisonError::into_inner) {
+        for (_, keeper) in self.by_runtime.get_mut().unwrap_or_else(PoisonError::into_inner) {
             keeper.lock().closed = true;
             keeper.wake.notify_one();
         }

@@ -141,9 +141,10 @@ impl Observer {
     /// Reports a call that has no record: its key is missing, or there is no store to ask.
     pub(crate) fn decided_without_key(decision: Decision, operation: &str) {
         let (name, level) = decision.describe();
-        match level {
-            Level::WARN => tracing::warn!(target: "idem", operation, decision = name, "{name}"),
-            _ => tracing::info!(target: "idem", operation, decision = name, "{name}"),
+        if level == Level::WARN {
+            tracing::warn!(target: "idem", operation, decision = name, "{name}");
+        } else {
+            tracing::info!(target: "idem", operation, decision = name, "{name}");
         }
         count(operation, name);
     }
