@@ -330,6 +330,42 @@ fn p1_leases_are_renewed_on_each_tokio_runtime_whatever_becomes_of_the_others() 
     drop(parked);
 }
 
+#[tokio::test]
+async fn p2_a_full_memory_store_refuses_new_keys_and_evicts_none() {
+    let idempotency = Idempotency::new(MemoryStore::with_capacity(2));
+    let call = |key: u32, ttl: Duration| idempotency.operation("op").key(&key).ttl(ttl).run(async move || Res::Ok(key));
+    let _ = call(1, LONG).await.unwrap();
+    let _ = call(2, SHORT).await.unwrap();
+    let full = call(3, LONG).await;
+    assert!(matches!(&full, Err(error @ Error::Store { source, .. })
+        if source.kind() == StoreErrorKind::Full && error.is_retryable()));
+    assert!(full.unwrap_err().to_string().contains("with_capacity"));
+    assert!(call(1, LONG).await.unwrap().is_replayed());
+    // What has expired makes room.
+    eventually("a place is free", async || call(4, LONG).await.is_ok()).await;
+    assert!(call(1, LONG).await.unwrap().is_replayed());
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_are_refused_when_built_installed_and_called() {
+    let builder = || Idempotency::builder(MemoryStore::new()).lease(Duration::ZERO);
+    assert!(builder().try_build().unwrap_err().to_string().contains("lease"));
+    let idempotency = builder().build();
+    assert!(idem::install(idempotency.clone()).unwrap_err().to_string().contains("lease"));
+    let refused = |answer: Res<idem::Outcome<u32>>| matches!(answer, Err(Error::Config { .. }));
+    assert!(refused(idempotency.operation("op").key("k").run(async || panic!("ran")).await));
+    let sound = Idempotency::new(MemoryStore::new());
+    let call = || sound.operation("op").key("k");
+    assert!(refused(call().ttl(Duration::ZERO).run(async || panic!("ran")).await));
+    assert!(refused(call().ttl(LONG).remember(SHORT).run(async || panic!("ran")).await));
+    assert!(refused(call().max_attempts(0).run(async || panic!("ran")).await));
+    assert!(refused(call().lease(Duration::MAX).run(async || panic!("ran")).await));
+    for name in ["", "a b", "a:b", "a::", "{a}"] {
+        assert!(refused(sound.operation(name).key("k").run(async || panic!("ran")).await), "{name}");
+    }
+    assert_eq!(call().run(async || Res::Ok(1)).await.unwrap().into_inner(), 1);
+}
+
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("declined")]

@@ -2,12 +2,15 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
+mod support;
+
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use idem::{Error, Idempotency, MemoryStore};
-use idem_testkit::{Fault, FaultStore, Step};
+use idem::{Error, StoreFailure};
+use idem_testkit::{Fault, Step};
+use support::{LEASE, LONG, World};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -69,42 +72,51 @@ macro_rules! expect {
     }};
 }
 
-#[tokio::test]
-async fn p12_every_decision_is_an_event_and_keys_are_redacted() {
-    let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
-    let store = FaultStore::new(MemoryStore::new());
-    let faults = store.faults();
-    let idempotency = Idempotency::new(store);
-    let key = "jane@example.org";
-    let call = |fingerprint: u8| idempotency.operation("events").key(key).fingerprint(&fingerprint);
+over_both_stores! {
+    async fn p12_every_decision_is_an_event_and_keys_are_redacted(world: World) {
+        let log = Log::default();
+        let _logging = tracing::subscriber::set_default(log.clone());
+        let (builder, faults) = world.faulty().await;
+        let idempotency = builder.build();
+        drop(log.decisions());
+        let key = "jane@example.org";
+        let call = |fingerprint: u8| idempotency.operation("events").key(key).fingerprint(&fingerprint);
 
-    let failed = expect!(log, call(1).run(async || Err::<u32, Failure>(Failure::Declined)), [DEBUG "released"]);
-    assert!(matches!(failed, Err(Failure::Declined)));
-    expect!(log, call(1).run(async || Ok::<_, Error>(7)), [DEBUG "executed"]).unwrap();
-    expect!(log, call(1).run(async || Ok::<_, Error>(7)), [DEBUG "replayed"]).unwrap();
-    expect!(log, call(2).run(async || Ok::<_, Error>(7)), [WARN "rejected_mismatch"]).unwrap_err();
-    expect!(log, call(1).forget(), [INFO "forgotten"]).unwrap();
-    expect!(log, call(1).key("").run(async || Ok::<_, Error>(7)), [INFO "rejected_missing_key"]).unwrap_err();
+        let failed = expect!(log, call(1).run(async || Err::<u32, Failure>(Failure::Declined)), [DEBUG "released"]);
+        assert!(matches!(failed, Err(Failure::Declined)));
+        expect!(log, call(1).run(async || Ok::<_, Error>(7)), [DEBUG "executed"]).unwrap();
+        expect!(log, call(1).run(async || Ok::<_, Error>(7)), [DEBUG "replayed"]).unwrap();
+        expect!(log, call(1).run(async || Ok::<_, Error>(())), [DEBUG "replayed", WARN "unreadable"]).unwrap_err();
+        expect!(log, call(2).run(async || Ok::<_, Error>(7)), [WARN "rejected_mismatch"]).unwrap_err();
+        expect!(log, call(1).forget(), [INFO "forgotten"]).unwrap();
+        expect!(log, call(1).settle(&7u32), [INFO "settled"]).unwrap();
+        expect!(log, call(1).forget(), [INFO "forgotten"]).unwrap();
+        expect!(log, call(1).key("").run(async || Ok::<_, Error>(7)), [INFO "rejected_missing_key"]).unwrap_err();
+        expect!(log, call(1).lease(Duration::ZERO).run(async || Ok::<_, Error>(7)), [WARN "misconfigured"]).unwrap_err();
 
-    let dropped = call(1).lease(Duration::from_millis(100)).run(std::future::pending::<Result<u32, Error>>);
-    expect!(log, tokio::time::timeout(Duration::from_millis(1), dropped), [WARN "caller_dropped"]).unwrap_err();
-    let taken = call(1).wait(Duration::from_secs(20)).run(async || Ok::<_, Error>(7)).await;
-    assert_eq!(taken.unwrap().into_inner(), 7);
-    let decisions = log.decisions();
-    let (waits, rest): (Vec<_>, Vec<_>) = decisions.into_iter().partition(|(_, decision)| decision == "waited");
-    assert!(!waits.is_empty());
-    assert_eq!(rest, logged(&[(Level::INFO, "taken_over"), (Level::DEBUG, "executed")]));
+        let dropped = call(1).lease(LEASE).run(std::future::pending::<Result<u32, Error>>);
+        expect!(log, tokio::time::timeout(Duration::from_millis(50), dropped), [WARN "caller_dropped"]).unwrap_err();
+        let taken = call(1).wait(LONG).run(async || Ok::<_, Error>(7)).await;
+        assert_eq!(taken.unwrap().into_inner(), 7);
+        let decisions = log.decisions();
+        let (waits, rest): (Vec<_>, Vec<_>) = decisions.into_iter().partition(|(_, decision)| decision == "waited");
+        assert!(!waits.is_empty());
+        assert_eq!(rest, logged(&[(Level::INFO, "taken_over"), (Level::DEBUG, "executed")]));
 
-    faults.next(Step::Claim, Fault::Refuse);
-    expect!(log, call(1).run(async || Ok::<_, Error>(7)), [WARN "store_failed"]).unwrap_err();
+        for fault in [Fault::Refuse, Fault::Refuse] {
+            faults.next(Step::Claim, fault);
+        }
+        expect!(log, call(1).run(async || Ok::<_, Error>(7)), [WARN "store_failed"]).unwrap_err();
+        let unguarded = call(1).store_failure(StoreFailure::Run).run(async || Ok::<_, Error>(7));
+        expect!(log, unguarded, [WARN "store_failed", WARN "ran_unguarded"]).unwrap();
 
-    let text = log.text();
-    assert!(!text.contains("jane"), "a key in the logs: {text}");
+        let text = log.text();
+        assert!(!text.contains("jane"), "a key in the logs: {text}");
 
-    let plain = Idempotency::builder(MemoryStore::new()).log_keys().build();
-    plain.operation("events").key("asked-for").run(async || Ok::<_, Error>(1)).await.unwrap();
-    assert!(log.text().contains("asked-for"));
+        let plain = world.builder().await.log_keys().build();
+        plain.operation("events").key("asked-for").run(async || Ok::<_, Error>(1)).await.unwrap();
+        assert!(log.text().contains("asked-for"));
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
