@@ -1,16 +1,18 @@
-#![doc = include_str!("../README.md")]
+// The README's examples use the Redis store: they are tested where it is there.
+#![cfg_attr(any(not(doctest), feature = "redis"), doc = include_str!("../README.md"))]
+#![cfg_attr(all(doctest, not(feature = "redis")), doc = "Idempotency for async Rust.")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use idem_core::{
     Abandoned, Begin, Builder, Call, Clock, Codec, CodecFailure, CodecId, ConfigError, Duplicate, Error, Fingerprint,
     FingerprintError, Idempotency, InFlight, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, MemoryStore,
     MissingKey, Operation, Outcome, Reconciling, RecordInfo, RecordState, Recorded, Storable, Store, StoreError,
-    StoreErrorKind, StoreFailure, current, install, scope,
+    StoreErrorKind, StoreFailure, current, install, installed, scope,
 };
 pub use idem_core::{record, wire};
 pub use idem_macros::{KeyPart, idempotent};
 #[cfg(feature = "redis")]
-pub use idem_redis::RedisStore;
+pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
 
 #[doc(hidden)]
 pub use idem_core::__private;

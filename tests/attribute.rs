@@ -304,33 +304,75 @@ mod key_parts {
 mod names {
     use super::*;
 
-    mod one {
-        use super::*;
-        // Two functions inside functions of one module have one path, and so one default name.
-        pub(super) fn first(runs: &Runs) -> impl Future<Output = Result<u32, Failure>> {
-            #[idempotent(key = "key")]
-            async fn same(runs: &Runs, key: u8) -> Result<u32, Failure> {
-                Ok(runs.count())
-            }
-            same(runs, 1)
-        }
-        pub(super) fn second(runs: &Runs) -> impl Future<Output = Result<u32, Failure>> {
-            #[idempotent(key = "key")]
-            async fn same(runs: &Runs, key: u8) -> Result<u32, Failure> {
-                Ok(runs.count())
-            }
-            same(runs, 1)
+    struct Invoices;
+    struct Orders;
+
+    impl Invoices {
+        #[idempotent(key = "key")]
+        async fn create(runs: &Runs, key: u8) -> Result<u32, Failure> {
+            Ok(runs.count())
         }
     }
 
+    impl Orders {
+        #[idempotent(key = "key")]
+        async fn create(runs: &Runs, key: u8) -> Result<u32, Failure> {
+            Ok(runs.count())
+        }
+    }
+
+    struct Generic<T>(T);
+
+    impl<T> Generic<T> {
+        #[idempotent(key = "key")]
+        async fn create(runs: &Runs, key: u8) -> Result<u32, Failure> {
+            Ok(runs.count())
+        }
+    }
+
+    /// Two functions of one name in one function: nothing tells them apart.
+    async fn two(runs: &Runs) -> [Result<u32, Failure>; 2] {
+        let first = {
+            #[idempotent(key = "key")]
+            async fn same(runs: &Runs, key: u8) -> Result<u32, Failure> {
+                Ok(runs.count())
+            }
+            same(runs, 1).await
+        };
+        let second = {
+            #[idempotent(key = "key")]
+            async fn same(runs: &Runs, key: u8) -> Result<u32, Failure> {
+                Ok(runs.count())
+            }
+            same(runs, 1).await
+        };
+        [first, second]
+    }
+
     #[tokio::test]
-    async fn two_functions_with_one_default_name_are_refused_at_the_first_call_naming_both_places() {
+    async fn functions_of_two_types_do_not_share_their_records() {
+        let idempotency = Idempotency::new(MemoryStore::new());
+        idem::scope(idempotency.clone(), async {
+            let runs = Runs::default();
+            assert_eq!((Invoices::create(&runs, 1).await, Orders::create(&runs, 1).await), (Ok(1), Ok(2)));
+            assert_eq!((Invoices::create(&runs, 1).await, Orders::create(&runs, 1).await), (Ok(1), Ok(2)));
+        })
+        .await;
+        let record = idempotency.operation("attribute::names::Orders::create").key(&1u8).inspect().await.unwrap();
+        assert_eq!(record.unwrap().state, idem::RecordState::Committed);
+    }
+
+    #[tokio::test]
+    async fn a_function_without_a_default_name_of_its_own_is_refused_at_its_first_call() {
         fresh(async {
             let runs = Runs::default();
-            assert_eq!(one::first(&runs).await, Ok(1));
-            let Err(Failure::Idempotency(text)) = one::second(&runs).await else { panic!("not refused") };
+            let Generic(()) = Generic(());
+            let Err(Failure::Idempotency(text)) = Generic::<u8>::create(&runs, 1).await else { panic!("not refused") };
+            assert!(text.contains("attribute.rs") && text.contains("name = "), "{text}");
+            let answers = two(&runs).await;
+            let [Ok(1), Err(Failure::Idempotency(text))] = answers else { panic!("not refused: {answers:?}") };
             assert_eq!(text.matches("attribute.rs").count(), 2, "{text}");
-            assert_eq!(one::first(&runs).await, Ok(1));
+            assert_eq!(runs.total(), 1);
         })
         .await;
     }

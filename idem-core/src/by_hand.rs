@@ -28,7 +28,8 @@ pub enum Begin {
 /// # Examples
 ///
 /// ```
-/// # use idem_core::{Begin, Error, Idempotency, MemoryStore};
+/// # use idem_core as idem;
+/// # use idem::{Begin, Error, Idempotency, MemoryStore};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
 /// # let idempotency = Idempotency::new(MemoryStore::new());
 /// # async fn charge() -> u32 { 42 }

@@ -58,7 +58,8 @@ pub type CodecFailure = Box<dyn std::error::Error + Send + Sync>;
 /// # Examples
 ///
 /// ```
-/// use idem_core::{Codec, CodecFailure, CodecId};
+/// # use idem_core as idem;
+/// use idem::{Codec, CodecFailure, CodecId};
 ///
 /// /// JSON with line breaks.
 /// struct Pretty;
@@ -83,7 +84,7 @@ pub type CodecFailure = Box<dyn std::error::Error + Send + Sync>;
 ///     }
 /// }
 ///
-/// let idempotency = idem_core::Idempotency::builder(idem_core::MemoryStore::new()).codec(Pretty).build();
+/// let idempotency = idem::Idempotency::builder(idem::MemoryStore::new()).codec(Pretty).build();
 /// ```
 pub trait Codec: Send + Sync + 'static {
     /// The name that is stored with each outcome. Two codecs that cannot read each other's bytes must have different names.

@@ -29,11 +29,12 @@ tokio::task_local! {
 /// # Examples
 ///
 /// ```
-/// # fn main() -> Result<(), idem_core::ConfigError> {
-/// use idem_core::{Idempotency, MemoryStore};
+/// # use idem_core as idem;
+/// # fn main() -> Result<(), idem::ConfigError> {
+/// use idem::{Idempotency, MemoryStore};
 ///
-/// idem_core::install(Idempotency::new(MemoryStore::new()))?;
-/// assert!(idem_core::install(Idempotency::disabled()).is_err());
+/// idem::install(Idempotency::new(MemoryStore::new()))?;
+/// assert!(idem::install(Idempotency::disabled()).is_err());
 /// # Ok(())
 /// # }
 /// ```
@@ -53,11 +54,12 @@ pub fn install(idempotency: Idempotency) -> Result<(), ConfigError> {
 /// # Examples
 ///
 /// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), idem_core::Error> {
-/// use idem_core::{Idempotency, MemoryStore};
+/// # use idem_core as idem;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), idem::Error> {
+/// use idem::{Idempotency, MemoryStore};
 ///
 /// let idempotency = Idempotency::new(MemoryStore::new());
-/// idem_core::scope(idempotency, async {
+/// idem::scope(idempotency, async {
 ///     // Annotated functions that are called here use it.
 /// })
 /// .await;
@@ -73,19 +75,20 @@ pub async fn scope<F: Future>(idempotency: Idempotency, future: F) -> F::Output 
 /// # Examples
 ///
 /// ```
-/// # use idem_core::{Error, Idempotency, MemoryStore};
+/// # use idem_core as idem;
+/// # use idem::{Error, Idempotency, MemoryStore};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
 /// let idempotency = Idempotency::new(MemoryStore::new());
 /// idempotency
 ///     .operation("orders.create")
 ///     .key("o-1")
 ///     .run(|| async {
-///         let call = idem_core::current().expect("inside a body");
+///         let call = idem::current().expect("inside a body");
 ///         assert_eq!((call.operation(), call.attempt()), ("orders.create", 1));
 ///         Ok::<_, Error>(())
 ///     })
 ///     .await?;
-/// assert!(idem_core::current().is_none());
+/// assert!(idem::current().is_none());
 /// # Ok(())
 /// # }
 /// ```
@@ -119,9 +122,14 @@ pub(crate) async fn unguarded<F: Future>(body: F) -> F::Output {
     }
 }
 
+/// The process's default runtime, if one was [installed](install).
+pub fn installed() -> Option<Idempotency> {
+    INSTALLED.get().cloned()
+}
+
 /// The runtime that a call without one of its own uses.
 pub(crate) fn default_runtime() -> Option<Idempotency> {
-    SCOPED.try_with(Clone::clone).ok().or_else(|| INSTALLED.get().cloned())
+    SCOPED.try_with(Clone::clone).ok().or_else(installed)
 }
 
 /// The call whose body is running: see [`current`].

@@ -13,11 +13,12 @@ use crate::key::KeyDigest;
 /// # Examples
 ///
 /// ```
-/// fn status(error: &idem_core::Error) -> u16 {
+/// # use idem_core as idem;
+/// fn status(error: &idem::Error) -> u16 {
 ///     match error {
-///         idem_core::Error::InFlight { .. } => 409,
-///         idem_core::Error::FingerprintMismatch { .. } => 422,
-///         idem_core::Error::MissingKey { .. } => 400,
+///         idem::Error::InFlight { .. } => 409,
+///         idem::Error::FingerprintMismatch { .. } => 422,
+///         idem::Error::MissingKey { .. } => 400,
 ///         error if error.is_retryable() => 503,
 ///         _ => 500,
 ///     }
@@ -28,7 +29,7 @@ use crate::key::KeyDigest;
 pub enum Error {
     /// Another caller's body is running, and it did not end while this call was willing to wait.
     #[error(
-        "operation `{operation}`, key {key}: another call with this key is in flight; call again after {retry_after:?}"
+        "operation `{operation}`, key {key}: another call with this key is in flight; call again, if its owner is gone the key is free in {retry_after:.1?}"
     )]
     #[non_exhaustive]
     InFlight {
@@ -36,12 +37,14 @@ pub enum Error {
         operation: Arc<str>,
         /// A digest of the key.
         key: KeyDigest,
-        /// When the owner's lease runs out, unless it is renewed: a bound for the next try, often there is an answer sooner.
+        /// When the owner's lease runs out, unless it is renewed: how long the key stays locked at most if the owner is gone. Often there is
+        /// an answer much sooner, so this is no good `Retry-After` for clients.
         retry_after: Duration,
     },
-    /// The call was carried out before, and this operation answers duplicates with an error (`duplicate = reject`).
+    /// The call was carried out before, and this operation answers duplicates with an error (`duplicate = reject`); or an outcome is to be
+    /// settled where there is one.
     #[error(
-        "operation `{operation}`, key {key}: a call with this key was carried out before, and the operation rejects duplicates"
+        "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome stays as it is"
     )]
     #[non_exhaustive]
     Duplicate {

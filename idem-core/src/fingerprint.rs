@@ -18,7 +18,8 @@ use serde::ser;
 /// # Examples
 ///
 /// ```
-/// use idem_core::Fingerprint;
+/// # use idem_core as idem;
+/// use idem::Fingerprint;
 ///
 /// #[derive(serde::Serialize)]
 /// struct Order { amount: u32, currency: &'static str }
@@ -26,7 +27,7 @@ use serde::ser;
 /// let one = Fingerprint::of(&Order { amount: 1999, currency: "EUR" })?;
 /// assert_eq!(one, Fingerprint::of(&Order { amount: 1999, currency: "EUR" })?);
 /// assert_ne!(one, Fingerprint::of(&Order { amount: 9919, currency: "EUR" })?);
-/// # Ok::<(), idem_core::FingerprintError>(())
+/// # Ok::<(), idem::FingerprintError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 16]);

@@ -12,7 +12,8 @@ use uuid::Uuid;
 /// # Examples
 ///
 /// ```
-/// use idem_core::KeyGenerator;
+/// # use idem_core as idem;
+/// use idem::KeyGenerator;
 ///
 /// let keys = KeyGenerator::new("checkout");
 /// let key = keys.generate(); // "checkout-01890a5d-ac96-774b-bcce-b302099a8057"

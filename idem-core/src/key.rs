@@ -29,7 +29,8 @@ pub const MAX_KEY_LEN: usize = 256;
 /// # Examples
 ///
 /// ```
-/// use idem_core::{KeyPart, KeyWriter};
+/// # use idem_core as idem;
+/// use idem::{KeyPart, KeyWriter};
 ///
 /// struct OrderId { shop: u32, number: u64 }
 ///

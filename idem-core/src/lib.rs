@@ -29,7 +29,7 @@ pub mod wire;
 pub use crate::by_hand::{Begin, Lease};
 pub use crate::clock::Clock;
 pub use crate::codec::{Codec, CodecFailure, CodecId};
-pub use crate::context::{Call, current, install, scope};
+pub use crate::context::{Call, current, install, installed, scope};
 pub use crate::error::{ConfigError, Error, StoreError, StoreErrorKind};
 pub use crate::fingerprint::{Fingerprint, FingerprintError};
 pub use crate::generator::KeyGenerator;

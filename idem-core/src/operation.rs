@@ -19,7 +19,7 @@ use crate::engine::{Begun, Request};
 use crate::error::Error;
 use crate::fingerprint::{Fingerprint, FingerprintError};
 use crate::held::Held;
-use crate::key::{Key, KeyPart};
+use crate::key::{Key, KeyDigest, KeyPart};
 use crate::observe::{self, Decision, Observer};
 use crate::outcome::{Outcome, Storable, Witness, outcome_of};
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
@@ -59,7 +59,7 @@ impl<'a> Operation<'a> {
         operation
     }
 
-    pub(crate) fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
+    fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
         if self.problem.is_none() {
             self.problem = Some(Error::Config { operation: (*self.name).into(), reason: reason.into() });
         }
@@ -78,6 +78,11 @@ impl<'a> Operation<'a> {
             }
         }
         self
+    }
+
+    /// The digest by which logs and errors name the key; `None` where it is missing.
+    pub fn digest(&self) -> Option<KeyDigest> {
+        self.id.as_ref().map(RecordId::digest)
     }
 
     /// What must be equal when the key comes again: the request, or the part of it that matters. With another one, a call gets
@@ -182,7 +187,8 @@ impl<'a> Operation<'a> {
     /// # Examples
     ///
     /// ```
-    /// # use idem_core::{Error, Idempotency, MemoryStore, Outcome};
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore, Outcome};
     /// # use std::time::Duration;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
     /// # let idempotency = Idempotency::new(MemoryStore::new());
@@ -280,6 +286,9 @@ impl<'a> Operation<'a> {
 
     /// Commits an outcome by hand: for an abandoned record, once it is known what became of it. Also where there is no record, or a
     /// released one: to say that a call was carried out elsewhere.
+    ///
+    /// It knows nothing of an attribute: give it the operation's own [`ttl`](Self::ttl) and [`remember`](Self::remember), and a value of the
+    /// function's outcome type, or later duplicates cannot read it. An abandoned record keeps its fingerprint; where there is none, give that too.
     ///
     /// # Errors
     ///

@@ -109,7 +109,7 @@ impl Settings {
         }
         if let Some(remember) = self.remember.filter(|remember| *remember < self.ttl) {
             return refuse(format!(
-                "`remember` is {remember:?}, shorter than `ttl`, {:?}; leave it out, or make it longer than `ttl`",
+                "`remember` is {remember:?}, shorter than `ttl`, which is {:?} (24 h unless it is set); make it longer, or set a shorter `ttl`",
                 self.ttl
             ));
         }

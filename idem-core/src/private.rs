@@ -19,15 +19,19 @@ pub fn operation(site: &'static Site, runtime: Option<&Idempotency>) -> Operatio
         None => context::default_runtime(),
     };
     let Some(runtime) = runtime else {
-        Observer::decided_without_key(Decision::NotInstalled, site.name());
-        return Operation::failing(site.name(), Error::NotInstalled { operation: site.name().into() });
+        Observer::decided_without_key(Decision::NotInstalled, site.label());
+        return Operation::failing(site.label(), Error::NotInstalled { operation: site.label().into() });
     };
-    let guarded = !runtime.is_disabled();
-    let mut operation = runtime.operation(site.name());
-    if guarded && let Some(clash) = site.clash() {
-        operation.misconfigured(clash);
+    if runtime.is_disabled() {
+        return runtime.operation(site.label());
     }
-    operation
+    match site.name() {
+        Ok(name) => runtime.operation(name),
+        Err(reason) => {
+            let (operation, reason) = (site.label().into(), reason.into());
+            Operation::failing(site.label(), Error::Config { operation, reason })
+        }
+    }
 }
 
 /// Carries out the call of an annotated function.

@@ -25,7 +25,8 @@ const MAX_UNFINISHED: usize = 10_000;
 /// # Examples
 ///
 /// ```
-/// # use idem_core::{Error, Idempotency, MemoryStore};
+/// # use idem_core as idem;
+/// # use idem::{Error, Idempotency, MemoryStore};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
 /// let idempotency = Idempotency::new(MemoryStore::new());
 ///
@@ -118,8 +119,9 @@ impl Runtime {
 /// # Examples
 ///
 /// ```
+/// # use idem_core as idem;
 /// use std::time::Duration;
-/// use idem_core::{Idempotency, MemoryStore};
+/// use idem::{Idempotency, MemoryStore};
 ///
 /// let idempotency = Idempotency::builder(MemoryStore::new())
 ///     .ttl(Duration::from_secs(3_600))

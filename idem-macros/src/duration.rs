@@ -8,10 +8,13 @@ use syn::LitStr;
 /// Reads the literal, or says what is wrong with it and how it is written.
 pub(crate) fn parse(literal: &LitStr) -> syn::Result<Duration> {
     let text = literal.value();
-    match humantime::parse_duration(&text) {
+    match humantime::parse_duration(&text).map_err(|error| explain(text.trim(), &error)).and_then(|duration| {
+        // `M` is a month to the parser, and `m` a minute: a slip that nobody would see.
+        months_or_years(&text).map_or(Ok(duration), Err)
+    }) {
         Ok(Duration::ZERO) => Err(format!("a duration is longer than zero: write for example {EXAMPLES}")),
         Ok(duration) => Ok(duration),
-        Err(error) => Err(explain(text.trim(), &error)),
+        Err(message) => Err(message),
     }
     .map_err(|message| syn::Error::new(literal.span(), message))
 }
@@ -36,6 +39,15 @@ fn explain(text: &str, error: &DurationError) -> String {
     format!("{wrong}: write for example {EXAMPLES}{hint}")
 }
 
+fn months_or_years(text: &str) -> Option<String> {
+    let units = text.split(|c: char| !c.is_alphabetic());
+    let unit = units.into_iter().find(|unit| {
+        let lower = unit.to_lowercase();
+        *unit == "M" || lower.starts_with("mo") || lower.starts_with('y')
+    })?;
+    Some(format!("`{unit}` has no fixed length: write days, for example \"30d\", or \"1m\" for a minute"))
+}
+
 /// Whether the text looks like Rust rather than like a time.
 fn is_expression(text: &str) -> bool {
     text.starts_with(|first: char| first.is_alphabetic() || first == '_')
@@ -50,6 +62,13 @@ mod tests {
 
     fn read(text: &str) -> Result<Duration, String> {
         parse(&LitStr::new(text, Span::call_site())).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn months_and_years_are_refused() {
+        for text in ["1M", "1 month", "2y", "1year 3d"] {
+            assert!(read(text).is_err_and(|message| message.contains("no fixed length")), "{text}");
+        }
     }
 
     #[test]

@@ -81,6 +81,7 @@ impl Plan {
                 ::core::file!(),
                 ::core::line!(),
                 ::core::column!(),
+                || ::core::any::type_name_of_val(&|| ()),
             )
         }
     }
@@ -216,6 +217,7 @@ mod tests {
                     ::core::file!(),
                     ::core::line!(),
                     ::core::column!(),
+                    || ::core::any::type_name_of_val(&|| ()),
                 );
                 let __idem_operation = ::idem::__private::operation(&__IDEM_SITE, ::core::option::Option::None)
                     .key(&req.id)

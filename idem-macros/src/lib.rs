@@ -40,7 +40,7 @@ use proc_macro::TokenStream;
 /// | `key = "req.order_id"` | Required. What identifies one logical call: an expression over the parameters. |
 /// | `ttl = "5m"` | How long a committed outcome is kept and replayed, counted from the commit. |
 /// | `remember = "30d"` | How long it is known that there was an outcome. Between `ttl` and `remember` a duplicate gets `Error::AlreadyDone`. By default no longer than `ttl`. |
-/// | `name = "orders.create"` | The operation's name; keys of two operations never collide. By default the module path and the function's name. Required on methods and on functions with type parameters, where that would not be unique. |
+/// | `name = "orders.create"` | The operation's name; keys of two operations never collide. By default the path of the function, which changes when it, its module or its crate is renamed: write one for whatever outlives a deployment. Required on methods and on functions with type parameters, where the default would not be unique. |
 /// | `fingerprint = "req"` | What must be equal when a key comes again: anything `Serialize`. Same key, other fingerprint: `Error::FingerprintMismatch`. |
 /// | `lease = "30s"` | How long the owner of a key may go without renewing its right to run the body. It is renewed while the body runs; after a crash, it is how long the key stays in flight. |
 /// | `in_flight = wait("5s")` | What a call does that finds the key in flight: `wait("5s")` waits that long for the outcome, `wait` as long as the runtime says (the default), `reject` is `Error::InFlight` at once. |
@@ -48,8 +48,8 @@ use proc_macro::TokenStream;
 /// | `abandoned = rerun` | What happens with a key whose owner crashed: `rerun` runs the body as the next attempt (the default), `reject` is `Error::Abandoned` until somebody settles the record, `reconcile("lookup(&req)")` first asks what became of it. |
 /// | `store_failure = reject` | When the store cannot answer: `reject`, an error and no body (the default), or `run`, the body unguarded. |
 /// | `missing_key = reject` | When a part of the key is `None` or empty: `reject`, `Error::MissingKey` (the default), or `run`, the body unguarded. |
-/// | `max_attempts = 5` | After that many attempts, a claim gets `Error::AttemptsExhausted`. |
-/// | `detached` | Runs the body in a task of its own, so that a dropped caller does not stop it. The body then may borrow nothing from the caller. |
+/// | `max_attempts = 5` | After that many attempts, those that ended in a released error included, a claim gets `Error::AttemptsExhausted`. |
+/// | `detached` | Runs the body in a task of its own, so that a dropped caller does not stop it. The body then may borrow nothing from the caller: take arguments by value, and clone what you need of `self`. For web handlers, whose caller goes away when the client hangs up. |
 /// | `runtime = "self.idempotency"` | The `Idempotency` to use, or a reference to it. By default the one of the scope, or the installed one. |
 /// | `crate = "::idem"` | Where the generated code finds the `idem` crate. |
 ///

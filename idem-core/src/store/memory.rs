@@ -30,7 +30,8 @@ const DEFAULT_CAPACITY: usize = 1_000_000;
 /// # Examples
 ///
 /// ```
-/// use idem_core::{Idempotency, MemoryStore};
+/// # use idem_core as idem;
+/// use idem::{Idempotency, MemoryStore};
 ///
 /// let idempotency = Idempotency::new(MemoryStore::with_capacity(100_000));
 /// ```
