@@ -26,7 +26,7 @@ async fn wrong_value(id: u64) -> Result<u64, Error> {
     if id == 0 {
         return Ok("zero");
     }
-    Ok(id.to_string())
+    Ok(id == 1)
 }
 
 fn main() {}
