@@ -17,10 +17,13 @@ pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
 #[doc(hidden)]
 pub use idem_core::__private;
 
-/// Longer texts: the attribute in full, operating a service, testing one.
+/// Longer texts: the attribute in full, the runtime on one page, operating a service, testing one.
 pub mod guide {
     #[doc = include_str!("docs/attribute.md")]
     pub mod attribute {}
+
+    #[doc = include_str!("docs/runtime.md")]
+    pub mod runtime {}
 
     #[doc = include_str!("docs/operating.md")]
     pub mod operating {}
