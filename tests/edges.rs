@@ -15,7 +15,7 @@ use idem::{
     StoreErrorKind, StoreFailure,
 };
 use idem_testkit::{Fault, FaultStore, Faults, Gate, Step};
-use support::{LEASE, LONG, eventually};
+use support::{Failure, LEASE, LONG, eventually};
 use tokio::sync::Notify;
 
 type Res<T = u32> = Result<T, Error>;
@@ -364,12 +364,4 @@ async fn settings_that_cannot_be_are_refused_when_built_installed_and_called() {
         assert!(refused(sound.operation(name).key("k").run(async || panic!("ran")).await), "{name}");
     }
     assert_eq!(call().run(async || Res::Ok(1)).await.unwrap().into_inner(), 1);
-}
-
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("declined")]
-    Declined,
-    #[error(transparent)]
-    Idempotency(#[from] Error),
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use idem::{Error, StoreFailure};
 use idem_testkit::{Fault, Step};
-use support::{LEASE, LONG, World};
+use support::{Failure, LEASE, LONG, World};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -117,12 +117,4 @@ over_both_stores! {
         plain.operation("events").key("asked-for").run(async || Ok::<_, Error>(1)).await.unwrap();
         assert!(log.text().contains("asked-for"));
     }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("declined")]
-    Declined,
-    #[error(transparent)]
-    Idempotency(#[from] Error),
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use idem::{Abandoned, Begin, Duplicate, Error, Idempotency, InFlight, RecordState, StoreErrorKind, StoreFailure};
 use idem_testkit::{Fault, Gate, Step};
-use support::{Bodies, LEASE, LONG, World, eventually};
+use support::{Bodies, Failure, LEASE, LONG, World, eventually};
 use tokio::sync::Notify;
 
 type Res<T = u32> = Result<T, Error>;
@@ -570,14 +570,4 @@ over_both_stores! {
         let other = idempotency.operation("types").key("k").run(async || Res::Ok(1u32)).await;
         assert!(matches!(other, Err(Error::Codec { .. })), "{other:?}");
     }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("declined")]
-    Declined,
-    #[error("asked: {0}")]
-    Asked(&'static str),
-    #[error(transparent)]
-    Idempotency(#[from] Error),
 }

@@ -124,3 +124,14 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: 
     };
     assert!(tokio::time::timeout(LONG, looking).await.is_ok(), "not so after {LONG:?}: {what}");
 }
+
+/// What bodies of tests fail with.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("declined")]
+    Declined,
+    #[error("asked: {0}")]
+    Asked(&'static str),
+    #[error(transparent)]
+    Idempotency(#[from] idem::Error),
+}
