@@ -6,9 +6,12 @@ use crate::steps::Steps;
 use crate::workspace::{FACADE, Workspace};
 use crate::{redis, tool};
 
+const OPENSSL: tool::Package = tool::Package { program: "openssl", apt: "openssl", brew: "openssl" };
+
 /// `cargo xtask test`, which is also CI's test step.
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     redis::ensure(workspace.shell())?;
+    tool::ensure(workspace.shell(), OPENSSL, "the test of TLS connections makes its certificates with it")?;
     let mut steps = Steps::of("test");
     steps.run("tests", "unit, integration and UI tests, all features", || tests(workspace, args));
     if args.is_empty() {

@@ -34,6 +34,11 @@ pub(crate) fn ensure_component(workspace: &Workspace, component: &str, subcomman
     Ok(())
 }
 
+/// Makes sure of a program, and installs its package if there is none.
+pub(crate) fn ensure(shell: &Shell, package: Package, why: &str) -> Result<()> {
+    if exists(package.program) { Ok(()) } else { install(shell, package, why) }
+}
+
 /// Installs a package of the operating system. `why` ends the line that says so.
 pub(crate) fn install(shell: &Shell, package: Package, why: &str) -> Result<()> {
     let Package { program, apt, brew } = package;
