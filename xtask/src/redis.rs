@@ -22,9 +22,7 @@ const START: Duration = Duration::from_secs(10);
 
 /// Makes sure that there is a `redis-server`, new enough, and installs one if there is none.
 pub(crate) fn ensure(shell: &Shell) -> Result<()> {
-    if !tool::exists(SERVER.program) {
-        tool::install(shell, SERVER, "the Redis store is tested against a real server")?;
-    }
+    tool::ensure(shell, SERVER, "the Redis store is tested against a real server")?;
     let said = cmd!(shell, "redis-server --version").quiet().read()?;
     let version = said.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or_default();
     // A version that cannot be read is let through: the tests will tell.

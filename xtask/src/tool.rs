@@ -8,7 +8,7 @@ use xshell::{Shell, cmd};
 use crate::workspace::Workspace;
 
 /// Whether there is a program of this name in `PATH`.
-pub(crate) fn exists(program: &str) -> bool {
+fn exists(program: &str) -> bool {
     let Some(path) = env::var_os("PATH") else {
         return false;
     };
@@ -40,7 +40,7 @@ pub(crate) fn ensure(shell: &Shell, package: Package, why: &str) -> Result<()> {
 }
 
 /// Installs a package of the operating system. `why` ends the line that says so.
-pub(crate) fn install(shell: &Shell, package: Package, why: &str) -> Result<()> {
+fn install(shell: &Shell, package: Package, why: &str) -> Result<()> {
     let Package { program, apt, brew } = package;
     if exists("apt-get") {
         println!("{program} is not installed: installing {apt} with apt-get, because {why}");
