@@ -293,7 +293,7 @@ impl<'a> Operation<'a> {
     /// # Errors
     ///
     /// [`Error::InFlight`] if a call is in flight, [`Error::Duplicate`] if there is an outcome, [`Error::AlreadyDone`] if there was
-    /// one. [`Error::Config`] if the value cannot be written. [`Error::Store`] and [`Error::MissingKey`].
+    /// one. After [`Error::Store`] it may be recorded all the same: it is tried again in the background. [`Error::Config`] if the value cannot be written. [`Error::Store`] and [`Error::MissingKey`].
     ///
     /// # Cancellation safety
     ///
