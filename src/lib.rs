@@ -4,13 +4,14 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use idem_core::{
-    Abandoned, Begin, Builder, Call, Clock, Codec, CodecFailure, CodecId, ConfigError, Duplicate, Error, Fingerprint,
-    FingerprintError, Idempotency, InFlight, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, MemoryStore,
-    MissingKey, Operation, Outcome, Reconciling, RecordInfo, RecordState, Recorded, Storable, Store, StoreError,
-    StoreErrorKind, StoreFailure, current, install, installed, scope,
+    Abandoned, Begin, Builder, Call, Clock, Codec, CodecFailure, CodecId, ConfigError, Duplicate, Error, ErrorAction,
+    ErrorPolicy, Errors, Fingerprint, FingerprintError, Frequency, Idempotency, InFlight, Key, KeyDigest, KeyGenerator,
+    KeyPart, KeyWriter, Lease, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState,
+    Recorded, Retry, Sometimes, Storable, Store, StoreError, StoreErrorKind, StoreFailure, current, install, installed,
+    scope,
 };
 pub use idem_core::{record, wire};
-pub use idem_macros::{KeyPart, idempotent};
+pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};
 #[cfg(feature = "redis")]
 pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
 

@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Mutex;
 
 use crate::error::Error;
+use crate::error_policy::{Keepable, encode_error};
 use crate::held::Held;
 use crate::lease::Term;
 use crate::observe::Decision;
@@ -103,10 +105,34 @@ impl Lease {
         match &self.guarded {
             Some(guarded) => {
                 let outcome = guarded.runtime.codec.encode(value.to_stored());
-                guarded.held.lock().await.try_commit(outcome).await
+                let mut held = guarded.held.lock().await;
+                held.commits(outcome);
+                held.try_out().await
             }
             None => Ok(()),
         }
+    }
+
+    /// Records an error as the outcome, so that duplicates get an equal one: what [`ErrorAction::Keep`](crate::ErrorAction::Keep) and,
+    /// with a `ttl`, [`ErrorAction::KeepFor`](crate::ErrorAction::KeepFor) do. A duplicate reads it with
+    /// [`Recorded::decode_error`].
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit), and [`Error::Config`] if the error cannot be written: nothing was recorded.
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`commit`](Self::commit).
+    pub async fn commit_error<E: Keepable>(&self, error: &E, ttl: Option<Duration>) -> Result<(), Error> {
+        let Some(guarded) = &self.guarded else { return Ok(()) };
+        let encoded = encode_error(&guarded.runtime.codec, error).map_err(|failure| Error::Config {
+            operation: guarded.term.id.operation().into(),
+            reason: format!("the error to keep cannot be written: {failure}").into(),
+        })?;
+        let mut held = guarded.held.lock().await;
+        held.keeps(encoded, ttl);
+        held.try_out().await
     }
 
     /// Gives the key up, so that a later call does the work.
@@ -120,7 +146,11 @@ impl Lease {
     /// As [`commit`](Self::commit).
     pub async fn release(&self) -> Result<(), Error> {
         match &self.guarded {
-            Some(guarded) => guarded.held.lock().await.try_release().await,
+            Some(guarded) => {
+                let mut held = guarded.held.lock().await;
+                held.releases(false);
+                held.try_out().await
+            }
             None => Ok(()),
         }
     }

@@ -123,7 +123,7 @@ impl AnyCodec {
             Self::Json => (CodecId::JSON, serde_json::to_vec(value)?),
             Self::Other(codec) => (codec.id(), codec.encode(&value)?),
         };
-        Ok(Encoded { codec, payload: Bytes::from(payload) })
+        Ok(Encoded { is_error: false, codec, payload: Bytes::from(payload) })
     }
 
     pub(crate) fn decode<T: DeserializeOwned>(&self, outcome: &Encoded) -> Result<T, CodecFailure> {
@@ -171,7 +171,8 @@ mod tests {
 
     #[test]
     fn another_codecs_bytes_are_refused() {
-        let foreign = Encoded { codec: CodecId::parse(b"cbor").unwrap(), payload: Bytes::from_static(b"1") };
+        let foreign =
+            Encoded { is_error: false, codec: CodecId::parse(b"cbor").unwrap(), payload: Bytes::from_static(b"1") };
         assert!(AnyCodec::Json.decode::<u8>(&foreign).is_err());
         for name in ["", "Ab", "toolongname", "a b"] {
             assert_eq!(CodecId::parse(name.as_bytes()), None);

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use uuid::Uuid;
@@ -109,8 +109,7 @@ pub(crate) async fn unguarded<F: Future>(body: F) -> F::Output {
                 id: outer.0.id.clone(),
                 attempt: 0,
                 after_abandoned: false,
-                reconciled: AtomicBool::new(false),
-                unreconciled: AtomicBool::new(false),
+                question: AtomicU8::new(NOT_ASKED),
                 over: AtomicBool::new(true),
                 hidden: true,
                 runtime: 0,
@@ -140,10 +139,8 @@ struct Inner {
     id: RecordId,
     attempt: u64,
     after_abandoned: bool,
-    /// What came of asking what became of an earlier attempt.
-    reconciled: AtomicBool,
-    /// That failed: the record is to be abandoned at once.
-    unreconciled: AtomicBool,
+    /// How far the body is with asking what became of an earlier attempt.
+    question: AtomicU8,
     /// The body has ended, though what it began may go on.
     over: AtomicBool,
     /// No call: the mark of an unguarded body.
@@ -153,14 +150,19 @@ struct Inner {
     outer: Option<Call>,
 }
 
+const NOT_ASKED: u8 = 0;
+/// There is no answer yet, nor will there be if the body fails or panics now.
+const ASKED: u8 = 1;
+const UNKNOWN: u8 = 2;
+const FOUND: u8 = 3;
+
 impl Call {
     pub(crate) fn new(id: RecordId, attempt: u64, after_abandoned: bool, runtime: usize) -> Self {
         Self(Arc::new(Inner {
             id,
             attempt,
             after_abandoned,
-            reconciled: AtomicBool::new(false),
-            unreconciled: AtomicBool::new(false),
+            question: AtomicU8::new(NOT_ASKED),
             over: AtomicBool::new(false),
             hidden: false,
             runtime,
@@ -199,23 +201,26 @@ impl Call {
         Uuid::new_v8(digest).to_string()
     }
 
+    /// Whether the body must ask first what became of an earlier attempt, which it now does. A body that is tried again has asked.
+    pub(crate) fn asks(&self) -> bool {
+        let question = &self.0.question;
+        self.0.after_abandoned
+            && question.compare_exchange(NOT_ASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
     /// It was told.
     pub(crate) fn was_answered(&self, found: bool) {
-        self.0.unreconciled.store(false, Ordering::Relaxed);
-        self.0.reconciled.store(found, Ordering::Relaxed);
+        self.0.question.store(if found { FOUND } else { UNKNOWN }, Ordering::Relaxed);
     }
 
+    /// What the body returned is what had become of an earlier attempt.
     pub(crate) fn is_reconciled(&self) -> bool {
-        self.0.reconciled.load(Ordering::Relaxed)
+        self.0.question.load(Ordering::Relaxed) == FOUND
     }
 
-    /// The body asks what became of an earlier one, and does not know yet: nor does it if it panics meanwhile.
-    pub(crate) fn asks(&self) {
-        self.0.unreconciled.store(true, Ordering::Relaxed);
-    }
-
+    /// The body has asked and was not told.
     pub(crate) fn is_unreconciled(&self) -> bool {
-        self.0.unreconciled.load(Ordering::Relaxed)
+        self.0.question.load(Ordering::Relaxed) == ASKED
     }
 
     /// Runs a future as the body of this call, which is over when that has ended or was dropped.
@@ -226,6 +231,7 @@ impl Call {
                 self.0.0.over.store(true, Ordering::Relaxed);
             }
         }
+        self.0.over.store(false, Ordering::Relaxed);
         let _over = Over(self);
         CALL.scope(self.clone(), body).await
     }

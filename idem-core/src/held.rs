@@ -11,6 +11,7 @@ use crate::clock;
 use crate::codec::CodecFailure;
 use crate::engine::Request;
 use crate::error::{Error, StoreError};
+use crate::error_policy::keep_for;
 use crate::fingerprint::Fingerprint;
 use crate::flight::{Ending, Leader};
 use crate::keeper::Enrolled;
@@ -117,23 +118,48 @@ impl Held {
         self.parts.as_ref().is_some_and(|parts| parts.origin == Origin::Abandoned)
     }
 
-    /// Records the outcome of a body that has ended. What the store does not take is tried again in the background.
-    pub(crate) async fn commit(mut self, outcome: Result<Encoded, CodecFailure>) {
-        let Some(parts) = &mut self.parts else { return };
-        let outcome = parts.encoded(outcome);
-        parts.step = Step::Committing(parts.commit_of(outcome));
-        self.carry_out().await;
+    /// The body has ended, and this is its outcome.
+    pub(crate) fn commits(&mut self, outcome: Result<Encoded, CodecFailure>) {
+        if let Some(parts) = &mut self.parts {
+            let outcome = parts.encoded(outcome);
+            parts.step = Step::Committing(parts.commit_of(outcome));
+        }
     }
 
-    /// Gives the key up. What the store does not take is tried again in the background.
-    pub(crate) async fn release(mut self, abandoned: bool) {
+    /// The body has ended, and its error is the outcome, for a time of its own if it has one.
+    pub(crate) fn keeps(&mut self, error: Encoded, ttl: Option<Duration>) {
+        if let Some(parts) = &mut self.parts {
+            parts.keep_for(ttl);
+        }
+        self.commits(Ok(error));
+    }
+
+    /// The body has ended, and the key is given up. If it is to run again, and this call goes no further, that is what is left to do.
+    pub(crate) fn releases(&mut self, abandoned: bool) {
+        if let Some(parts) = &mut self.parts {
+            parts.step = Step::Releasing(parts.release_of(abandoned));
+        }
+    }
+
+    /// The body runs again.
+    pub(crate) fn goes_on(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.step = Step::Running;
+        }
+    }
+
+    /// Tries once what is left to do. If it fails, or this call goes no further meanwhile, it goes on in the background.
+    pub(crate) async fn carry_out(&mut self) {
         let Some(parts) = &mut self.parts else { return };
-        parts.step = Step::Releasing(parts.release_of(abandoned));
-        self.carry_out().await;
+        match parts.try_step().await {
+            Tried::Over(ownership) => parts.finish(ownership),
+            // Dropped, this sees that a step is left.
+            Tried::Failed(error) => parts.delayed(&error),
+        }
     }
 
     /// The body was stopped because the lease was lost.
-    pub(crate) fn lost(mut self) -> Error {
+    pub(crate) fn lost(&mut self) -> Error {
         if let Some(parts) = &mut self.parts {
             parts.step = Step::Over;
             parts.runtime.observer.decided(Decision::LeaseLost, &self.term.id, self.term.attempt);
@@ -141,36 +167,21 @@ impl Held {
         self.term.lost_error()
     }
 
-    /// Tries one step at the store, for leases that are held by hand: a failure is the caller's, who may try again.
-    pub(crate) async fn try_commit(&mut self, outcome: Result<Encoded, CodecFailure>) -> Result<(), Error> {
-        let Some(parts) = &mut self.parts else { return Ok(()) };
-        let outcome = parts.encoded(outcome);
-        parts.step = Step::Committing(parts.commit_of(outcome));
-        parts.try_by_hand().await
+    /// Tries what is left to do, for leases that are held by hand: a failure is the caller's, who may try again.
+    pub(crate) async fn try_out(&mut self) -> Result<(), Error> {
+        match &mut self.parts {
+            Some(parts) => parts.try_by_hand().await,
+            None => Ok(()),
+        }
     }
 
     /// Records an outcome that somebody knows although no body of this call has run.
     pub(crate) async fn settle(mut self, outcome: Encoded) -> Result<(), Error> {
-        let Some(parts) = &mut self.parts else { return Ok(()) };
-        parts.settles = true;
-        self.try_commit(Ok(outcome)).await
-    }
-
-    /// Tries to give the key up, for leases that are held by hand.
-    pub(crate) async fn try_release(&mut self) -> Result<(), Error> {
-        let Some(parts) = &mut self.parts else { return Ok(()) };
-        parts.step = Step::Releasing(parts.release_of(false));
-        parts.try_by_hand().await
-    }
-
-    /// Tries the step once. If it fails, or this future is dropped meanwhile, it goes on in the background.
-    async fn carry_out(mut self) {
-        let Some(parts) = &mut self.parts else { return };
-        match parts.try_step().await {
-            Tried::Over(ownership) => parts.finish(ownership),
-            // `self` is dropped, and sees that a step is left.
-            Tried::Failed(error) => parts.delayed(&error),
+        if let Some(parts) = &mut self.parts {
+            parts.settles = true;
         }
+        self.commits(Ok(outcome));
+        self.try_out().await
     }
 }
 
@@ -189,6 +200,12 @@ impl Drop for Held {
 }
 
 impl Parts {
+    fn keep_for(&mut self, ttl: Option<Duration>) {
+        if let Some(ttl) = ttl.map(keep_for) {
+            (self.times.ttl, self.times.remember) = (ttl, ttl);
+        }
+    }
+
     fn encoded(&self, outcome: Result<Encoded, CodecFailure>) -> Option<Encoded> {
         outcome
             .map_err(|error| {
@@ -253,7 +270,11 @@ impl Parts {
             (Step::Committing(_), Ownership::Held) if self.committed => return,
             (Step::Committing(commit), Ownership::Held) => {
                 self.committed = true;
-                let decision = if self.settles { Decision::Settled } else { Decision::Executed };
+                let decision = match &commit.outcome {
+                    _ if self.settles => Decision::Settled,
+                    Some(outcome) if outcome.is_error => Decision::ErrorKept,
+                    _ => Decision::Executed,
+                };
                 (decision, commit.outcome.map_or(Ending::Done, Ending::Committed))
             }
             (Step::Committing(_), Ownership::Lost) => (Decision::CommitRefused, Ending::Gone),
@@ -336,7 +357,7 @@ impl Retrying {
                 parts.give_up(&error);
                 break;
             }
-            tokio::time::sleep(jittered(pause)).await;
+            tokio::time::sleep(clock::jittered(pause)).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
         self.parts = None;
@@ -401,12 +422,7 @@ async fn undo(runtime: &Runtime, release: &Release, lease: Duration) {
             return;
         }
         // Not there: the claim may still be on its way. The pause grows with no bound but the lease, so this is a handful of looks.
-        tokio::time::sleep(jittered(pause)).await;
+        tokio::time::sleep(clock::jittered(pause)).await;
         pause *= 2;
     }
-}
-
-/// Between half of a pause and the whole, so that those who failed together do not come back together.
-fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
 }

@@ -215,6 +215,49 @@ fn escape_into(out: &mut String, part: &str) {
     out.push_str(rest);
 }
 
+/// A key part that always has a value.
+pub trait NeverMissing {}
+
+/// A key part whose value can be missing, so that it must be said what then.
+#[diagnostic::on_unimplemented(
+    message = "a key of type `{Self}` cannot be missing, so `missing_key` says nothing",
+    label = "leave this out",
+    note = "a key can be missing where a part of it is an `Option` or a text, which may be empty"
+)]
+pub trait CanBeMissing {}
+
+/// A key, to be asked whether it can be missing.
+#[derive(Debug)]
+pub struct KeyOf<'a, K: ?Sized>(pub &'a K);
+
+impl<'a, K: NeverMissing + ?Sized> KeyOf<'a, K> {
+    /// The key, which cannot: nothing is `CanBeMissing`, so this is an error. It is found before [`PerhapsMissing`]'s method of the same
+    /// name.
+    pub fn can_be_missing(self) -> &'a K
+    where
+        K: CanBeMissing,
+    {
+        self.0
+    }
+}
+
+/// Every other key.
+pub trait PerhapsMissing<'a> {
+    /// The type of the key.
+    type Key: ?Sized;
+
+    /// The key, which can.
+    fn can_be_missing(self) -> &'a Self::Key;
+}
+
+impl<'a, K: ?Sized> PerhapsMissing<'a> for KeyOf<'a, K> {
+    type Key = K;
+
+    fn can_be_missing(self) -> &'a K {
+        self.0
+    }
+}
+
 impl KeyPart for str {
     fn write_to(&self, key: &mut KeyWriter<'_>) {
         key.text(self);
@@ -249,6 +292,8 @@ macro_rules! by_display {
                 key.display(self);
             }
         }
+
+        impl NeverMissing for $type {}
     )*};
 }
 
@@ -266,6 +311,8 @@ macro_rules! by_reference {
                 (**self).write_to(key);
             }
         }
+
+        impl<T: NeverMissing + ?Sized> NeverMissing for $type {}
     )*};
 }
 
@@ -280,6 +327,8 @@ macro_rules! tuples {
                 key.tuple(|key| { $($part.write_to(key);)+ });
             }
         }
+
+        impl<$($part: NeverMissing),+> NeverMissing for ($($part,)+) {}
     )*};
 }
 

@@ -15,6 +15,9 @@ use crate::record::RecordId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     Executed,
+    ErrorKept,
+    ErrorNotKept,
+    Retried,
     Replayed,
     Waited,
     Released,
@@ -56,6 +59,9 @@ impl Decision {
         const QUIET: Level = Level::DEBUG;
         match self {
             Self::Executed => ("executed", QUIET),
+            Self::ErrorKept => ("error_kept", QUIET),
+            Self::ErrorNotKept => ("error_not_kept", Level::WARN),
+            Self::Retried => ("retried", Level::INFO),
             Self::Replayed => ("replayed", QUIET),
             Self::Waited => ("waited", QUIET),
             Self::Released => ("released", QUIET),

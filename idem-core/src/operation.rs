@@ -3,35 +3,41 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tracing::Instrument as _;
 
-use crate::body::{self, End};
 use crate::by_hand::{Begin, Lease};
-use crate::clock;
-use crate::context::{self, Call, Inherited};
+use crate::codec::CodecFailure;
 use crate::engine::{Begun, Request};
 use crate::error::Error;
+use crate::error_policy::{ErrorAction, Keepable, Policy, encode_error};
+use crate::execute::{Again, Execution};
 use crate::fingerprint::{Fingerprint, FingerprintError};
-use crate::held::Held;
 use crate::key::{Key, KeyDigest, KeyPart};
-use crate::observe::{self, Decision, Observer};
-use crate::outcome::{Outcome, Storable, Witness, outcome_of};
+use crate::observe::{Decision, Observer};
+use crate::outcome::{Outcome, Storable, outcome_of};
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
-use crate::record::{RecordId, RecordInfo, Removed};
+use crate::reconcile::{Question, Reconcile, asked};
+use crate::record::{Encoded, RecordId, RecordInfo, Removed};
 use crate::runtime::{Idempotency, Runtime};
 
 /// One call of an operation: its key, its fingerprint, and what differs from the runtime's defaults. From
 /// [`Idempotency::operation`].
 ///
-/// Key and fingerprint are computed when they are given, once.
+/// Key and fingerprint are computed when they are given, once. `Q` is what it [asks](Self::reconcile) of an abandoned record, and
+/// `P` its [policy](Self::errors) for errors; both are `()` unless they are given.
 #[must_use = "nothing happens until it is run"]
-pub struct Operation<'a> {
+pub struct Operation<'a, Q = (), P = ()> {
+    pub(crate) draft: Draft<'a>,
+    question: Q,
+    policy: P,
+}
+
+/// A call as far as it is described.
+pub(crate) struct Draft<'a> {
     runtime: Option<Arc<Runtime>>,
     name: Cow<'a, str>,
     settings: Settings,
@@ -41,39 +47,39 @@ pub struct Operation<'a> {
     problem: Option<Error>,
 }
 
+/// The policy of [`Operation::errors`].
+#[derive(Debug)]
+pub struct Errors<P>(P);
+
 impl<'a> Operation<'a> {
     pub(crate) fn new(idempotency: Idempotency, name: Cow<'a, str>) -> Self {
         let runtime = idempotency.runtime;
         let settings = runtime.as_ref().map_or(Settings::DEFAULT, |runtime| runtime.settings.clone());
-        let mut operation = Self { runtime, name, settings, id: None, fingerprint: None, problem: None };
-        if let Some(problem) = operation.runtime.as_ref().and_then(|runtime| runtime.problem.clone()) {
-            operation.misconfigured(problem.0);
+        let mut draft = Draft { runtime, name, settings, id: None, fingerprint: None, problem: None };
+        if let Some(problem) = draft.runtime.as_ref().and_then(|runtime| runtime.problem.clone()) {
+            draft.misconfigured(problem.0);
         }
-        operation
+        Self { draft, question: (), policy: () }
     }
 
     /// A call that will fail.
     pub(crate) fn failing(name: &'a str, problem: Error) -> Self {
         let mut operation = Self::new(Idempotency::disabled(), Cow::Borrowed(name));
-        operation.problem = Some(problem);
+        operation.draft.problem = Some(problem);
         operation
     }
+}
 
-    fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
-        if self.problem.is_none() {
-            self.problem = Some(Error::Config { operation: (*self.name).into(), reason: reason.into() });
-        }
-    }
-
+impl<'a, Q, P> Operation<'a, Q, P> {
     /// The key: what identifies this call among all calls of the operation.
     pub fn key<K: KeyPart + ?Sized>(mut self, key: &K) -> Self {
         // A disabled runtime asks nobody, so it needs no key.
-        if self.runtime.is_some() && self.problem.is_none() {
-            self.id = None;
+        if self.draft.runtime.is_some() && self.draft.problem.is_none() {
+            self.draft.id = None;
             if let Some(key) = Key::encode(key) {
-                self.id = RecordId::new(&self.name, &key);
-                if self.id.is_none() {
-                    self.misconfigured("its name is not valid: a name is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`");
+                self.draft.id = RecordId::new(&self.draft.name, &key);
+                if self.draft.id.is_none() {
+                    self.draft.misconfigured("its name is not valid: a name is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`");
                 }
             }
         }
@@ -82,7 +88,7 @@ impl<'a> Operation<'a> {
 
     /// The digest by which logs and errors name the key; `None` where it is missing.
     pub fn digest(&self) -> Option<KeyDigest> {
-        self.id.as_ref().map(RecordId::digest)
+        self.draft.id.as_ref().map(RecordId::digest)
     }
 
     /// What must be equal when the key comes again: the request, or the part of it that matters. With another one, a call gets
@@ -92,10 +98,10 @@ impl<'a> Operation<'a> {
     }
 
     fn fingerprinted(mut self, fingerprint: impl FnOnce() -> Result<Fingerprint, FingerprintError>) -> Self {
-        if self.runtime.is_some() && self.problem.is_none() {
+        if self.draft.runtime.is_some() && self.draft.problem.is_none() {
             match fingerprint() {
-                Ok(fingerprint) => self.fingerprint = Some(fingerprint),
-                Err(error) => self.misconfigured(error.to_string()),
+                Ok(fingerprint) => self.draft.fingerprint = Some(fingerprint),
+                Err(error) => self.draft.misconfigured(error.to_string()),
             }
         }
         self
@@ -103,73 +109,122 @@ impl<'a> Operation<'a> {
 
     /// How long the outcome is kept, from the commit.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.settings.set_ttl(ttl);
+        self.draft.settings.set_ttl(ttl);
         self
     }
 
     /// How long it is known, from the commit, that there was an outcome. Not shorter than `ttl`.
     pub fn remember(mut self, remember: Duration) -> Self {
-        self.settings.set_remember(remember);
+        self.draft.settings.set_remember(remember);
         self
     }
 
     /// How long an owner that is not heard of keeps the key.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.settings.set_lease(lease);
+        self.draft.settings.set_lease(lease);
         self
     }
 
     /// To wait for a call in flight, for at most this long.
     pub fn wait(mut self, wait: Duration) -> Self {
-        (self.settings.wait, self.settings.in_flight) = (wait, InFlight::Wait);
+        (self.draft.settings.wait, self.draft.settings.in_flight) = (wait, InFlight::Wait);
         self
     }
 
     /// What to do when another call with this key is in flight.
     pub fn in_flight(mut self, in_flight: InFlight) -> Self {
-        self.settings.in_flight = in_flight;
+        self.draft.settings.in_flight = in_flight;
         self
     }
 
     /// What to give when the call was carried out before.
     pub fn duplicate(mut self, duplicate: Duplicate) -> Self {
-        self.settings.duplicate = duplicate;
+        self.draft.settings.duplicate = duplicate;
         self
     }
 
     /// What to do when an earlier owner was cut off.
     pub fn abandoned(mut self, abandoned: Abandoned) -> Self {
-        self.settings.abandoned = abandoned;
+        self.draft.settings.abandoned = abandoned;
         self
     }
 
     /// What to do when the store cannot answer the claim.
     pub fn store_failure(mut self, store_failure: StoreFailure) -> Self {
-        self.settings.store_failure = store_failure;
+        self.draft.settings.store_failure = store_failure;
         self
     }
 
     /// What to do when the key is missing.
     pub fn missing_key(mut self, missing_key: MissingKey) -> Self {
-        self.settings.missing_key = missing_key;
+        self.draft.settings.missing_key = missing_key;
         self
     }
 
     /// How many attempts the key may have in all.
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
-        self.settings.max_attempts = Some(max_attempts);
+        self.draft.settings.max_attempts = Some(max_attempts);
         self
     }
 
     /// To ask what became of the work of an owner that was cut off, before the body runs again: `Some` is committed and given,
     /// `None` runs the body. An `Err` reaches the caller, and the next call asks again, as the next attempt.
-    pub fn reconcile<R, Asked>(self, reconcile: R) -> Reconciling<'a, R>
+    pub fn reconcile<R, Asked>(self, reconcile: R) -> Operation<'a, Reconcile<R>, P>
     where
         R: FnOnce() -> Asked,
     {
-        Reconciling { operation: self.abandoned(Abandoned::Rerun), reconcile }
+        let Self { draft, policy, .. } = self.abandoned(Abandoned::Rerun);
+        Operation { draft, question: Reconcile(reconcile), policy }
     }
 
+    /// What becomes of the call when the body returns an error: without this, each releases the key. A type's own policy is given as
+    /// `.errors(OrderError::action)`.
+    ///
+    /// The error then is such that it can be kept, and the body such that it can be run again: a closure that does not use up what it
+    /// captures.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, ErrorAction, Idempotency, MemoryStore, Outcome, Retry};
+    /// # use serde::{Deserialize, Serialize};
+    /// #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    /// enum OrderError {
+    ///     CardDeclined { code: u16 },
+    ///     GatewayTimeout,
+    ///     #[serde(skip)]
+    ///     Idempotency(String),
+    /// }
+    /// # impl From<Error> for OrderError { fn from(error: Error) -> Self { Self::Idempotency(error.to_string()) } }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// for _ in ["first", "duplicate"] {
+    ///     let outcome: Result<Outcome<u32>, OrderError> = idempotency
+    ///         .operation("orders.create")
+    ///         .key("o-1")
+    ///         .errors(|error: &OrderError| match error {
+    ///             OrderError::CardDeclined { .. } => ErrorAction::Keep,
+    ///             OrderError::GatewayTimeout => ErrorAction::Retry(Retry::new(3)),
+    ///             OrderError::Idempotency(_) => ErrorAction::Release,
+    ///         })
+    ///         .run(|| async { Err(OrderError::CardDeclined { code: 51 }) })
+    ///         .await;
+    ///     assert_eq!(outcome, Err(OrderError::CardDeclined { code: 51 }));
+    /// }
+    /// # }
+    /// ```
+    pub fn errors<E, A>(self, policy: A) -> Operation<'a, Q, Errors<A>>
+    where
+        A: Fn(&E) -> ErrorAction,
+    {
+        let Self { draft, question, .. } = self;
+        Operation { draft, question, policy: Errors(policy) }
+    }
+}
+
+impl<Q> Operation<'_, Q> {
     /// Runs the body, or gives what it gave before.
     ///
     /// The body runs if this call is the first of its key, or every earlier one failed. Then its `Ok` is recorded, and its `Err` gives the
@@ -208,14 +263,22 @@ impl<'a> Operation<'a> {
     /// ```
     pub async fn run<T, E, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
     where
+        Q: Question<T, E>,
         F: FnOnce() -> Body,
         Body: Future<Output = Result<T, E>>,
         T: Storable<Via>,
         E: From<Error>,
     {
+        let Self { draft, question, .. } = self;
         // The closure is the body's beginning: it is called where the body runs, or not at all.
-        let body = pin!(Some(async move { body().await }));
-        self.execute(outcome_of::<Result<T, E>, Via>(), body).await
+        let body = pin!(Some(async move {
+            match asked(Some(question)).await {
+                Some(settled) => settled,
+                None => body().await,
+            }
+        }));
+        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::releasing());
+        Execution { witness, policy, again: None::<fn() -> _> }.run(draft, body).await
     }
 
     /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not stop it. `scope` and
@@ -226,15 +289,99 @@ impl<'a> Operation<'a> {
     /// As [`run`](Self::run).
     pub async fn run_detached<T, E, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
     where
+        Q: Question<T, E, Asked: Send> + Send + 'static,
         F: FnOnce() -> Body + Send + 'static,
         Body: Future<Output = Result<T, E>> + Send + 'static,
         T: Storable<Via> + Send + 'static,
         E: From<Error> + Send + 'static,
         Via: 'static,
     {
-        self.execute_detached(outcome_of::<Result<T, E>, Via>(), async move { body().await }).await
+        let Self { draft, question, .. } = self;
+        let body = async move {
+            match asked(Some(question)).await {
+                Some(settled) => settled,
+                None => body().await,
+            }
+        };
+        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::releasing());
+        Execution { witness, policy, again: None::<fn() -> _> }.run_detached(draft, body).await
+    }
+}
+
+impl<Q, P> Operation<'_, Q, Errors<P>> {
+    /// Runs the body, or gives what it gave before, its error included, if that was kept.
+    ///
+    /// What is said of [`run`](Operation::run) without a policy holds here too; only what becomes of an `Err` is as the policy says. The
+    /// closure is called once for each try.
+    ///
+    /// # Errors
+    ///
+    /// The body's own, now or before, or an [`Error`], turned into one. The errors of a [question](Self::reconcile) are not asked of the
+    /// policy.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped while the body runs, the record stays in flight until its lease runs out. Dropped between two tries, the key is given
+    /// up: no body was cut. Dropped after the last one, its outcome is recorded all the same, in the background.
+    pub async fn run<T, E, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
+    where
+        P: Fn(&E) -> ErrorAction,
+        Q: Question<T, E>,
+        F: FnMut() -> Body,
+        Body: Future<Output = Result<T, E>>,
+        T: Storable<Via>,
+        E: From<Error> + Keepable,
+    {
+        let Self { draft, question, policy } = self;
+        let (body, mut question) = (Again::new(body), Some(question));
+        let mut start = move || {
+            let (question, body) = (question.take(), body.clone());
+            async move {
+                match asked(question).await {
+                    Some(settled) => settled,
+                    None => body.call().await,
+                }
+            }
+        };
+        let first = pin!(Some(start()));
+        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::new(policy.0).keeping());
+        Execution { witness, policy, again: Some(start) }.run(draft, first).await
     }
 
+    /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not stop it. `scope` and
+    /// [`current`](crate::current) go along.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub async fn run_detached<T, E, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
+    where
+        P: Fn(&E) -> ErrorAction + Send + 'static,
+        Q: Question<T, E, Asked: Send> + Send + 'static,
+        F: FnMut() -> Body + Send + 'static,
+        Body: Future<Output = Result<T, E>> + Send + 'static,
+        T: Storable<Via> + Send + 'static,
+        E: From<Error> + Keepable + Send + 'static,
+        Via: 'static,
+    {
+        let Self { draft, question, policy } = self;
+        let (body, mut question) = (Again::new(body), Some(question));
+        let mut start = move || {
+            let (question, body) = (question.take(), body.clone());
+            async move {
+                match asked(question).await {
+                    Some(settled) => settled,
+                    None => body.call().await,
+                }
+            }
+        };
+        let first = start();
+        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::new(policy.0).keeping());
+        Execution { witness, policy, again: Some(start) }.run_detached(draft, first).await
+    }
+}
+
+impl Operation<'_> {
     /// Claims the key for a call that is carried out step by step.
     ///
     /// # Errors
@@ -245,9 +392,9 @@ impl<'a> Operation<'a> {
     ///
     /// Dropped, it gives back what it may have claimed.
     pub async fn begin(mut self) -> Result<Begin, Error> {
-        self.settings.missing_key = MissingKey::Reject;
-        match self.prepare()? {
-            Prepared::Unguarded => Ok(Begin::Execute(Lease::unguarded())),
+        self.draft.settings.missing_key = MissingKey::Reject;
+        match self.draft.prepare()? {
+            Prepared::Unguarded(_) => Ok(Begin::Execute(Lease::unguarded())),
             Prepared::Guarded(runtime, request) => match runtime.begin(&request).await? {
                 Begun::Owner(held) => Ok(Begin::Execute(Lease::new(held, &runtime))),
                 Begun::Replay(recorded) => Ok(Begin::Replay(recorded)),
@@ -263,7 +410,7 @@ impl<'a> Operation<'a> {
     /// [`Error::InFlight`] if a call is in flight: nothing is removed under a running body. [`Error::Store`] and
     /// [`Error::MissingKey`].
     pub async fn forget(self) -> Result<bool, Error> {
-        let Some((runtime, request)) = self.prepare_admin()? else { return Ok(false) };
+        let Some((runtime, request)) = self.draft.prepare_admin()? else { return Ok(false) };
         match runtime.store.remove(&request.id).await.map_err(|error| runtime.failed(&request, error))? {
             Removed::Removed => {
                 runtime.observer.decided(Decision::Forgotten, &request.id, 0);
@@ -280,7 +427,7 @@ impl<'a> Operation<'a> {
     ///
     /// [`Error::Store`], [`Error::Codec`] and [`Error::MissingKey`].
     pub async fn inspect(self) -> Result<Option<RecordInfo>, Error> {
-        let Some((runtime, request)) = self.prepare_admin()? else { return Ok(None) };
+        let Some((runtime, request)) = self.draft.prepare_admin()? else { return Ok(None) };
         runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request, error))
     }
 
@@ -299,8 +446,26 @@ impl<'a> Operation<'a> {
     ///
     /// Dropped between its two steps, it leaves the record abandoned, one attempt later, after a lease.
     pub async fn settle<T: Storable<Via>, Via>(self, value: &T) -> Result<(), Error> {
-        let Some((runtime, mut request)) = self.prepare_admin()? else { return Ok(()) };
-        let outcome = runtime.codec.encode(value.to_stored()).map_err(|error| Error::Config {
+        self.settle_with(|runtime| runtime.codec.encode(value.to_stored())).await
+    }
+
+    /// As [`settle`](Self::settle), with an error: for a record whose work is known to have failed for good. Duplicates then get it as one
+    /// that was kept.
+    ///
+    /// # Errors
+    ///
+    /// As [`settle`](Self::settle).
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`settle`](Self::settle).
+    pub async fn settle_error<E: Keepable>(self, error: &E) -> Result<(), Error> {
+        self.settle_with(|runtime| encode_error(&runtime.codec, error)).await
+    }
+
+    async fn settle_with(self, encode: impl FnOnce(&Runtime) -> Result<Encoded, CodecFailure>) -> Result<(), Error> {
+        let Some((runtime, mut request)) = self.draft.prepare_admin()? else { return Ok(()) };
+        let outcome = encode(&runtime).map_err(|error| Error::Config {
             operation: request.id.operation().into(),
             reason: format!("the value to settle with cannot be written: {error}").into(),
         })?;
@@ -318,81 +483,23 @@ impl<'a> Operation<'a> {
             Begun::Replay(_) | Begun::Unguarded => Ok(()),
         }
     }
+}
 
-    /// The flow of the attribute: the body is a future that is not moved, and dropped as soon as it has ended or may not go on.
-    pub(crate) async fn execute<R, T, E, Body>(
-        self,
-        witness: Witness<R, T, E>,
-        mut body: Pin<&mut Option<Body>>,
-    ) -> Result<Outcome<T>, E>
-    where
-        Body: Future<Output = R>,
-    {
-        let (runtime, request) = match self.prepare() {
-            Err(error) => return Err((witness.fail)(error)),
-            Ok(Prepared::Unguarded) => return unguarded(&witness, body).await,
-            Ok(Prepared::Guarded(runtime, request)) => (runtime, request),
-        };
-        let span = runtime.observer.span(&request.id);
-        async {
-            match runtime.begin(&request).await {
-                Err(error) => Err((witness.fail)(error)),
-                Ok(Begun::Unguarded) => unguarded(&witness, body).await,
-                Ok(Begun::Replay(recorded)) => (witness.decode)(&recorded).map(Outcome::replayed).map_err(witness.fail),
-                Ok(Begun::Owner(held)) => {
-                    span.record("attempt", held.term().attempt);
-                    own(&runtime, held, &witness, body.as_mut()).await
-                }
-            }
+impl<'a> Draft<'a> {
+    fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
+        if self.problem.is_none() {
+            self.problem = Some(Error::Config { operation: (*self.name).into(), reason: reason.into() });
         }
-        .instrument(span.clone())
-        .await
     }
 
-    pub(crate) async fn execute_detached<R, T, E, Body>(
-        self,
-        witness: Witness<R, T, E>,
-        body: Body,
-    ) -> Result<Outcome<T>, E>
-    where
-        R: Send + 'static,
-        T: Send + 'static,
-        E: Send + 'static,
-        Body: Future<Output = R> + Send + 'static,
-    {
-        let fail = witness.fail;
-        let (runtime, request) = match self.prepare() {
-            Err(error) => return Err(fail(error)),
-            Ok(Prepared::Unguarded) => return unguarded_and_detached(&witness, body).await,
-            Ok(Prepared::Guarded(runtime, request)) => (runtime, request),
-        };
-        let span = runtime.observer.span(&request.id);
-        async {
-            match runtime.begin(&request).await {
-                Err(error) => Err(fail(error)),
-                Ok(Begun::Unguarded) => unguarded_and_detached(&witness, body).await,
-                Ok(Begun::Replay(recorded)) => (witness.decode)(&recorded).map(Outcome::replayed).map_err(fail),
-                Ok(Begun::Owner(held)) => {
-                    span.record("attempt", held.term().attempt);
-                    let lost = held.term().lost_error();
-                    let owning = async move { own(&runtime, held, &witness, pin!(Some(body))).await };
-                    // Only a tokio runtime that shuts down stops the task.
-                    detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
-                }
-            }
-        }
-        .instrument(span.clone())
-        .await
-    }
-
-    fn prepare(self) -> Result<Prepared, Error> {
+    pub(crate) fn prepare(self) -> Result<Prepared<'a>, Error> {
         if let Some(problem) = self.problem {
             if matches!(problem, Error::Config { .. }) {
                 Observer::decided_without_key(Decision::Misconfigured, &self.name);
             }
             return Err(problem);
         }
-        let Some(runtime) = self.runtime else { return Ok(Prepared::Unguarded) };
+        let Some(runtime) = self.runtime else { return Ok(Prepared::Unguarded(self.name)) };
         if let Err(reason) = self.settings.check() {
             Observer::decided_without_key(Decision::Misconfigured, &self.name);
             return Err(Error::Config { operation: (*self.name).into(), reason: reason.0 });
@@ -401,7 +508,7 @@ impl<'a> Operation<'a> {
             return match self.settings.missing_key {
                 MissingKey::Run => {
                     Observer::decided_without_key(Decision::RanUnguarded, &self.name);
-                    Ok(Prepared::Unguarded)
+                    Ok(Prepared::Unguarded(self.name))
                 }
                 MissingKey::Reject => {
                     Observer::decided_without_key(Decision::RejectedMissingKey, &self.name);
@@ -416,154 +523,28 @@ impl<'a> Operation<'a> {
     fn prepare_admin(mut self) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
         self.settings.missing_key = MissingKey::Reject;
         match self.prepare()? {
-            Prepared::Unguarded => Ok(None),
+            Prepared::Unguarded(_) => Ok(None),
             Prepared::Guarded(runtime, request) => Ok(Some((runtime, request))),
         }
     }
 }
 
-impl fmt::Debug for Operation<'_> {
+impl<Q, P> fmt::Debug for Operation<'_, Q, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Draft { name, settings, id, fingerprint, problem, .. } = &self.draft;
         f.debug_struct("Operation")
-            .field("name", &self.name)
-            .field("id", &self.id)
-            .field("fingerprint", &self.fingerprint)
-            .field("settings", &self.settings)
-            .field("problem", &self.problem)
+            .field("name", name)
+            .field("id", id)
+            .field("fingerprint", fingerprint)
+            .field("settings", settings)
+            .field("problem", problem)
             .finish_non_exhaustive()
     }
 }
 
-/// A call that asks first what became of an abandoned one. From [`Operation::reconcile`].
-#[must_use = "nothing happens until it is run"]
-#[derive(Debug)]
-pub struct Reconciling<'a, R> {
-    operation: Operation<'a>,
-    reconcile: R,
-}
-
-impl<R> Reconciling<'_, R> {
-    /// Runs the body, or gives what it gave before, or what became of it: see [`Operation::run`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Operation::run`], and those of the question.
-    pub async fn run<T, E, Asked, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
-    where
-        R: FnOnce() -> Asked,
-        Asked: Future<Output = Result<Option<T>, E>>,
-        F: FnOnce() -> Body,
-        Body: Future<Output = Result<T, E>>,
-        T: Storable<Via>,
-        E: From<Error>,
-    {
-        let Self { operation, reconcile } = self;
-        let body = async {
-            if must_reconcile()
-                && let Some(settled) = reconciled(reconcile().await)
-            {
-                return settled;
-            }
-            body().await
-        };
-        operation.execute(outcome_of::<Result<T, E>, Via>(), pin!(Some(body))).await
-    }
-}
-
-/// Whether the body that is running must ask first what became of an earlier one.
-pub(crate) fn must_reconcile() -> bool {
-    let call = context::current().filter(Call::after_abandoned);
-    if let Some(call) = &call {
-        call.asks();
-    }
-    call.is_some()
-}
-
-/// What the body that is running returns instead, when it has asked.
-pub(crate) fn reconciled<T, E>(asked: Result<Option<T>, E>) -> Option<Result<T, E>> {
-    if let (Ok(found), Some(call)) = (&asked, context::current()) {
-        call.was_answered(found.is_some());
-    }
-    asked.transpose()
-}
-
-enum Prepared {
-    Unguarded,
+/// A call that is ready to be carried out.
+pub(crate) enum Prepared<'a> {
+    /// The operation's name is that of the events.
+    Unguarded(Cow<'a, str>),
     Guarded(Arc<Runtime>, Request),
-}
-
-async fn unguarded<R, T, E, Body>(witness: &Witness<R, T, E>, body: Pin<&mut Option<Body>>) -> Result<Outcome<T>, E>
-where
-    Body: Future<Output = R>,
-{
-    match body.as_pin_mut() {
-        Some(body) => (witness.split)(context::unguarded(body).await).map(Outcome::executed),
-        // Callers pass a body: there is nothing to run only where it was taken, which nobody does.
-        None => std::future::pending().await,
-    }
-}
-
-async fn unguarded_and_detached<R, T, E, Body>(witness: &Witness<R, T, E>, body: Body) -> Result<Outcome<T>, E>
-where
-    R: Send + 'static,
-    Body: Future<Output = R> + Send + 'static,
-{
-    match detached(context::unguarded(body)).await {
-        Some(returned) => (witness.split)(returned).map(Outcome::executed),
-        // The tokio runtime is shutting down, and this future with it.
-        None => std::future::pending().await,
-    }
-}
-
-/// Runs the body as the owner, and records what came of it.
-async fn own<R, T, E, Body>(
-    runtime: &Arc<Runtime>,
-    held: Held,
-    witness: &Witness<R, T, E>,
-    body: Pin<&mut Option<Body>>,
-) -> Result<Outcome<T>, E>
-where
-    Body: Future<Output = R>,
-{
-    let term = held.term().clone();
-    let call = Call::new(term.id.clone(), term.attempt, held.after_abandoned(), runtime.identity());
-    let begun = clock::now();
-    let end = call.around(body::run(&term, body)).await;
-    observe::body_took(&term.id, clock::now().saturating_duration_since(begun));
-    match end {
-        End::Returned(returned) => match (witness.split)(returned) {
-            Ok(value) => {
-                if call.is_reconciled() {
-                    runtime.observer.decided(Decision::Reconciled, &term.id, term.attempt);
-                }
-                // A panic in the value's own code is no reason to forget that the body has run.
-                let encode = AssertUnwindSafe(|| (witness.encode)(&runtime.codec, &value));
-                let outcome = catch_unwind(encode).unwrap_or_else(|_| Err("it panicked while it was written".into()));
-                held.commit(outcome).await;
-                Ok(Outcome::executed(value))
-            }
-            Err(error) => {
-                held.release(call.is_unreconciled()).await;
-                Err(error)
-            }
-        },
-        End::Lost => Err((witness.fail)(held.lost())),
-        End::Panicked(panic) => {
-            runtime.observer.decided(Decision::Panicked, &term.id, term.attempt);
-            held.release(call.is_unreconciled()).await;
-            std::panic::resume_unwind(panic)
-        }
-    }
-}
-
-/// Runs a future in a task of its own, with what follows the task. `None` where the task was stopped.
-async fn detached<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Option<T> {
-    let task = tokio::spawn(Inherited::here().around(future).in_current_span());
-    match task.await {
-        Ok(value) => Some(value),
-        Err(ended) => match ended.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => None,
-        },
-    }
 }

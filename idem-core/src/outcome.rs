@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 
 use crate::codec::{AnyCodec, CodecFailure};
 use crate::error::Error;
+use crate::error_policy::{ErrorAction, ErrorPolicy, KeepsErrors, Policy, RunsOnce};
 use crate::observe::{Decision, Observer};
 use crate::record::{Encoded, RecordId};
 
@@ -65,6 +66,7 @@ pub trait Storable<Via>: Sized {
 #[derive(Debug)]
 pub enum AsItIs {}
 
+#[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned> Storable<AsItIs> for T {
     type Stored = T;
 
@@ -83,6 +85,7 @@ impl<T: Serialize + DeserializeOwned> Storable<AsItIs> for T {
 pub enum InsideJson {}
 
 #[cfg(feature = "axum")]
+#[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned> Storable<InsideJson> for axum::Json<T> {
     type Stored = T;
 
@@ -145,7 +148,7 @@ pub fn outcome_of<R, Via>() -> Witness<R, R::Ok, R::Err>
 where
     R: Returned,
     R::Ok: Storable<Via>,
-    R::Err: From<Error>,
+    R::Err: FromIdempotency,
 {
     Witness {
         split: R::into_result,
@@ -153,6 +156,58 @@ where
         encode: |codec, value| codec.encode(value.to_stored()),
         decode: Recorded::decode,
         fail: R::Err::from,
+    }
+}
+
+/// An error type that the errors of a guarded call can be turned into.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot take up the errors of `idem`",
+    label = "is not `From<idem::Error>`",
+    note = "with thiserror, add a variant: `#[error(transparent)] Idempotency(#[from] idem::Error)`",
+    note = "or implement `From<idem::Error>` by hand"
+)]
+pub trait FromIdempotency: From<Error> {}
+
+#[diagnostic::do_not_recommend]
+impl<E: From<Error>> FromIdempotency for E {}
+
+impl<R, T, E> Witness<R, T, E> {
+    /// What is done with the errors of a function, as its `errors(..)` says.
+    pub fn errors<P: Fn(&E) -> ErrorAction>(&self, action: P) -> Policy<P, E> {
+        Policy::new(action)
+    }
+
+    /// What is done with them as their type says, where `errors(policy)` allows retries.
+    pub fn errors_by_policy(&self) -> Policy<fn(&E) -> ErrorAction, E>
+    where
+        E: ErrorPolicy<Keeps: KeepsErrors<E>>,
+    {
+        Policy { action: E::action, keeper: E::Keeps::keeper() }
+    }
+}
+
+impl<R, T, E: ErrorPolicy> Witness<R, T, E> {
+    /// What is done with them as their type says, where the function says nothing.
+    ///
+    /// This is found before [`NoPolicy`]'s method of the same name, if the type has a policy.
+    pub fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>
+    where
+        E::Keeps: KeepsErrors<E>,
+        E::Retries: RunsOnce,
+    {
+        self.errors_by_policy()
+    }
+}
+
+/// What is done with the errors of a type that says nothing, where the function says nothing either.
+pub trait NoPolicy<E> {
+    /// Each releases the key.
+    fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>;
+}
+
+impl<R, T, E> NoPolicy<E> for Witness<R, T, E> {
+    fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E> {
+        Policy::releasing()
     }
 }
 
@@ -166,16 +221,44 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Reads the outcome.
+    /// Whether it is an error that was kept: read it with [`decode_error`](Self::decode_error).
+    pub fn is_error(&self) -> bool {
+        self.outcome.is_error
+    }
+
+    /// Reads the value.
     ///
     /// # Errors
     ///
-    /// [`Error::Codec`] if it cannot be read as a `T`.
+    /// [`Error::Codec`] if it cannot be read as a `T`, or is an error.
     pub fn decode<T: Storable<Via>, Via>(&self) -> Result<T, Error> {
-        self.codec.decode(&self.outcome).map(T::from_stored).map_err(|error| {
-            let reason = format!("its outcome is no {}: {error}", std::any::type_name::<T>());
-            self.observer.decided_because(Decision::Unreadable, &self.id, 0, &"the outcome is of another type");
-            Error::Codec { operation: self.id.operation().into(), key: self.id.digest(), reason: reason.into() }
-        })
+        if self.is_error() {
+            return Err(self.unreadable("it is an error that was kept, which this function or call does not expect"));
+        }
+        self.read().map(T::from_stored)
+    }
+
+    /// Reads the error that was kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Codec`] if it cannot be read as an `E`, or is a value.
+    pub fn decode_error<E: DeserializeOwned>(&self) -> Result<E, Error> {
+        if !self.is_error() {
+            return Err(self.unreadable("it is a value, not an error that was kept"));
+        }
+        self.read()
+    }
+
+    fn read<S: DeserializeOwned>(&self) -> Result<S, Error> {
+        self.codec
+            .decode(&self.outcome)
+            .map_err(|error| self.unreadable(&format!("it is no {}: {error}", std::any::type_name::<S>())))
+    }
+
+    fn unreadable(&self, why: &str) -> Error {
+        self.observer.decided_because(Decision::Unreadable, &self.id, 0, &"the outcome is of another type");
+        let reason = format!("its outcome cannot be read: {why}").into();
+        Error::Codec { operation: self.id.operation().into(), key: self.id.digest(), reason }
     }
 }

@@ -73,7 +73,7 @@ pub(crate) struct Settings {
 /// The tenth by which an owner stops early must be more than timers and scheduling take.
 const MIN_LEASE: Duration = Duration::from_millis(100);
 /// Longer than this is taken for a mistake in the unit.
-const MAX_LENGTH: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+pub(crate) const MAX_LENGTH: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl Settings {
     pub(crate) const DEFAULT: Self = Self {
@@ -150,7 +150,7 @@ impl Settings {
 }
 
 /// Stores count in milliseconds; nothing is kept for less than was asked.
-fn whole_millis(length: Duration) -> Duration {
+pub(crate) fn whole_millis(length: Duration) -> Duration {
     let rounded = length.as_nanos().div_ceil(1_000_000);
     u64::try_from(rounded).map_or(Duration::MAX, Duration::from_millis)
 }

@@ -1,14 +1,18 @@
 //! What the attribute's code calls. Not for people: it changes without notice.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 
 use crate::context;
 use crate::error::Error;
+use crate::error_policy::ErrorAction;
+pub use crate::error_policy::{Keepable, Keeper, KeepsErrors, Policy, RunsOnce};
+use crate::execute::{Again, Execution};
+pub use crate::key::{CanBeMissing, KeyOf, NeverMissing, PerhapsMissing};
 use crate::observe::{Decision, Observer};
 pub use crate::operation::Operation;
 use crate::outcome::Outcome;
-pub use crate::outcome::{Returned, Storable, Witness, outcome_of};
+pub use crate::outcome::{FromIdempotency, NoPolicy, Returned, Storable, Witness, outcome_of};
 use crate::runtime::Idempotency;
 pub use crate::site::Site;
 
@@ -35,32 +39,109 @@ pub fn operation(site: &'static Site, runtime: Option<&Idempotency>) -> Operatio
 }
 
 /// Carries out the call of an annotated function.
-pub async fn run<R, T, E, Body>(operation: Operation<'_>, witness: Witness<R, T, E>, body: Pin<&mut Option<Body>>) -> R
+pub async fn run<R, T, E, P, Body>(
+    operation: Operation<'_>,
+    witness: Witness<R, T, E>,
+    policy: Policy<P, E>,
+    body: Pin<&mut Option<Body>>,
+) -> R
 where
+    P: Fn(&E) -> ErrorAction,
     Body: Future<Output = R>,
 {
     let join = witness.join;
-    join(operation.execute(witness, body).await.map(Outcome::into_inner))
+    let execution = Execution { witness, policy, again: None::<fn() -> _> };
+    join(execution.run(operation.draft, body).await.map(Outcome::into_inner))
 }
 
 /// Carries out the call of an annotated function whose body has a task of its own.
-pub async fn run_detached<R, T, E, Body>(operation: Operation<'_>, witness: Witness<R, T, E>, body: Body) -> R
+pub async fn run_detached<R, T, E, P, Body>(
+    operation: Operation<'_>,
+    witness: Witness<R, T, E>,
+    policy: Policy<P, E>,
+    body: Body,
+) -> R
 where
     R: Send + 'static,
     T: Send + 'static,
     E: Send + 'static,
+    P: Fn(&E) -> ErrorAction + Send + 'static,
     Body: Future<Output = R> + Send + 'static,
 {
     let join = witness.join;
-    join(operation.execute_detached(witness, body).await.map(Outcome::into_inner))
+    let execution = Execution { witness, policy, again: None::<fn() -> _> };
+    join(execution.run_detached(operation.draft, body).await.map(Outcome::into_inner))
 }
+
+/// Carries out the call of an annotated function whose errors may be tried again.
+pub async fn run_again<R, T, E, P, Body>(
+    operation: Operation<'_>,
+    witness: Witness<R, T, E>,
+    policy: Policy<P, E>,
+    make: impl FnMut() -> Body,
+) -> R
+where
+    P: Fn(&E) -> ErrorAction,
+    Body: Future<Output = R>,
+{
+    let join = witness.join;
+    let make = Again::new(make);
+    let start = || {
+        let make = make.clone();
+        async move { make.call().await }
+    };
+    let body = pin!(Some(start()));
+    let execution = Execution { witness, policy, again: Some(start) };
+    join(execution.run(operation.draft, body).await.map(Outcome::into_inner))
+}
+
+/// As [`run_again`], with the body in a task of its own.
+pub async fn run_detached_again<R, T, E, P, Body>(
+    operation: Operation<'_>,
+    witness: Witness<R, T, E>,
+    policy: Policy<P, E>,
+    make: impl FnMut() -> Body + Send + 'static,
+) -> R
+where
+    R: Send + 'static,
+    T: Send + 'static,
+    E: Send + 'static,
+    P: Fn(&E) -> ErrorAction + Send + 'static,
+    Body: Future<Output = R> + Send + 'static,
+{
+    let join = witness.join;
+    let make = Again::new(make);
+    let start = move || {
+        let make = make.clone();
+        async move { make.call().await }
+    };
+    let body = start();
+    let execution = Execution { witness, policy, again: Some(start) };
+    join(execution.run_detached(operation.draft, body).await.map(Outcome::into_inner))
+}
+
+/// The argument of a retried body, for one of its tries.
+pub fn again<T: UsedAgain>(argument: &T) -> T {
+    argument.clone()
+}
+
+/// What a retried body may take.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be used again, so this body cannot be retried",
+    label = "each try needs arguments of its own",
+    note = "take an argument that is `Clone`, such as a shared reference or an `Arc`; or handle the error in the body"
+)]
+pub trait UsedAgain: Clone {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Clone> UsedAgain for T {}
 
 /// Whether the body must ask first what became of an earlier one.
 pub fn must_reconcile() -> bool {
-    crate::operation::must_reconcile()
+    crate::reconcile::must_reconcile()
 }
 
 /// What the body returns instead, when it has asked.
 pub fn reconciled<T, E>(asked: Result<Option<T>, E>) -> Option<Result<T, E>> {
-    crate::operation::reconciled(asked)
+    crate::reconcile::reconciled(asked)
 }

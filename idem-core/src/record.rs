@@ -152,6 +152,8 @@ pub struct InFlight {
 /// An outcome as the codec wrote it. Cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Encoded {
+    /// Whether this is an error that is kept, and not a value.
+    pub is_error: bool,
     /// The codec that can read it.
     pub codec: CodecId,
     /// What it wrote.
@@ -160,7 +162,8 @@ pub struct Encoded {
 
 impl fmt::Debug for Encoded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Encoded({}, {} bytes)", self.codec, self.payload.len())
+        let kind = if self.is_error { "error, " } else { "" };
+        write!(f, "Encoded({kind}{}, {} bytes)", self.codec, self.payload.len())
     }
 }
 
@@ -481,6 +484,8 @@ pub struct RecordInfo {
     pub attempt: u64,
     /// What must be equal when the key comes again.
     pub fingerprint: Option<Fingerprint>,
+    /// Committed: whether the outcome is an error that is kept.
+    pub is_error: bool,
     /// In flight and abandoned: the time since the claim or the last renewal.
     pub lease_age: Option<Duration>,
     /// In flight: the time until the lease runs out, unless it is renewed.
@@ -503,7 +508,8 @@ impl RecordInfo {
             Record::Committed { .. } => RecordState::Committed,
             Record::Done { .. } => RecordState::Done,
         };
+        let is_error = matches!(record, Record::Committed { outcome, .. } if outcome.is_error);
         let (attempt, fingerprint) = (record.attempt(), record.fingerprint());
-        Self { state, attempt, fingerprint, lease_age, lease_left, expires_in: left }
+        Self { state, attempt, fingerprint, is_error, lease_age, lease_left, expires_in: left }
     }
 }

@@ -8,6 +8,7 @@
 //! | in flight | `i1f<owner><origin> <attempt> <lease ms> <hold ms> <fingerprint>.` and, once somebody waits, `w` |
 //! | released | `i1r <attempt>.` |
 //! | committed | `i1c <attempt> <codec> <fingerprint> <check> <outcome>` |
+//! | committed, an error that is kept | `i1e <attempt> <codec> <fingerprint> <check> <error>` |
 //! | committed, outcome kept aside | `i1o <attempt> <fingerprint>.` |
 //! | done | `i1d <attempt> <fingerprint>.` |
 //!
@@ -108,8 +109,8 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
     };
     let damaged = WireError::Damaged;
     let (&state, fields) = rest.split_first().ok_or(damaged)?;
-    if state == b'c' {
-        return decode_committed(text, fields).ok_or(damaged).map(Parsed::Record);
+    if let b'c' | b'e' = state {
+        return decode_committed(text, state == b'e', fields).ok_or(damaged).map(Parsed::Record);
     }
     let fields = match fields {
         [fields @ .., b'.', WAITED] if state == b'f' => fields,
@@ -146,7 +147,7 @@ fn decode_plain(state: u8, fields: &[u8]) -> Option<Parsed> {
     fields.next().is_none().then_some(parsed)
 }
 
-fn decode_committed(text: &Bytes, fields: &[u8]) -> Option<Record> {
+fn decode_committed(text: &Bytes, is_error: bool, fields: &[u8]) -> Option<Record> {
     let mut parts = fields.splitn(6, |byte| *byte == b' ');
     let (empty, attempt, codec, print, check, payload) =
         (parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -155,7 +156,7 @@ fn decode_committed(text: &Bytes, fields: &[u8]) -> Option<Record> {
     intact.then_some(Record::Committed {
         attempt: number(attempt)?,
         fingerprint: fingerprint(print)?,
-        outcome: Encoded { codec: CodecId::parse(codec)?, payload: text.slice_ref(payload) },
+        outcome: Encoded { is_error, codec: CodecId::parse(codec)?, payload: text.slice_ref(payload) },
     })
 }
 
@@ -172,7 +173,8 @@ fn in_flight(held: &InFlight) -> Vec<u8> {
 }
 
 fn committed(attempt: u64, fingerprint: Option<Fingerprint>, outcome: &Encoded) -> Vec<u8> {
-    let mut out = format!("i1c {attempt} {} {} ", outcome.codec, text(fingerprint)).into_bytes();
+    let state = if outcome.is_error { 'e' } else { 'c' };
+    let mut out = format!("i1{state} {attempt} {} {} ", outcome.codec, text(fingerprint)).into_bytes();
     let check = checksum(&out, &outcome.payload);
     out.reserve_exact(check.len() + 1 + outcome.payload.len());
     out.extend_from_slice(&check);
@@ -241,7 +243,11 @@ mod tests {
             hold: Duration::from_hours(24),
             fingerprint,
         };
-        let outcome = |payload: &'static [u8]| Encoded { codec: CodecId::JSON, payload: Bytes::from_static(payload) };
+        let outcome = |payload: &'static [u8]| Encoded {
+            is_error: false,
+            codec: CodecId::JSON,
+            payload: Bytes::from_static(payload),
+        };
         vec![
             Record::Issued,
             Record::InFlight(held(None)),
@@ -252,6 +258,11 @@ mod tests {
             Record::Committed { attempt: 1, fingerprint: None, outcome: outcome(&[0, 255, b' ', b'\n']) },
             Record::Done { attempt: 2, fingerprint: None },
             Record::Done { attempt: 2, fingerprint: Some(print) },
+            Record::Committed {
+                attempt: 3,
+                fingerprint: None,
+                outcome: Encoded { is_error: true, ..outcome(b"\"no\"") },
+            },
         ]
     }
 

@@ -6,12 +6,19 @@ use syn::parse::discouraged::Speculative as _;
 use syn::parse::{ParseStream, Parser};
 use syn::{Error, Expr, Token, token};
 
+use crate::arms::Arms;
 use crate::diag::{self, Errors};
 
 /// One option. The value is `None` for a flag, and where what is written could not be read; that mistake is reported already.
 pub(crate) struct Setting {
     pub(crate) keyword: Ident,
     pub(crate) value: Option<Expr>,
+}
+
+/// `errors(..)`. There are no arms where something is wrong with them, which is reported already.
+pub(crate) struct ErrorsSetting {
+    pub(crate) keyword: Ident,
+    pub(crate) arms: Option<Arms>,
 }
 
 /// Every option there is, set at most once.
@@ -31,11 +38,14 @@ pub(crate) struct Args {
     pub(crate) max_attempts: Option<Setting>,
     pub(crate) detached: Option<Setting>,
     pub(crate) runtime: Option<Setting>,
+    pub(crate) errors: Option<ErrorsSetting>,
     pub(crate) krate: Option<Setting>,
+    /// An unknown option was probably meant to be the key.
+    pub(crate) misspelt_key: bool,
 }
 
 /// Each option's name, and how it is written.
-const OPTIONS: [(&str, &str); 15] = [
+const OPTIONS: [(&str, &str); 16] = [
     ("key", "key = \"req.order_id\""),
     ("ttl", "ttl = \"5m\""),
     ("remember", "remember = \"30d\""),
@@ -50,11 +60,12 @@ const OPTIONS: [(&str, &str); 15] = [
     ("max_attempts", "max_attempts = 5"),
     ("detached", "detached"),
     ("runtime", "runtime = \"self.idempotency\""),
+    ("errors", "errors(OrderError::Declined(_) => keep, _ => release)"),
     ("crate", "crate = \"::idem\""),
 ];
 
 /// Words that other libraries use, and ours for them.
-const ALIASES: [(&str, &str); 12] = [
+const ALIASES: [(&str, &str); 17] = [
     ("id", "key"),
     ("operation", "name"),
     ("retention", "ttl"),
@@ -67,6 +78,11 @@ const ALIASES: [(&str, &str); 12] = [
     ("reconcile", "abandoned"),
     ("retries", "max_attempts"),
     ("store", "runtime"),
+    ("on_error", "errors"),
+    ("keep", "errors"),
+    ("release", "errors"),
+    ("retry", "errors"),
+    ("policy", "errors"),
 ];
 
 impl Args {
@@ -94,12 +110,16 @@ impl Args {
             .map_err(|error| Error::new(error.span(), "expected an option, such as `ttl = \"5m\"`"))?;
         let keyword = keyword.unraw();
         let name = keyword.to_string();
+        if name == "errors" {
+            return self.errors(keyword, input, errors);
+        }
         let Some((slot, example)) = self.slot(&name) else {
-            return Err(Error::new(keyword.span(), unknown(&name)));
+            let (message, meant) = unknown(&name);
+            self.misspelt_key |= meant == Some("key");
+            return Err(Error::new(keyword.span(), message));
         };
         if slot.is_some() {
-            let message = format!("`{name}` is given twice: leave one of them out");
-            return Err(Error::new(keyword.span(), message));
+            return Err(twice(&keyword));
         }
         // The slot is taken even by a value that cannot be read, so that the option does not count as missing.
         let setting = slot.insert(Setting { keyword, value: None });
@@ -113,6 +133,15 @@ impl Args {
             );
             skip_to_next(input);
         }
+        Ok(())
+    }
+
+    fn errors(&mut self, keyword: Ident, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
+        if self.errors.is_some() {
+            return Err(twice(&keyword));
+        }
+        let setting = self.errors.insert(ErrorsSetting { keyword, arms: None });
+        setting.arms = Arms::parse(&setting.keyword, input, errors)?;
         Ok(())
     }
 
@@ -140,17 +169,20 @@ impl Args {
     }
 }
 
-fn unknown(name: &str) -> String {
-    if name == "errors" {
-        return "`errors(..)` is not available yet; every `Err` releases the key".to_owned();
-    }
+fn twice(keyword: &Ident) -> Error {
+    Error::new(keyword.span(), format!("`{keyword}` is given twice: leave one of them out"))
+}
+
+/// What to say of an option that there is not, and which one was probably meant.
+fn unknown(name: &str) -> (String, Option<&'static str>) {
     let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, option)| *option);
     let names = OPTIONS.map(|(option, _)| option);
     let meant = alias.or_else(|| diag::closest(name, names));
-    match OPTIONS.iter().find(|(option, _)| Some(*option) == meant) {
+    let message = match OPTIONS.iter().find(|(option, _)| Some(*option) == meant) {
         Some((option, example)) => format!("unknown option `{name}`: did you mean `{option}`, as in `{example}`?"),
         None => format!("unknown option `{name}`: expected {}", diag::alternatives(names)),
-    }
+    };
+    (message, meant)
 }
 
 fn flag(input: ParseStream<'_>) -> syn::Result<()> {

@@ -7,6 +7,8 @@ use syn::{GenericArgument, PathArguments, Type, TypeParamBound};
 /// The author's body inside of the rewritten one.
 pub(crate) struct Boxed {
     pub(crate) block: Group,
+    /// The patterns of the `let` statements before it, which bind the parameters.
+    pub(crate) bindings: Vec<TokenStream>,
     /// Which token tree to enter at each level to get there.
     way: Vec<usize>,
 }
@@ -24,7 +26,7 @@ impl Boxed {
             }
             TokenTree::Ident(word) if word == "let" => {
                 let (offset, block) = initialiser(&trees[index..])?;
-                Some(Self { block, way: vec![index + offset] })
+                Some(Self { block, bindings: patterns(&trees[..index]), way: vec![index + offset] })
             }
             _ => None,
         })
@@ -66,6 +68,18 @@ fn initialiser(trees: &[TokenTree]) -> Option<(usize, Group)> {
     })
 }
 
+/// The patterns in `let pattern = ..;`.
+fn patterns(trees: &[TokenTree]) -> Vec<TokenStream> {
+    let is = |tree: &TokenTree, what| matches!(tree, TokenTree::Punct(punct) if punct.as_char() == what);
+    let statements = trees.split(|tree| is(tree, ';'));
+    let pattern = |statement: &[TokenTree]| {
+        let start = statement.iter().position(|tree| matches!(tree, TokenTree::Ident(word) if word == "let"))? + 1;
+        let end = statement.iter().position(|tree| is(tree, '='))?;
+        Some(statement.get(start..end)?.iter().cloned().collect())
+    };
+    statements.filter_map(pattern).collect()
+}
+
 /// What the future gives, if the type is `impl Future<Output = T>` or a pinned box of such.
 pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
     let bounds = match ty {
@@ -100,14 +114,24 @@ pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
     })
 }
 
-/// `self` is called `__self` in there, in the body and so in the attribute's expressions as well. `self::path` is a module.
+/// `self` is called `__self` in there, in the body and so in the attribute's expressions as well. `self::path` is a module, and items
+/// inside of the body have a `self` of their own.
 pub(crate) fn rename_self(tokens: TokenStream) -> TokenStream {
     let mut tokens = tokens.into_iter().peekable();
     let mut renamed = TokenStream::new();
+    let mut in_item = false;
     while let Some(tree) = tokens.next() {
         let before_path = matches!(tokens.peek(), Some(TokenTree::Punct(next)) if next.as_char() == ':');
         renamed.extend([match tree {
             TokenTree::Ident(word) if word == "self" && !before_path => Ident::new("__self", word.span()).into(),
+            TokenTree::Ident(word) => {
+                in_item |= word == "impl" || word == "fn" && matches!(tokens.peek(), Some(TokenTree::Ident(_)));
+                word.into()
+            }
+            TokenTree::Group(group) if in_item => {
+                in_item = group.delimiter() != Delimiter::Brace;
+                group.into()
+            }
             TokenTree::Group(group) => respanned(&group, rename_self(group.stream())).into(),
             other => other,
         }]);

@@ -5,12 +5,15 @@ use std::time::Duration;
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt as _;
+use syn::{PathArguments, Receiver, ReceiverKind, Type};
 
 use crate::args::Args;
+use crate::arms::Arm;
 use crate::async_trait;
+use crate::bindings::Binding;
 use crate::diag::{self, Errors};
 use crate::item::{Form, Function};
-use crate::plan::{Argument, Call, Plan};
+use crate::plan::{Argument, Call, Handling, Matching, Plan};
 use crate::value::Time;
 
 /// Expands `#[idempotent(..)]`. With any mistake in it, the item stays as it is written, next to the errors.
@@ -20,7 +23,7 @@ pub(crate) fn idempotent(args: TokenStream, item: &TokenStream) -> TokenStream {
     let function = errors.keep(Function::parse(item));
     // A parameter that only the attribute uses is no mistake of its own.
     let allow = function.is_some().then(|| quote!(#[allow(unused_variables)]));
-    let plan = Plan::new(&args, function, &mut errors);
+    let plan = Plan::new(args, function, &mut errors);
     match (plan, errors.into_compile_errors()) {
         (Some(plan), None) => plan.expand(),
         (_, Some(errors)) => quote!(#errors #allow #item),
@@ -46,26 +49,138 @@ impl Plan {
         let site = self.site();
         let operation = self.operation();
         let witness = self.witness();
-        let body = self.body(block);
-        let run = if let Some(detached) = self.detached {
-            // What a detached body may not do is an error at that word.
-            let detached = diag::located(detached);
-            let krate = self.krate.at(detached);
-            quote_spanned! {detached=>
-                #krate::__private::run_detached(__idem_operation, __idem_witness, #body).await
-            }
-        } else {
-            quote_spanned! {here=>
-                let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(#body));
-                #krate::__private::run(__idem_operation, __idem_witness, __idem_body.as_mut()).await
-            }
-        };
+        let policy = self.policy();
+        let run = self.run(block);
+        let perhaps_missing =
+            self.missing_key.map(|_| quote_spanned!(here=> use #krate::__private::PerhapsMissing as _;));
         quote_spanned! {here=>
             static __IDEM_SITE: #krate::__private::Site = #site;
+            #perhaps_missing
             let __idem_operation = #operation;
             let __idem_witness = #witness;
+            #policy
             #run
         }
+    }
+
+    /// What is done with errors.
+    fn policy(&self) -> TokenStream {
+        let here = Span::mixed_site();
+        match &self.errors {
+            Handling::Default => {
+                let krate = self.krate.at(here);
+                let method = Ident::new("errors_by_default", self.at_error_type());
+                quote_spanned! {here=>
+                    let __idem_policy = {
+                        use #krate::__private::NoPolicy as _;
+                        __idem_witness.#method()
+                    };
+                }
+            }
+            Handling::Policy(word) => {
+                let method = Ident::new("errors_by_policy", diag::located(*word));
+                quote_spanned!(here=> let __idem_policy = __idem_witness.#method();)
+            }
+            Handling::Arms(Matching { keyword, arms, times }) => {
+                // A `match` that does not cover every error is an error at the word `errors`.
+                let scrutinee = Ident::new("__idem_error", diag::located(*keyword));
+                let arms = arms.iter().map(|Arm { pattern, guard, arrow, action }| {
+                    let guard = guard.as_ref().map(|(word, expr)| {
+                        let expr = self.in_scope(expr.to_token_stream());
+                        quote!(#word #expr)
+                    });
+                    let action = action.expand(&self.krate);
+                    quote!(#pattern #guard #arrow #action,)
+                });
+                let times = times.iter().map(|(variable, expr)| {
+                    let (first, _) = diag::ends(expr);
+                    let expr = self.in_scope(expr.to_token_stream());
+                    quote_spanned!(first=> let #variable: ::core::time::Duration = #expr;)
+                });
+                let keeping = self.errors.keeps().map(|word| quote_spanned!(diag::located(word)=> .keeping()));
+                // In its own task, the body takes the policy along.
+                let by_value = self.detached.map(|_| quote_spanned!(here=> move));
+                quote_spanned! {here=>
+                    #(#times)*
+                    #[deny(unreachable_patterns)]
+                    let __idem_policy = __idem_witness.errors(#by_value |__idem_error| match #scrutinee { #(#arms)* }) #keeping;
+                }
+            }
+        }
+    }
+
+    /// The call that carries it all out.
+    fn run(&self, block: &Group) -> TokenStream {
+        let here = Span::mixed_site();
+        // What a detached body may not do is an error at that word.
+        let at = self.detached.map_or(here, diag::located);
+        let krate = self.krate.at(at);
+        if let Some(retry) = self.errors.retries() {
+            let (arguments, block) = self.used_again(diag::located(retry), block);
+            let body = self.body(&block);
+            let run = Ident::new(if self.detached.is_some() { "run_detached_again" } else { "run_again" }, at);
+            return quote_spanned! {at=>
+                #krate::__private::#run(__idem_operation, __idem_witness, __idem_policy, move || {
+                    #arguments
+                    #body
+                })
+                .await
+            };
+        }
+        let body = self.body(block);
+        if self.detached.is_some() {
+            return quote_spanned! {at=>
+                #krate::__private::run_detached(__idem_operation, __idem_witness, __idem_policy, #body).await
+            };
+        }
+        quote_spanned! {here=>
+            let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(#body));
+            #krate::__private::run(__idem_operation, __idem_witness, __idem_policy, __idem_body.as_mut()).await
+        }
+    }
+
+    /// Arguments of its own for each try, and the block that uses them. An argument of which there cannot be several is an error at its
+    /// name, and at the word that asks for them.
+    fn used_again(&self, retry: Span, block: &Group) -> (TokenStream, Group) {
+        let krate = self.krate.at(retry);
+        let again = |name: &Ident, from: &TokenStream, mutable: bool| {
+            // The exclusive borrow makes use of the parameter's own `mut`.
+            let mutable = mutable.then(|| quote_spanned!(retry=> mut));
+            let span = diag::located(name.span());
+            let argument = quote_spanned!(span=> &#mutable #from);
+            quote_spanned!(retry=> let #mutable #name = #krate::__private::again(#argument);)
+        };
+        let bindings = self.bindings.all.iter().filter(|binding| self.uses(&binding.name.to_string()));
+        let mut arguments: TokenStream =
+            bindings.map(|Binding { name, mutable }| again(name, &name.to_token_stream(), *mutable)).collect();
+        let Some(receiver) = self.owned_receiver() else { return (arguments, block.clone()) };
+        // `self` cannot be bound again, so it gets another name.
+        let this = Ident::new("__self", receiver.self_token.span);
+        arguments.extend(again(&this, &receiver.self_token.to_token_stream(), receiver.mutability.is_some()));
+        (arguments, braced(async_trait::rename_self(block.stream()), block.span()))
+    }
+
+    /// A `self` of which each try needs its own.
+    fn owned_receiver(&self) -> Option<&Receiver> {
+        let receiver =
+            self.bindings.receiver.as_ref().filter(|_| matches!(self.form, Form::Async) && self.uses("self"))?;
+        let is_owned = match &receiver.kind {
+            ReceiverKind::Typed(_, ty) => !matches!(**ty, Type::Reference(_)),
+            kind => matches!(kind, ReceiverKind::Value),
+        };
+        (is_owned && self.errors.retries().is_some()).then_some(receiver)
+    }
+
+    /// The place of the error type, or of the whole returned type where that has another name.
+    fn at_error_type(&self) -> Span {
+        let error = match &self.outcome {
+            Type::Path(path) => path.path.segments.last().and_then(|last| match &last.arguments {
+                PathArguments::AngleBracketed(arguments) => arguments.args.iter().nth(1),
+                _ => None,
+            }),
+            _ => None,
+        };
+        error.map_or_else(|| diag::ends(&self.outcome).0, |error| diag::ends(error).0)
     }
 
     fn site(&self) -> TokenStream {
@@ -111,8 +226,20 @@ impl Plan {
                 quote_spanned!(span=> #krate::#of::#variant)
             }
         };
+        let argument = match self.missing_key {
+            Some(missing_key) if method == "key" => self.can_be_missing(missing_key, &argument),
+            _ => argument,
+        };
         let method = Ident::new(&method.to_string(), span);
         quote_spanned!(span=> .#method(#argument))
+    }
+
+    /// The key, after a look at its type: where that cannot be missing, `missing_key` is an error.
+    fn can_be_missing(&self, missing_key: Span, key: &TokenStream) -> TokenStream {
+        let here = Span::mixed_site();
+        let krate = self.krate.at(here);
+        let method = Ident::new("can_be_missing", diag::located(missing_key));
+        quote_spanned!(here=> #krate::__private::KeyOf(#key).#method())
     }
 
     /// The call that asks for what must hold of the returned type. It lies on that type, from its first token to its last, and
@@ -153,7 +280,10 @@ impl Plan {
         let expr = self.reconcile.as_ref()?;
         let (first, _) = diag::ends(expr);
         let krate = self.krate.at(first);
-        let expr = self.in_scope(expr.to_token_stream());
+        let mut expr = self.in_scope(expr.to_token_stream());
+        if self.owned_receiver().is_some() {
+            expr = async_trait::rename_self(expr);
+        }
         Some(quote_spanned! {first=>
             if #krate::__private::must_reconcile() {
                 if let ::core::option::Option::Some(__idem_settled) = #krate::__private::reconciled((#expr).await) {
@@ -166,13 +296,13 @@ impl Plan {
     /// The author's expressions, as they must read where the body is.
     fn in_scope(&self, tokens: TokenStream) -> TokenStream {
         match self.form {
-            Form::Boxed(_) if self.function.signature.receiver().is_some() => async_trait::rename_self(tokens),
+            Form::Boxed(_) if self.bindings.receiver.is_some() => async_trait::rename_self(tokens),
             _ => tokens,
         }
     }
 }
 
-fn fixed(duration: Duration, span: Span) -> TokenStream {
+pub(crate) fn fixed(duration: Duration, span: Span) -> TokenStream {
     let (seconds, nanoseconds) = (duration.as_secs(), duration.subsec_nanos());
     quote_spanned!(span=> ::core::time::Duration::new(#seconds, #nanoseconds))
 }
@@ -195,107 +325,18 @@ mod tests {
         tokens.to_string().replace(' ', "")
     }
 
-    #[track_caller]
-    fn assert_contains(expansion: &TokenStream, part: &TokenStream) {
-        let (expansion, part) = (text(expansion), text(part));
-        assert!(expansion.contains(&part), "{part}\n\nis not in\n\n{expansion}");
-    }
-
     #[test]
-    fn the_function_keeps_its_head_and_its_block() {
-        let item = quote! {
-            /// Charges.
-            #[must_use]
-            pub async fn charge(mut req: Req) -> Result<u64, E> { half typed . }
-        };
-        let expected = quote! {
-            /// Charges.
-            #[must_use]
-            pub async fn charge(mut req: Req) -> Result<u64, E> {
-                static __IDEM_SITE: ::idem::__private::Site = ::idem::__private::Site::by_default(
-                    ::core::concat!(::core::module_path!(), "::", "charge"),
-                    ::core::file!(),
-                    ::core::line!(),
-                    ::core::column!(),
-                    || ::core::any::type_name_of_val(&|| ()),
-                );
-                let __idem_operation = ::idem::__private::operation(&__IDEM_SITE, ::core::option::Option::None)
-                    .key(&req.id)
-                    .ttl(::core::time::Duration::new(300u64, 0u32));
-                let __idem_witness = ::idem::__private::outcome_of::<Result<u64, E>, _>();
-                let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(async move {
-                    if let ::core::option::Option::Some(__idem_return) = ::core::option::Option::None::<Result<u64, E>> {
-                        return __idem_return;
-                    }
-                    #[allow(unused_braces)]
-                    { half typed . }
-                }));
-                ::idem::__private::run(__idem_operation, __idem_witness, __idem_body.as_mut()).await
-            }
-        };
-        let expansion = idempotent(quote!(ttl = "5m", key = "req.id"), &item);
-        assert_eq!(text(&expansion), text(&expected));
-    }
-
-    #[test]
-    fn options_become_calls_of_the_builder() {
-        let item = quote!(
-            async fn charge(&self, req: Req) -> R {}
-        );
-        let expansion = idempotent(
-            quote! {
-                key = ("req.a + 1", (TENANT, req.b)), fingerprint = (req,), in_flight = wait(req.time), duplicate = reject,
-                abandoned = reconcile("find(&req)"), store_failure = run, max_attempts = 3,
-                runtime = self.idempotency, name = "orders.charge", crate = "crate::idem", detached
-            },
-            &item,
-        );
-        for part in [
-            quote!(crate::idem::__private::Site::named("orders.charge")),
-            quote! {
-                crate::idem::__private::operation(&__IDEM_SITE, ::core::option::Option::Some(&self.idempotency))
-                    .key(&(&(req.a + 1), &(&TENANT, &req.b)))
-                    .fingerprint(&req)
-                    .wait(req.time)
-                    .abandoned(crate::idem::Abandoned::Rerun)
-                    .duplicate(crate::idem::Duplicate::Reject)
-                    .store_failure(crate::idem::StoreFailure::Run)
-                    .max_attempts(3);
-            },
-            quote!(crate::idem::__private::reconciled((find(&req)).await)),
-            quote!(crate::idem::__private::run_detached),
-        ] {
-            assert_contains(&expansion, &part);
-        }
-    }
-
-    #[test]
-    fn a_method_under_async_trait_is_guarded_inside_of_its_future() {
-        let head = quote! {
-            fn charge<'life0, 'async_trait>(&'life0 self, req: Req) -> Pin<Box<dyn Future<Output = R> + Send + 'async_trait>>
-        };
-        let item = quote! {
-            #head {
-                Box::pin(async move {
-                    let __self = self;
-                    let req = req;
-                    let __ret: R = { __self.charge(req) };
-                    __ret
-                })
-            }
-        };
-        let expansion = idempotent(quote!(key = (self.id, self::id(&req)), name = "orders.charge"), &item);
-        assert_contains(&expansion, &quote!(let req = req; let __ret: R =));
-        assert_contains(&expansion, &quote!(::idem::__private::Site::named("orders.charge")));
-        assert_contains(&expansion, &quote!(.key(&(&__self.id, &self::id(&req)));));
-        assert_contains(&expansion, &quote!({ __self.charge(req) }));
+    fn a_half_typed_body_stays_as_it_is_and_is_guarded() {
+        let item = quote!(async fn charge(id: u64) -> R { half typed . });
+        let expansion = text(&idempotent(quote!(key = id), &item));
+        assert!(expansion.contains("{halftyped.}") && expansion.contains("__private::run("), "{expansion}");
     }
 
     #[test]
     fn with_a_mistake_the_function_stays_as_it_is() {
         let item = quote!(async fn charge(id: u64) -> R { half typed . });
         let expansion = idempotent(quote!(), &item);
-        assert_contains(&expansion, &quote!(::core::compile_error!));
+        assert!(text(&expansion).contains("::core::compile_error!"), "{expansion}");
         assert!(text(&expansion).ends_with(&text(&item)), "{expansion}");
     }
 }

@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens as _, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
-use syn::{Data, DataEnum, DeriveInput, Error, Expr, Fields, Type, Variant, parse_quote};
+use syn::{Data, DataEnum, DeriveInput, Error, Expr, Fields, Type, Variant, WherePredicate, parse_quote};
 
 use crate::diag::{self, Errors};
 use crate::paths::Krate;
@@ -57,6 +57,7 @@ impl Part {
                 parameter.bounds.push(parse_quote!(#krate::KeyPart));
             }
         }
+        let never_missing = self.never_missing(input);
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
         let body = body.unwrap_or_else(|| quote_spanned!(here=> let _ = key;));
         quote_spanned! {here=>
@@ -66,6 +67,31 @@ impl Part {
                     #body
                 }
             }
+            #never_missing
+        }
+    }
+
+    /// It always has a value if all its fields do.
+    fn never_missing(&self, input: &DeriveInput) -> TokenStream {
+        let here = Span::mixed_site();
+        let krate = self.krate.at(here);
+        let name = &input.ident;
+        let mut generics = input.generics.clone();
+        let fields: Vec<&Type> = match &input.data {
+            Data::Struct(data) => data.fields.iter().map(|field| &field.ty).collect(),
+            Data::Enum(data) => {
+                data.variants.iter().flat_map(|variant| &variant.fields).map(|field| &field.ty).collect()
+            }
+            Data::Union(_) => return TokenStream::new(),
+        };
+        // The lifetime keeps a condition that is not met from being an error.
+        let condition =
+            |ty: &&Type| -> WherePredicate { parse_quote!(for<'__idem> #ty: #krate::__private::NeverMissing) };
+        generics.make_where_clause().predicates.extend(fields.iter().map(condition));
+        let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
+        quote_spanned! {here=>
+            #[automatically_derived]
+            impl #impl_generics #krate::__private::NeverMissing for #name #type_generics #where_clause {}
         }
     }
 

@@ -1,18 +1,24 @@
-//! The macros of `idem`: `#[idempotent]` and `#[derive(KeyPart)]`.
+//! The macros of `idem`: `#[idempotent]`, `#[derive(KeyPart)]` and `#[derive(ErrorPolicy)]`.
 //!
 //! Use them through the `idem` crate (package `idem-rs`), which exports them next to the runtime that the generated code
 //! calls. The way of an attribute through this crate: `args` and `item` read what is written, `plan` says what it means and
 //! what is wrong with it, `expand` writes the function anew and cannot fail.
 
+mod action;
 mod args;
+mod arms;
 mod async_trait;
+mod bindings;
 mod diag;
 mod duration;
+mod error_policy;
 mod expand;
 mod item;
 mod key_part;
 mod paths;
 mod plan;
+#[cfg(test)]
+mod snapshots;
 mod value;
 
 use proc_macro::TokenStream;
@@ -51,6 +57,7 @@ use proc_macro::TokenStream;
 /// | `max_attempts = 5` | After that many attempts, those that ended in a released error included, a claim gets `Error::AttemptsExhausted`. |
 /// | `detached` | Runs the body in a task of its own, so that a dropped caller does not stop it. The body then may borrow nothing from the caller: take arguments by value, and clone what you need of `self`. For web handlers, whose caller goes away when the client hangs up. |
 /// | `runtime = "self.idempotency"` | The `Idempotency` to use, or a reference to it. By default the one of the scope, or the installed one. |
+/// | `errors(PATTERN => ACTION, ..)` | What becomes of each error: see below. By default each releases the key, unless its type [says otherwise](derive.ErrorPolicy.html). |
 /// | `crate = "::idem"` | Where the generated code finds the `idem` crate. |
 ///
 /// # Values
@@ -68,6 +75,36 @@ use proc_macro::TokenStream;
 ///
 /// **`reconcile`** takes an expression that gives a future of `Result<Option<T>, E>`, with the function's own `T` and `E`:
 /// `Some` is committed and returned, `None` runs the body, and `Err` goes to the caller.
+///
+/// # Errors
+///
+/// ```ignore
+/// #[idempotent(
+///     key = req.order_id,
+///     errors(
+///         OrderError::CardDeclined { .. } => keep,
+///         OrderError::Stock(error) if error.is_final() => keep(ttl = "1h"),
+///         OrderError::GatewayTimeout => retry(max = 3, backoff = "100ms"),
+///         _ => release,
+///     ),
+/// )]
+/// ```
+///
+/// The arms are those of one `match` on a reference to the error: with or-patterns, bindings and guards; every error must be covered,
+/// and an arm that is never reached is an error. An action is
+///
+/// - `keep`: the error is the outcome. It is recorded, for `ttl`, and a duplicate gets an equal one. `keep(ttl = "1h")` keeps it for a time
+///   of its own, in place of `ttl` and `remember`. The error type is `Serialize` and `DeserializeOwned`.
+/// - `release`: the key is given up, and the next call runs the body.
+/// - `retry(max = 3)`: the body runs again, up to three times more in one call, all its errors together. The lease is held and renewed
+///   meanwhile, and the attempt stays the same. `backoff = "100ms"` is the first pause; each further one is twice as long, up to
+///   `max_backoff = "10s"`, and each is shortened at random by up to a half. After the last try, `then = release` (or `keep`, or
+///   `keep(ttl = "1h")`). The arguments that the body uses are `Clone`, and each try gets its own.
+///
+/// `errors(policy)` asks the type, as no `errors` at all does, and allows it to retry.
+///
+/// A guard sees what the pattern binds, and parameters that the body does not use up (references, and what is `Copy`). A duration is
+/// computed before the body, unless it uses a binding of the pattern.
 #[proc_macro_attribute]
 pub fn idempotent(args: TokenStream, item: TokenStream) -> TokenStream {
     expand::idempotent(args.into(), &item.into()).into()
@@ -96,4 +133,42 @@ pub fn idempotent(args: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro_derive(KeyPart, attributes(idem))]
 pub fn key_part(item: TokenStream) -> TokenStream {
     key_part::derive(item.into()).into()
+}
+
+/// Says of each error of a type what becomes of a guarded call that returns it: for every function that has this error type and no
+/// `errors(..)` of its own.
+///
+/// ```ignore
+/// #[derive(Debug, Serialize, Deserialize, thiserror::Error, idem::ErrorPolicy)]
+/// enum OrderError {
+///     #[error("the card was declined")]
+///     #[idem(keep)]
+///     CardDeclined { code: u16 },
+///     #[error("the gateway did not answer")]
+///     #[idem(retry(max = 3, backoff = "100ms"))]
+///     GatewayTimeout,
+///     #[error(transparent)]
+///     #[idem(inner)]
+///     Stock(#[from] StockError),
+///     #[error(transparent)]
+///     #[serde(skip)]
+///     Idempotency(#[from] idem::Error),
+/// }
+/// ```
+///
+/// On a variant stands one of
+///
+/// - `#[idem(keep)]` or `#[idem(keep(ttl = "1h"))]`: the error is recorded, and duplicates get an equal one;
+/// - `#[idem(release)]`: the key is given up, and the next call runs the body. So it is where nothing stands;
+/// - `#[idem(retry(max = 3, backoff = "100ms", max_backoff = "10s", then = release))]`: the body is tried again in place, which a function
+///   must allow by `errors(policy)`;
+/// - `#[idem(inner)]`, on a variant with one field: the policy of the error inside.
+///
+/// Above a struct, or above the whole enum for all variants on which nothing stands, they mean the same. `#[idem(crate = "::idem")]` on
+/// the type says where the generated code finds the `idem` crate.
+///
+/// A type that keeps errors is `Serialize` and `DeserializeOwned`.
+#[proc_macro_derive(ErrorPolicy, attributes(idem))]
+pub fn error_policy(item: TokenStream) -> TokenStream {
+    error_policy::derive(item.into()).into()
 }

@@ -1,10 +1,15 @@
 //! What the attribute means on this function: each option read and checked, alone and against the others.
 
-use proc_macro2::{Ident, Span};
-use quote::ToTokens as _;
-use syn::{Error, Expr, LitStr, Type};
+use std::time::Duration;
 
-use crate::args::{Args, Setting};
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens as _, format_ident};
+use syn::visit::Visit as _;
+use syn::{Error, Expr, FnArg, Lifetime, LitStr, ReceiverKind, Type, TypeReference};
+
+use crate::args::{Args, ErrorsSetting, Setting};
+use crate::arms::{Arm, Arms};
+use crate::bindings::{Bindings, Names, mentions};
 use crate::diag::Errors;
 use crate::item::{Form, Function};
 use crate::paths::Krate;
@@ -23,8 +28,48 @@ pub(crate) struct Plan {
     /// The calls that build the operation, in this order.
     pub(crate) calls: Vec<Call>,
     pub(crate) reconcile: Option<Expr>,
+    pub(crate) errors: Handling,
     /// Where `detached` is written.
     pub(crate) detached: Option<Span>,
+    /// Where `missing_key` is written.
+    pub(crate) missing_key: Option<Span>,
+    pub(crate) bindings: Bindings,
+}
+
+/// What is done with errors.
+pub(crate) enum Handling {
+    /// What their type says, if it says anything.
+    Default,
+    /// What their type says, retries included. The word `policy`.
+    Policy(Span),
+    Arms(Matching),
+}
+
+/// The arms of `errors(..)`.
+pub(crate) struct Matching {
+    pub(crate) keyword: Span,
+    pub(crate) arms: Vec<Arm>,
+    /// Durations in the arms that are computed before the body, and the variables that hold them.
+    pub(crate) times: Vec<(Ident, Expr)>,
+}
+
+impl Handling {
+    /// Where it says that errors are kept.
+    pub(crate) fn keeps(&self) -> Option<Span> {
+        match self {
+            Self::Arms(Matching { arms, .. }) => arms.iter().find_map(|arm| arm.action.keeps()),
+            Self::Default | Self::Policy(_) => None,
+        }
+    }
+
+    /// Where it says that the body is tried again.
+    pub(crate) fn retries(&self) -> Option<Span> {
+        match self {
+            Self::Default => None,
+            Self::Policy(policy) => Some(*policy),
+            Self::Arms(Matching { arms, .. }) => arms.iter().find_map(|arm| arm.action.retries()),
+        }
+    }
 }
 
 /// One call of the operation's builder.
@@ -55,10 +100,13 @@ const ABANDONED: Choice =
 const STORE_FAILURE: Choice = Choice { of: "StoreFailure", variants: &[("reject", "Reject"), ("run", "Run")] };
 const MISSING_KEY: Choice = Choice { of: "MissingKey", variants: &[("reject", "Reject"), ("run", "Run")] };
 
+/// The shortest lease that the runtime takes: the tenth of margin must be more than timers and scheduling need.
+const MIN_LEASE: Duration = Duration::from_millis(100);
+
 impl Plan {
     /// Checks everything, whatever is wrong already. There is a plan only where nothing is.
-    pub(crate) fn new(args: &Args, function: Option<Function>, errors: &mut Errors) -> Option<Self> {
-        if args.key.is_none() {
+    pub(crate) fn new(args: Args, function: Option<Function>, errors: &mut Errors) -> Option<Self> {
+        if args.key.is_none() && !args.misspelt_key {
             errors.at(Span::call_site(), "`#[idempotent]` needs a key: write for example `key = \"req.order_id\"`");
         }
         if let Some(error) = function.as_ref().filter(|_| args.name.is_none()).and_then(Function::needs_name) {
@@ -72,7 +120,7 @@ impl Plan {
         let runtime = options.read(args.runtime.as_ref(), Reader::expression);
         options.parts(args.key.as_ref());
         options.parts(args.fingerprint.as_ref());
-        options.times(args);
+        options.times(&args);
         options.in_flight(args.in_flight.as_ref());
         let reconcile = options.abandoned(args.abandoned.as_ref());
         options.choice(args.duplicate.as_ref(), &DUPLICATE);
@@ -81,9 +129,24 @@ impl Plan {
         options.count(args.max_attempts.as_ref());
 
         let calls = options.calls;
+        let function = function?;
+        let boxed = match &target {
+            Some((Form::Boxed(boxed), _)) => Some(boxed),
+            _ => None,
+        };
+        let bindings = Bindings::of(&function.signature, boxed);
+        let handling = handling(args.errors);
+        let times = match &handling {
+            Handling::Arms(Matching { times, .. }) => times.as_slice(),
+            Handling::Default | Handling::Policy(_) => &[],
+        };
+        let expressions = calls.iter().filter_map(|call| call.argument.expression());
+        for expr in expressions.chain(times.iter().map(|(_, expr)| expr)).chain(&runtime).chain(&reconcile) {
+            bindings.check(expr, errors);
+        }
         let (form, outcome) = target?;
-        Some(Self {
-            function: function?,
+        let plan = Self {
+            function,
             form,
             outcome,
             krate: krate.unwrap_or_default(),
@@ -91,8 +154,136 @@ impl Plan {
             runtime: runtime.as_ref().map(value::reference),
             calls,
             reconcile,
-            detached: args.detached.as_ref().map(|setting| setting.keyword.span()),
-        })
+            errors: handling,
+            detached: args.detached.map(|setting| setting.keyword.span()),
+            missing_key: args.missing_key.map(|setting| setting.keyword.span()),
+            bindings,
+        };
+        plan.check_borrows(errors);
+        Some(plan)
+    }
+
+    /// Reports arguments that the body uses and that it cannot have: borrowed ones in a task of its own, and exclusive ones more than once.
+    fn check_borrows(&self, errors: &mut Errors) {
+        let retries = self.errors.retries();
+        if self.detached.is_none() && retries.is_none() {
+            return;
+        }
+        for Borrow { names, caret, is_static, is_mutable } in self.borrows() {
+            for name in names.iter().filter(|name| self.uses(name)) {
+                if self.detached.is_some() && !is_static {
+                    let advice = if name == "self" {
+                        "take `self: Arc<Self>`, or call a function that owns what it needs"
+                    } else {
+                        "take it by value, or in an `Arc`"
+                    };
+                    let message =
+                        format!("a `detached` body outlives its caller, so it cannot borrow `{name}`: {advice}");
+                    errors.on(&caret, message);
+                } else if retries.is_some() && is_mutable {
+                    let message = format!(
+                        "a retried body needs arguments that can be used again, and `{name}` is an exclusive reference: take `&`, or a value that is `Clone`"
+                    );
+                    errors.on(&caret, message);
+                }
+            }
+        }
+    }
+
+    /// The parameters that are references.
+    fn borrows(&self) -> Vec<Borrow> {
+        let is_static = |lifetime: Option<&Lifetime>| lifetime.is_some_and(|lifetime| lifetime.ident == "static");
+        let borrow = |names, ty: &TypeReference| Borrow {
+            names,
+            caret: ty.to_token_stream(),
+            is_static: is_static(ty.lifetime.as_ref()),
+            is_mutable: ty.mutability.is_some(),
+        };
+        let inputs = self.function.signature.inputs.iter();
+        let borrows = inputs.filter_map(|input| match input {
+            FnArg::Receiver(receiver) => match &receiver.kind {
+                ReceiverKind::Reference(_, lifetime, mutability) => Some(Borrow {
+                    names: vec!["self".to_owned()],
+                    caret: receiver.to_token_stream(),
+                    is_static: is_static(lifetime.as_ref()),
+                    is_mutable: mutability.is_some(),
+                }),
+                ReceiverKind::Typed(_, ty) => match &**ty {
+                    Type::Reference(ty) => Some(borrow(vec!["self".to_owned()], ty)),
+                    _ => None,
+                },
+                _ => None,
+            },
+            FnArg::Typed(input) => match &*input.ty {
+                Type::Reference(ty) => {
+                    let mut names = Names::default();
+                    names.visit_pat(&input.pat);
+                    Some(borrow(names.found.iter().map(|(name, _)| name.to_string()).collect(), ty))
+                }
+                _ => None,
+            },
+        });
+        borrows.collect()
+    }
+
+    /// Whether the body uses this parameter.
+    pub(crate) fn uses(&self, name: &str) -> bool {
+        let block = match &self.form {
+            Form::Async => self.function.body.stream(),
+            Form::Boxed(boxed) => boxed.block.stream(),
+        };
+        let reconcile = self.reconcile.as_ref().map(quote::ToTokens::to_token_stream).unwrap_or_default();
+        // So it is called by `#[async_trait]`.
+        let or_as = if name == "self" { "__self" } else { name };
+        mentions(&block, name)
+            || mentions(&block, or_as)
+            || mentions(&reconcile, name)
+            || name == "__self" && mentions(&reconcile, "self")
+    }
+}
+
+/// A parameter that is a reference.
+struct Borrow {
+    /// What its pattern binds.
+    names: Vec<String>,
+    /// Where an error about it lies.
+    caret: TokenStream,
+    is_static: bool,
+    is_mutable: bool,
+}
+
+/// What is done with errors; where it cannot be said, because something is wrong with it, nothing.
+fn handling(setting: Option<ErrorsSetting>) -> Handling {
+    match setting {
+        Some(ErrorsSetting { arms: Some(Arms::Policy(word)), .. }) => Handling::Policy(word.span()),
+        Some(ErrorsSetting { keyword, arms: Some(Arms::Match(mut arms)) }) => {
+            let mut times = Vec::new();
+            for arm in &mut arms {
+                let mut bound = Names::default();
+                bound.visit_pat(&arm.pattern);
+                for time in arm.action.times() {
+                    let tokens = time.to_token_stream();
+                    // What the error itself says is read when there is one; everything else before the body uses the parameters up.
+                    if !bound.found.iter().any(|(name, _)| mentions(&tokens, &name.to_string())) {
+                        let variable = format_ident!("__idem_time_{}", times.len(), span = Span::mixed_site());
+                        let expr = std::mem::replace(time, syn::parse_quote!(#variable));
+                        times.push((variable, expr));
+                    }
+                }
+            }
+            Handling::Arms(Matching { keyword: keyword.span(), arms, times })
+        }
+        _ => Handling::Default,
+    }
+}
+
+impl Argument {
+    /// What is written by the author.
+    fn expression(&self) -> Option<&Expr> {
+        match self {
+            Self::Expression(expr) | Self::Time(Time::Computed(expr)) => Some(expr),
+            Self::Time(Time::Fixed(_)) | Self::Variant(..) => None,
+        }
     }
 }
 
@@ -146,6 +337,14 @@ impl Options<'_> {
         {
             let message =
                 "`remember` is shorter than `ttl`, but counts from the same moment: make it longer, or leave it out";
+            self.errors.push(Error::new_spanned(&setting.value, message));
+        }
+        if let (Some(setting), Some(Time::Fixed(length))) = &lease
+            && *length < MIN_LEASE
+        {
+            let message = format!(
+                "`lease` is at least {MIN_LEASE:?}, and should be several times the store's round trip: write for example `lease = \"30s\"`"
+            );
             self.errors.push(Error::new_spanned(&setting.value, message));
         }
         for (setting, time) in [ttl, remember, lease] {
@@ -215,7 +414,7 @@ mod tests {
         let mut errors = Errors::default();
         let args = Args::parse(args.parse().unwrap(), &mut errors);
         let function = errors.keep(Function::parse(&item.parse().unwrap()));
-        let plan = Plan::new(&args, function, &mut errors);
+        let plan = Plan::new(args, function, &mut errors);
         let mistakes = errors.list();
         assert!(plan.is_some() || !mistakes.is_empty(), "there is no plan, and nobody says why");
         mistakes
@@ -232,7 +431,7 @@ mod tests {
         );
     }
 
-    const FUNCTION: &str = "async fn charge(req: Req) -> Result<u64, E> { .. }";
+    const FUNCTION: &str = "async fn charge(id: u64, req: Req) -> Result<u64, E> { .. }";
 
     #[test]
     fn every_option_can_be_written_bare_or_in_a_string() {
@@ -261,7 +460,6 @@ mod tests {
             ("key = id, key = id", ("key", "`key` is given twice")),
             ("key = id, tll = \"5m\"", ("tll", "did you mean `ttl`, as in `ttl = \"5m\"`?")),
             ("key = id, colour = 5", ("colour", "expected `key`, `ttl`")),
-            ("key = id, errors(_ => keep)", ("errors", "not available yet; every `Err` releases the key")),
             ("key = id, detached = true", ("=", "`detached` takes no value")),
             ("key = id, ttl = 300", ("300", "needs a unit")),
             ("key = id, lease = \"0s\"", ("\"0s\"", "longer than zero")),
@@ -307,7 +505,7 @@ mod tests {
             ("unsafe impl Orders {}", ("impl", "put it on the methods inside")),
             ("const N: u8 = 1;", ("const", "not on a constant")),
         ] {
-            assert_mistakes("key = id", item, &[expected]);
+            assert_mistakes("key = 1", item, &[expected]);
         }
     }
 }

@@ -220,7 +220,7 @@ fn as_word(expr: &Expr) -> Option<Word> {
 }
 
 /// Whether this is a number as it is written, such as `30`, `1.5` or `-5`.
-fn is_number(expr: &Expr) -> bool {
+pub(crate) fn is_number(expr: &Expr) -> bool {
     match bare(expr) {
         Expr::Lit(ExprLit { lit, .. }) => matches!(lit, Lit::Int(_) | Lit::Float(_)),
         Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }) => is_number(expr),

@@ -324,7 +324,7 @@ pub(crate) fn renewal(claim: &Claim) -> Renewal {
 
 /// An outcome in JSON.
 pub(crate) fn outcome(payload: &[u8]) -> Encoded {
-    Encoded { codec: CodecId::JSON, payload: bytes::Bytes::copy_from_slice(payload) }
+    Encoded { is_error: false, codec: CodecId::JSON, payload: bytes::Bytes::copy_from_slice(payload) }
 }
 
 /// The fingerprint of a text.

@@ -20,7 +20,9 @@ pub(crate) fn bless(workspace: &Workspace) -> Result<()> {
         .args(["test", "-p", FACADE, "--all-features", "--test", "ui"])
         .env("TRYBUILD", "overwrite")
         .run()?;
-    println!("Read the changes before you commit them: git diff tests/ui");
+    // What is generated.
+    workspace.cargo().args(["test", "-p", "idem-macros", "snapshots"]).env("UPDATE_EXPECT", "1").run()?;
+    println!("Read the changes before you commit them: git diff tests/ui idem-macros/snapshots");
     Ok(())
 }
 

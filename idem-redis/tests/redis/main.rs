@@ -58,7 +58,7 @@ fn with_print(claim: Claim, of: &str) -> Claim {
 }
 
 fn outcome(json: &'static str) -> Encoded {
-    Encoded { codec: CodecId::JSON, payload: Bytes::from_static(json.as_bytes()) }
+    Encoded { is_error: false, codec: CodecId::JSON, payload: Bytes::from_static(json.as_bytes()) }
 }
 
 /// A commit by a claim's owner, kept for 60 s and remembered no longer.

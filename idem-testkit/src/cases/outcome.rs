@@ -83,7 +83,7 @@ async fn of_line_ends_and_spaces_is_kept(t: &Bench) -> Verdict {
 async fn keeps_the_name_of_its_codec(t: &Bench) -> Verdict {
     for name in ["a", "cbor", "msgpack2"] {
         let codec = CodecId::parse(name.as_bytes()).ok_or_else(|| broken("a mistake in the suite"))?;
-        comes_back(t, name, Encoded { codec, payload: Bytes::from_static(b"\xa1\x00") }).await?;
+        comes_back(t, name, Encoded { is_error: false, codec, payload: Bytes::from_static(b"\xa1\x00") }).await?;
     }
     Ok(())
 }

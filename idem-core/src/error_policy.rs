@@ -1,0 +1,353 @@
+//! What becomes of a call whose body returned an error: the author says it, for each error.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::clock;
+use crate::codec::{AnyCodec, CodecFailure};
+use crate::error::Error;
+use crate::outcome::Recorded;
+use crate::policy::{MAX_LENGTH, whole_millis};
+use crate::record::Encoded;
+
+/// What becomes of a call whose body returned an error. From a policy: see [`Operation::errors`](crate::Operation::errors) and
+/// [`ErrorPolicy`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorAction {
+    /// The error is the outcome: it is recorded like a value, for as long, and duplicates get an equal one. The body does not run
+    /// again.
+    ///
+    /// An error that cannot be written is released, and that is logged: so an [`Error`] inside of the author's own, whose variant is
+    /// `#[serde(skip)]`, is never kept.
+    Keep,
+    /// As [`Keep`](Self::Keep), but for this long, in place of `ttl` and `remember`: after that the next call runs the body. At least
+    /// a millisecond.
+    KeepFor(Duration),
+    /// The key is given up, and the next call runs the body.
+    Release,
+    /// The body runs again, in this very call.
+    Retry(Retry),
+}
+
+/// How a body is tried again in place: under the same lease, which is renewed meanwhile, and as the same attempt.
+///
+/// The pause before the first retry is the backoff, and doubles with each further one up to a longest pause. Each is shortened at
+/// random to between half and the whole of it, so that calls that failed together do not come back together.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// use idem::{ErrorAction, Retry};
+/// use std::time::Duration;
+///
+/// let action = ErrorAction::Retry(Retry::new(3).backoff(Duration::from_millis(100)).then_keep());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "a retry does nothing until it is returned as `ErrorAction::Retry`"]
+pub struct Retry {
+    max: u32,
+    backoff: Duration,
+    max_backoff: Duration,
+    then: Then,
+}
+
+/// What is done with an error that is not, or no more, retried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    Release,
+    Keep(Option<Duration>),
+}
+
+impl Retry {
+    /// Up to `max` more tries of one call, all its errors together, with a backoff of 100 ms that doubles up to 10 s. Then the
+    /// key is released.
+    pub const fn new(max: u32) -> Self {
+        let (backoff, max_backoff) = (Duration::from_millis(100), Duration::from_secs(10));
+        Self { max, backoff, max_backoff, then: Then::Release }
+    }
+
+    /// The pause before the first retry.
+    pub const fn backoff(mut self, backoff: Duration) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// The longest pause, to which the backoff doubles.
+    pub const fn max_backoff(mut self, max_backoff: Duration) -> Self {
+        self.max_backoff = max_backoff;
+        self
+    }
+
+    /// To keep the error of the last try, as [`ErrorAction::Keep`] does.
+    pub const fn then_keep(mut self) -> Self {
+        self.then = Then::Keep(None);
+        self
+    }
+
+    /// To keep the error of the last try, as [`ErrorAction::KeepFor`] does.
+    pub const fn then_keep_for(mut self, ttl: Duration) -> Self {
+        self.then = Then::Keep(Some(ttl));
+        self
+    }
+}
+
+/// The retries of one call.
+#[derive(Debug, Default)]
+pub(crate) struct Tries {
+    made: u32,
+}
+
+/// What follows from an action, when it is known how often the body was tried.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Retry { pause: Duration, then: Then },
+    Then(Then),
+}
+
+impl Tries {
+    pub(crate) fn next(&mut self, action: ErrorAction) -> Next {
+        match action {
+            ErrorAction::Keep => Next::Then(Then::Keep(None)),
+            ErrorAction::KeepFor(ttl) => Next::Then(Then::Keep(Some(ttl))),
+            ErrorAction::Release => Next::Then(Then::Release),
+            ErrorAction::Retry(retry) if self.made < retry.max => {
+                let doubled = 2_u32.checked_pow(self.made).unwrap_or(u32::MAX);
+                self.made += 1;
+                let pause = retry.backoff.saturating_mul(doubled).min(retry.max_backoff).min(MAX_LENGTH);
+                Next::Retry { pause: clock::jittered(pause), then: retry.then }
+            }
+            ErrorAction::Retry(retry) => Next::Then(retry.then),
+        }
+    }
+
+    /// How many tries there were, the first one included.
+    pub(crate) fn count(&self) -> u32 {
+        self.made.saturating_add(1)
+    }
+}
+
+/// How long a kept error is kept: what a store can count, and not nothing.
+pub(crate) fn keep_for(ttl: Duration) -> Duration {
+    whole_millis(ttl).clamp(Duration::from_millis(1), MAX_LENGTH)
+}
+
+/// What an error type says of its values, for every annotated function that returns it and has no `errors(..)` of its own.
+///
+/// `#[derive(ErrorPolicy)]` writes it, from `#[idem(keep)]`, `#[idem(release)]` and `#[idem(retry(max = 3, backoff = "100ms"))]` on the
+/// variants. By hand, it is given to a call as `.errors(OrderError::action)`.
+///
+/// # Examples
+///
+/// A wrapper that asks the error inside of it:
+///
+/// ```
+/// # use idem_core as idem;
+/// use idem::{ErrorAction, ErrorPolicy};
+///
+/// struct Traced<E> {
+///     error: E,
+///     trace: String,
+/// }
+///
+/// impl<E: ErrorPolicy> ErrorPolicy for Traced<E> {
+///     type Keeps = E::Keeps;
+///     type Retries = E::Retries;
+///
+///     fn action(&self) -> ErrorAction {
+///         self.error.action()
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say what becomes of its errors",
+    label = "has no error policy",
+    note = "derive it, `#[derive(idem::ErrorPolicy)]` with `#[idem(keep)]`, `#[idem(release)]` or `#[idem(retry(..))]` on the variants",
+    note = "or write the arms on the function: `errors(OrderError::Declined(_) => keep, _ => release)`"
+)]
+pub trait ErrorPolicy {
+    /// [`Sometimes`] if [`action`](Self::action) may say [`Keep`](ErrorAction::Keep), alone or after retries; else [`Never`]. What is
+    /// kept must be `Serialize` and `DeserializeOwned`.
+    type Keeps: Frequency;
+    /// [`Sometimes`] if [`action`](Self::action) may say [`Retry`](ErrorAction::Retry), else [`Never`]. A function whose error type
+    /// retries says `errors(policy)`, and its arguments must be such that they can be used again.
+    type Retries: Frequency;
+
+    /// What becomes of a call whose body returned this error.
+    fn action(&self) -> ErrorAction;
+}
+
+impl<E: ErrorPolicy + ?Sized> ErrorPolicy for Box<E> {
+    type Keeps = E::Keeps;
+    type Retries = E::Retries;
+
+    fn action(&self) -> ErrorAction {
+        (**self).action()
+    }
+}
+
+/// How often an [`ErrorPolicy`] does a thing: [`Sometimes`] or [`Never`].
+pub trait Frequency {
+    /// [`Never`] only if both are.
+    type Or<Other: Frequency>: Frequency;
+}
+
+/// Perhaps not for every error, but for one of them.
+#[derive(Debug, Clone, Copy)]
+pub enum Sometimes {}
+
+/// For no error at all.
+#[derive(Debug, Clone, Copy)]
+pub enum Never {}
+
+impl Frequency for Sometimes {
+    type Or<Other: Frequency> = Self;
+}
+
+impl Frequency for Never {
+    type Or<Other: Frequency> = Other;
+}
+
+/// An error type of which nothing is asked that a function without `errors(policy)` does not promise.
+#[diagnostic::on_unimplemented(
+    message = "the error policy of this type retries, which this function must allow: write `errors(policy)`",
+    label = "some errors of this type are retried",
+    note = "a retried body needs arguments that can be used again: `Clone`, or references",
+    note = "or say on this function what becomes of each error: `errors(OrderError::Declined(_) => keep, _ => release)`"
+)]
+pub trait RunsOnce {}
+
+impl RunsOnce for Never {}
+
+/// An error that can be recorded.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be kept",
+    label = "this keeps errors, which then must be stored",
+    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both",
+    note = "the variant that holds an `idem::Error` is never kept: mark it `#[serde(skip)]`"
+)]
+pub trait Keepable: Serialize + DeserializeOwned {}
+
+#[diagnostic::do_not_recommend]
+impl<E: Serialize + DeserializeOwned> Keepable for E {}
+
+/// How kept errors of a type are written and read.
+#[derive(Debug)]
+pub struct Keeper<E> {
+    pub(crate) encode: fn(&AnyCodec, &E) -> Result<Encoded, CodecFailure>,
+    pub(crate) decode: fn(&Recorded) -> Result<E, Error>,
+}
+
+impl<E: Keepable> Keeper<E> {
+    /// The one that there is.
+    pub fn of_type() -> Self {
+        Self { encode: encode_error, decode: Recorded::decode_error }
+    }
+}
+
+/// Writes an error as an outcome.
+pub(crate) fn encode_error<E: Serialize>(codec: &AnyCodec, error: &E) -> Result<Encoded, CodecFailure> {
+    codec.encode(error).map(|encoded| Encoded { is_error: true, ..encoded })
+}
+
+/// Whether an error of type `E` must be such that it can be kept: if its policy keeps any.
+#[diagnostic::on_unimplemented(
+    message = "`{E}` cannot be kept, as its error policy wants",
+    label = "some errors of this type are kept, and then must be stored",
+    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both",
+    note = "the variant that holds an `idem::Error` is never kept: mark it `#[serde(skip)]`"
+)]
+pub trait KeepsErrors<E> {
+    /// `None` if none is kept.
+    fn keeper() -> Option<Keeper<E>>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<E: Keepable> KeepsErrors<E> for Sometimes {
+    fn keeper() -> Option<Keeper<E>> {
+        Some(Keeper::of_type())
+    }
+}
+
+impl<E> KeepsErrors<E> for Never {
+    fn keeper() -> Option<Keeper<E>> {
+        None
+    }
+}
+
+/// What is done with the errors of one call.
+#[derive(Debug)]
+pub struct Policy<P, E> {
+    pub(crate) action: P,
+    pub(crate) keeper: Option<Keeper<E>>,
+}
+
+impl<P, E> Policy<P, E> {
+    /// A policy that keeps nothing.
+    pub(crate) fn new(action: P) -> Self
+    where
+        P: Fn(&E) -> ErrorAction,
+    {
+        Self { action, keeper: None }
+    }
+
+    /// A policy that may keep errors.
+    #[must_use]
+    pub fn keeping(self) -> Self
+    where
+        E: Keepable,
+    {
+        Self { keeper: Some(Keeper::of_type()), ..self }
+    }
+}
+
+impl<E> Policy<fn(&E) -> ErrorAction, E> {
+    /// Every error releases the key.
+    pub(crate) fn releasing() -> Self {
+        Self::new(|_| ErrorAction::Release)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pauses(retry: Retry) -> (Vec<Duration>, Next) {
+        let (mut tries, mut pauses) = (Tries::default(), Vec::new());
+        loop {
+            match tries.next(ErrorAction::Retry(retry)) {
+                Next::Retry { pause, .. } => pauses.push(pause),
+                end @ Next::Then(_) => return (pauses, end),
+            }
+        }
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_are_shortened_by_less_than_half() {
+        let seconds = Duration::from_secs;
+        let (pauses, end) = pauses(Retry::new(40).backoff(seconds(1)).max_backoff(seconds(5)));
+        assert_eq!((pauses.len(), end), (40, Next::Then(Then::Release)));
+        for (pause, whole) in pauses.iter().zip([1, 2, 4].into_iter().chain(std::iter::repeat(5))) {
+            assert!(*pause >= seconds(whole) / 2 && *pause <= seconds(whole), "{pause:?} of {whole} s");
+        }
+    }
+
+    #[test]
+    fn what_follows_the_last_try_is_as_the_retry_says() {
+        let (none, end) = pauses(Retry::new(0).then_keep_for(Duration::from_secs(1)));
+        assert_eq!((none, end), (vec![], Next::Then(Then::Keep(Some(Duration::from_secs(1))))));
+        assert_eq!(pauses(Retry::new(2).backoff(Duration::MAX).max_backoff(Duration::ZERO)).0, [Duration::ZERO; 2]);
+    }
+
+    #[test]
+    fn retries_are_counted_over_all_errors_of_a_call() {
+        let mut tries = Tries::default();
+        assert!(matches!(tries.next(ErrorAction::Retry(Retry::new(1))), Next::Retry { .. }));
+        assert_eq!(tries.next(ErrorAction::Retry(Retry::new(1).then_keep())), Next::Then(Then::Keep(None)));
+        assert!(matches!(tries.next(ErrorAction::Retry(Retry::new(2))), Next::Retry { .. }));
+        assert_eq!(tries.count(), 3);
+    }
+}

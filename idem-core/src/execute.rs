@@ -1,0 +1,311 @@
+//! The flow of every guarded call, annotated or by hand: claim, then run the body, or give what it gave before.
+
+use std::any::Any;
+use std::future::{Future, pending};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tracing::Instrument as _;
+
+use crate::body::{self, End};
+use crate::clock;
+use crate::codec::CodecFailure;
+use crate::context::{self, Call, Inherited};
+use crate::engine::Begun;
+use crate::error_policy::{ErrorAction, Next, Policy, Then, Tries};
+use crate::held::Held;
+use crate::lease::Term;
+use crate::observe::{self, Decision, Observer};
+use crate::operation::{Draft, Prepared};
+use crate::outcome::{Outcome, Recorded, Witness};
+use crate::record::Encoded;
+use crate::runtime::Runtime;
+
+/// How a call is carried out: what is done with what its body returns, and where the next try comes from.
+pub(crate) struct Execution<R, T, E, P, G> {
+    pub(crate) witness: Witness<R, T, E>,
+    pub(crate) policy: Policy<P, E>,
+    /// Gives the body once more, where it can be run more than once.
+    pub(crate) again: Option<G>,
+}
+
+impl<R, T, E, P, G, Body> Execution<R, T, E, P, G>
+where
+    P: Fn(&E) -> ErrorAction,
+    G: FnMut() -> Body,
+    Body: Future<Output = R>,
+{
+    /// The body is a future that is not moved, and dropped as soon as it has ended or may not go on.
+    pub(crate) async fn run(mut self, draft: Draft<'_>, body: Pin<&mut Option<Body>>) -> Result<Outcome<T>, E> {
+        let (runtime, request) = match draft.prepare() {
+            Err(error) => return Err((self.witness.fail)(error)),
+            Ok(Prepared::Unguarded(operation)) => return self.unguarded(&operation, body).await,
+            Ok(Prepared::Guarded(runtime, request)) => (runtime, request),
+        };
+        let span = runtime.observer.span(&request.id);
+        async {
+            match runtime.begin(&request).await {
+                Err(error) => Err((self.witness.fail)(error)),
+                Ok(Begun::Unguarded) => self.unguarded(request.id.operation(), body).await,
+                Ok(Begun::Replay(recorded)) => self.replay(&recorded),
+                Ok(Begun::Owner(held)) => {
+                    span.record("attempt", held.term().attempt);
+                    self.own(&runtime, held, body).await
+                }
+            }
+        }
+        .instrument(span.clone())
+        .await
+    }
+
+    /// As `run`, with the body in a task of its own.
+    pub(crate) async fn run_detached(mut self, draft: Draft<'_>, body: Body) -> Result<Outcome<T>, E>
+    where
+        Self: Send + 'static,
+        R: Send + 'static,
+        T: Send + 'static,
+        E: Send + 'static,
+        Body: Send + 'static,
+    {
+        let fail = self.witness.fail;
+        let (runtime, request) = match draft.prepare() {
+            Err(error) => return Err(fail(error)),
+            Ok(Prepared::Unguarded(operation)) => {
+                return self.unguarded_and_detached(operation.into_owned(), body).await;
+            }
+            Ok(Prepared::Guarded(runtime, request)) => (runtime, request),
+        };
+        let span = runtime.observer.span(&request.id);
+        async {
+            match runtime.begin(&request).await {
+                Err(error) => Err(fail(error)),
+                Ok(Begun::Unguarded) => self.unguarded_and_detached(request.id.operation().to_owned(), body).await,
+                Ok(Begun::Replay(recorded)) => self.replay(&recorded),
+                Ok(Begun::Owner(held)) => {
+                    span.record("attempt", held.term().attempt);
+                    let lost = held.term().lost_error();
+                    let owning = async move { self.own(&runtime, held, pin!(Some(body))).await };
+                    // Only a tokio runtime that shuts down stops the task.
+                    detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
+                }
+            }
+        }
+        .instrument(span.clone())
+        .await
+    }
+
+    fn replay(&self, recorded: &Recorded) -> Result<Outcome<T>, E> {
+        let fail = self.witness.fail;
+        match &self.policy.keeper {
+            Some(keeper) if recorded.is_error() => Err((keeper.decode)(recorded).unwrap_or_else(fail)),
+            _ => (self.witness.decode)(recorded).map(Outcome::replayed).map_err(fail),
+        }
+    }
+
+    /// Runs the body as the owner, and records what came of it.
+    async fn own(
+        &mut self,
+        runtime: &Arc<Runtime>,
+        mut held: Held,
+        mut body: Pin<&mut Option<Body>>,
+    ) -> Result<Outcome<T>, E> {
+        let term = held.term().clone();
+        let call = Call::new(term.id.clone(), term.attempt, held.after_abandoned(), runtime.identity());
+        let mut tries = Tries::default();
+        let end = loop {
+            let begun = clock::now();
+            let end = call.around(body::run(&term, body.as_mut())).await;
+            observe::body_took(&term.id, clock::now().saturating_duration_since(begun));
+            match self.ended(runtime, &mut held, &call, &mut tries, end) {
+                Ended::For(end) => break end,
+                Ended::UntilNextTry { pause, error } => {
+                    if !pause_under(&term, pause).await {
+                        held.lost();
+                        break Answer::Gives(Err(error));
+                    }
+                    drop(error);
+                    held.goes_on();
+                    body.set(self.again.as_mut().map(|again| again()));
+                }
+            }
+        };
+        held.carry_out().await;
+        match end {
+            Answer::Gives(returned) => returned,
+            Answer::Panics(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// Says what is to be recorded, and what the caller gets.
+    fn ended(
+        &mut self,
+        runtime: &Runtime,
+        held: &mut Held,
+        call: &Call,
+        tries: &mut Tries,
+        end: End<R>,
+    ) -> Ended<T, E> {
+        let (observer, term) = (runtime.observer, held.term().clone());
+        let panicked = |held: &mut Held, panic| {
+            observer.decided(Decision::Panicked, &term.id, term.attempt);
+            held.releases(call.is_unreconciled());
+            Ended::For(Answer::Panics(panic))
+        };
+        let error = match end {
+            End::Returned(returned) => match (self.witness.split)(returned) {
+                Ok(value) => {
+                    if call.is_reconciled() {
+                        observer.decided(Decision::Reconciled, &term.id, term.attempt);
+                    }
+                    // A panic in the value's own code is no reason to forget that the body has run.
+                    held.commits(caught(|| (self.witness.encode)(&runtime.codec, &value)));
+                    return Ended::For(Answer::Gives(Ok(Outcome::executed(value))));
+                }
+                Err(error) => error,
+            },
+            End::Lost => return Ended::For(Answer::Gives(Err((self.witness.fail)(held.lost())))),
+            End::Panicked(panic) => return panicked(held, panic),
+        };
+        if call.is_unreconciled() {
+            // Not the body's own error: the record stays abandoned, whatever is said of such an error.
+            held.releases(true);
+            return Ended::For(Answer::Gives(Err(error)));
+        }
+        let action = match catch_unwind(AssertUnwindSafe(|| (self.policy.action)(&error))) {
+            Ok(action) => action,
+            // A guard of the author's: to the caller it is the same.
+            Err(panic) => return panicked(held, panic),
+        };
+        // If this call goes no further between two tries, no body is cut: the key is given up.
+        held.releases(false);
+        let then = match tries.next(action) {
+            Next::Then(then) => then,
+            Next::Retry { then, .. } if self.again.is_none() => then,
+            Next::Retry { pause, .. } => {
+                let what = format!("try {} in {pause:.0?}", tries.count());
+                observer.decided_because(Decision::Retried, &term.id, term.attempt, &what);
+                return Ended::UntilNextTry { pause, error };
+            }
+        };
+        if let Then::Keep(ttl) = then {
+            match self.encoded(runtime, &error) {
+                Ok(encoded) => held.keeps(encoded, ttl),
+                Err(failure) => {
+                    observer.decided_because(Decision::ErrorNotKept, &term.id, term.attempt, &failure);
+                }
+            }
+        }
+        Ended::For(Answer::Gives(Err(error)))
+    }
+
+    fn encoded(&self, runtime: &Runtime, error: &E) -> Result<Encoded, CodecFailure> {
+        let Some(keeper) = &self.policy.keeper else {
+            return Err("its policy says that errors of this type are never kept".into());
+        };
+        caught(|| (keeper.encode)(&runtime.codec, error))
+    }
+
+    /// Runs the body without a record: an error can be tried again, and there is nothing to keep or to give up.
+    async fn unguarded(&mut self, operation: &str, mut body: Pin<&mut Option<Body>>) -> Result<Outcome<T>, E> {
+        let mut tries = Tries::default();
+        loop {
+            let returned = match body.as_mut().as_pin_mut() {
+                Some(running) => context::unguarded(running).await,
+                // Callers pass a body: there is nothing to run only where it was taken, which nobody does.
+                None => return pending().await,
+            };
+            body.set(None);
+            let error = match (self.witness.split)(returned) {
+                Ok(value) => return Ok(Outcome::executed(value)),
+                Err(error) => error,
+            };
+            let Next::Retry { pause, .. } = tries.next((self.policy.action)(&error)) else { return Err(error) };
+            if self.again.is_none() {
+                return Err(error);
+            }
+            Observer::decided_without_key(Decision::Retried, operation);
+            drop(error);
+            tokio::time::sleep(pause).await;
+            body.set(self.again.as_mut().map(|again| again()));
+        }
+    }
+
+    async fn unguarded_and_detached(mut self, operation: String, body: Body) -> Result<Outcome<T>, E>
+    where
+        Self: Send + 'static,
+        R: Send + 'static,
+        T: Send + 'static,
+        E: Send + 'static,
+        Body: Send + 'static,
+    {
+        match detached(async move { self.unguarded(&operation, pin!(Some(body))).await }).await {
+            Some(returned) => returned,
+            // The tokio runtime is shutting down, and this future with it.
+            None => pending().await,
+        }
+    }
+}
+
+/// What follows from the end of one try.
+enum Ended<T, E> {
+    /// The call is over, but for what is to be recorded.
+    For(Answer<T, E>),
+    /// The body is tried again.
+    UntilNextTry { pause: Duration, error: E },
+}
+
+/// What the caller gets.
+enum Answer<T, E> {
+    Gives(Result<Outcome<T>, E>),
+    Panics(Box<dyn Any + Send>),
+}
+
+/// What makes a body that can be run again, shared with each try: it is called where the body runs, so that a panic in it is one of the
+/// body.
+pub(crate) struct Again<F>(Arc<Mutex<F>>);
+
+impl<F> Again<F> {
+    pub(crate) fn new(make: F) -> Self {
+        Self(Arc::new(Mutex::new(make)))
+    }
+
+    pub(crate) fn call<Body>(&self) -> Body
+    where
+        F: FnMut() -> Body,
+    {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)()
+    }
+}
+
+impl<F> Clone for Again<F> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// Waits, unless the lease is lost meanwhile. Says whether it is still held.
+async fn pause_under(term: &Term, pause: Duration) -> bool {
+    tokio::select! {
+        () = term.lost() => false,
+        () = tokio::time::sleep(pause) => !term.is_lost(),
+    }
+}
+
+/// A panic in the author's code that writes a value is a failure to write it.
+fn caught(encode: impl FnOnce() -> Result<Encoded, CodecFailure>) -> Result<Encoded, CodecFailure> {
+    catch_unwind(AssertUnwindSafe(encode)).unwrap_or_else(|_| Err("it panicked while it was written".into()))
+}
+
+/// Runs a future in a task of its own, with what follows the task. `None` where the task was stopped.
+async fn detached<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Option<T> {
+    let task = tokio::spawn(Inherited::here().around(future).in_current_span());
+    match task.await {
+        Ok(value) => Some(value),
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            Err(_) => None,
+        },
+    }
+}

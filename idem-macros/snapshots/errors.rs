@@ -1,0 +1,52 @@
+async fn charge(mut req: Req, gateway: &Gateway, unused: u8) -> Result<u64, OrderError> {
+    static __IDEM_SITE: ::idem::__private::Site = ::idem::__private::Site::by_default(
+        ::core::concat!(::core::module_path!(), "::", "charge"),
+        ::core::file!(),
+        ::core::line!(),
+        ::core::column!(),
+        || ::core::any::type_name_of_val(&|| ()),
+    );
+    let __idem_operation = ::idem::__private::operation(
+            &__IDEM_SITE,
+            ::core::option::Option::None,
+        )
+        .key(&req.id);
+    let __idem_witness = ::idem::__private::outcome_of::<Result<u64, OrderError>, _>();
+    let __idem_time_0: ::core::time::Duration = req.keep;
+    #[deny(unreachable_patterns)]
+    let __idem_policy = __idem_witness
+        .errors(|__idem_error| match __idem_error {
+            OrderError::Declined { .. } => ::idem::ErrorAction::Keep,
+            OrderError::RateLimited(after) if *after < MAX => {
+                ::idem::ErrorAction::Retry(
+                    ::idem::Retry::new(3).backoff(*after).then_keep_for(__idem_time_0),
+                )
+            }
+            OrderError::Down | OrderError::Gateway(Gateway::Timeout) => {
+                ::idem::ErrorAction::Retry(
+                    ::idem::Retry::new(3)
+                        .backoff(::core::time::Duration::new(0u64, 100000000u32)),
+                )
+            }
+            _ => ::idem::ErrorAction::Release,
+        })
+        .keeping();
+    ::idem::__private::run_again(
+            __idem_operation,
+            __idem_witness,
+            __idem_policy,
+            move || {
+                let mut req = ::idem::__private::again(&mut req);
+                let gateway = ::idem::__private::again(&gateway);
+                async move {
+                    if let ::core::option::Option::Some(__idem_return) = ::core::option::Option::None::<
+                        Result<u64, OrderError>,
+                    > {
+                        return __idem_return;
+                    }
+                    #[allow(unused_braces)] { gateway.charge(req).await }
+                }
+            },
+        )
+        .await
+}

@@ -1,0 +1,48 @@
+async fn charge(self: Arc<Self>, req: Req) -> R {
+    static __IDEM_SITE: crate::idem::__private::Site = crate::idem::__private::Site::named(
+        "orders.charge",
+    );
+    use crate::idem::__private::PerhapsMissing as _;
+    let __idem_operation = crate::idem::__private::operation(
+            &__IDEM_SITE,
+            ::core::option::Option::Some(&self.idempotency),
+        )
+        .key(
+            crate::idem::__private::KeyOf(&(&(req.a + 1), &(&TENANT, &req.b)))
+                .can_be_missing(),
+        )
+        .fingerprint(&req)
+        .wait(req.time)
+        .abandoned(crate::idem::Abandoned::Rerun)
+        .duplicate(crate::idem::Duplicate::Reject)
+        .store_failure(crate::idem::StoreFailure::Run)
+        .missing_key(crate::idem::MissingKey::Run)
+        .max_attempts(3);
+    let __idem_witness = crate::idem::__private::outcome_of::<R, _>();
+    let __idem_policy = __idem_witness.errors_by_policy();
+    crate::idem::__private::run_detached_again(
+            __idem_operation,
+            __idem_witness,
+            __idem_policy,
+            move || {
+                let req = crate::idem::__private::again(&req);
+                let __self = crate::idem::__private::again(&self);
+                async move {
+                    if let ::core::option::Option::Some(__idem_return) = ::core::option::Option::None::<
+                        R,
+                    > {
+                        return __idem_return;
+                    }
+                    if crate::idem::__private::must_reconcile() {
+                        if let ::core::option::Option::Some(__idem_settled) = crate::idem::__private::reconciled(
+                            (__self.find(&req)).await,
+                        ) {
+                            return __idem_settled;
+                        }
+                    }
+                    #[allow(unused_braces)] { __self.charge(req).await }
+                }
+            },
+        )
+        .await
+}

@@ -1,0 +1,35 @@
+/// Charges.
+#[must_use]
+pub async fn charge(mut req: Req) -> Result<u64, E> {
+    static __IDEM_SITE: ::idem::__private::Site = ::idem::__private::Site::by_default(
+        ::core::concat!(::core::module_path!(), "::", "charge"),
+        ::core::file!(),
+        ::core::line!(),
+        ::core::column!(),
+        || ::core::any::type_name_of_val(&|| ()),
+    );
+    let __idem_operation = ::idem::__private::operation(
+            &__IDEM_SITE,
+            ::core::option::Option::None,
+        )
+        .key(&req.id)
+        .ttl(::core::time::Duration::new(300u64, 0u32));
+    let __idem_witness = ::idem::__private::outcome_of::<Result<u64, E>, _>();
+    let __idem_policy = {
+        use ::idem::__private::NoPolicy as _;
+        __idem_witness.errors_by_default()
+    };
+    let mut __idem_body = ::core::pin::pin!(
+        ::core::option::Option::Some(async move { if let
+        ::core::option::Option::Some(__idem_return) = ::core::option::Option::None:: <
+        Result < u64, E > > { return __idem_return; } #[allow(unused_braces)] { req.sum
+        += 1; gateway::charge(req). await } })
+    );
+    ::idem::__private::run(
+            __idem_operation,
+            __idem_witness,
+            __idem_policy,
+            __idem_body.as_mut(),
+        )
+        .await
+}

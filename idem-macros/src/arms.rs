@@ -1,0 +1,132 @@
+//! `errors(..)` as it is written: arms of a `match` on the error, or the word `policy`.
+
+use proc_macro2::{Ident, TokenTree};
+use syn::parse::ParseStream;
+use syn::parse::discouraged::Speculative as _;
+use syn::{Error, Expr, Pat, Token, parenthesized, token};
+
+use crate::action::Action;
+use crate::diag::Errors;
+
+/// What is in the parentheses.
+pub(crate) enum Arms {
+    /// `errors(policy)`: what the error type says. The word.
+    Policy(Ident),
+    /// An arm for each kind of error.
+    Match(Vec<Arm>),
+}
+
+/// `PATTERN if GUARD => ACTION`.
+pub(crate) struct Arm {
+    pub(crate) pattern: Pat,
+    pub(crate) guard: Option<(Token![if], Expr)>,
+    pub(crate) arrow: Token![=>],
+    pub(crate) action: Action,
+}
+
+const EXAMPLE: &str = "errors(OrderError::Declined(_) => keep, _ => release)";
+
+impl Arms {
+    /// Reads what is behind the word `errors`. With anything wrong inside, which is reported, there are no arms.
+    pub(crate) fn parse(keyword: &Ident, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Option<Self>> {
+        if !input.peek(token::Paren) {
+            let message =
+                format!("`errors` says in parentheses what becomes of each error: write for example `{EXAMPLE}`");
+            return Err(Error::new(keyword.span(), message));
+        }
+        let inside;
+        let parentheses = parenthesized!(inside in input);
+        if inside.is_empty() {
+            let message = format!("`errors` is empty: write for example `{EXAMPLE}`, or leave it out");
+            errors.at(parentheses.span.join(), message);
+            return Ok(None);
+        }
+        if let Some(word) = only_word(&inside) {
+            if word == "policy" {
+                return Ok(Some(Self::Policy(word)));
+            }
+            let message = match word.to_string().as_str() {
+                action @ ("keep" | "release") => format!("for all errors alike, write `errors(_ => {action})`"),
+                _ => format!("`errors` has arms, `{EXAMPLE}`, or is `errors(policy)`, which asks the error type"),
+            };
+            errors.on(&word, message);
+            return Ok(None);
+        }
+        let (mut arms, mut right) = (Vec::new(), true);
+        while !inside.is_empty() {
+            // One arm that cannot be read does not hide the mistakes in the others.
+            match Arm::parse(&inside, errors) {
+                Ok(Some(arm)) => arms.push(arm),
+                Ok(None) => right = false,
+                Err(error) => {
+                    errors.push(error);
+                    right = false;
+                    skip_to_comma(&inside);
+                }
+            }
+            if !inside.is_empty() && !inside.peek(Token![,]) {
+                errors.push(inside.error("expected a comma before this arm"));
+                right = false;
+                skip_to_comma(&inside);
+            }
+            inside.parse::<Option<Token![,]>>()?;
+        }
+        Ok(right.then_some(Self::Match(arms)))
+    }
+}
+
+/// The word, if there is nothing else.
+fn only_word(inside: ParseStream<'_>) -> Option<Ident> {
+    let ahead = inside.fork();
+    let word: Ident = ahead.parse().ok()?;
+    ahead.parse::<Option<Token![,]>>().ok()?;
+    if !ahead.is_empty() {
+        return None;
+    }
+    inside.advance_to(&ahead);
+    Some(word)
+}
+
+impl Arm {
+    fn parse(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Option<Self>> {
+        let start = input.span();
+        let pattern = Pat::parse_multi_with_leading_vert(input).map_err(|error| {
+            Error::new(error.span(), format!("this is no pattern ({error}): write for example `{EXAMPLE}`"))
+        })?;
+        if let Some(outer) = of_result(&pattern) {
+            let message = format!(
+                "the pattern is of the error itself, not of the `Result`: leave out the `{outer}(..)` around it"
+            );
+            errors.on(&pattern, message);
+        }
+        let guard = match input.parse::<Option<Token![if]>>()? {
+            Some(word) => Some((word, input.parse()?)),
+            None => None,
+        };
+        if !input.peek(Token![=>]) {
+            let message =
+                "expected `=>` and what becomes of such an error: `=> keep`, `=> release` or `=> retry(max = 3)`";
+            let span = if input.is_empty() { start } else { input.span() };
+            return Err(Error::new(span, message));
+        }
+        let arrow = input.parse()?;
+        let action = Action::parse(input, errors)?;
+        Ok(action.map(|action| Self { pattern, guard, arrow, action }))
+    }
+}
+
+/// `Ok` or `Err`, if the pattern is one of a `Result`.
+fn of_result(pattern: &Pat) -> Option<&Ident> {
+    match pattern {
+        Pat::TupleStruct(pattern) => pattern.path.get_ident().filter(|name| *name == "Err" || *name == "Ok"),
+        _ => None,
+    }
+}
+
+fn skip_to_comma(input: ParseStream<'_>) {
+    while !input.is_empty() && !input.peek(Token![,]) {
+        if input.parse::<TokenTree>().is_err() {
+            return;
+        }
+    }
+}

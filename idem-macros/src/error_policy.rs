@@ -1,0 +1,289 @@
+//! `#[derive(ErrorPolicy)]`.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::parse::ParseStream;
+use syn::{Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Member, Token, Type, parse_quote};
+
+use crate::action::{Action, Kind};
+use crate::diag::{self, Errors};
+use crate::paths::Krate;
+
+/// What becomes of one kind of error.
+enum Policy {
+    /// As it is written; `None` is not written at all, and releases.
+    Action(Option<Action>),
+    /// What the error inside says.
+    Inner(Span),
+}
+
+/// One variant, or the whole of a struct.
+struct Case<'a> {
+    /// `None`: the struct itself.
+    variant: Option<&'a Ident>,
+    fields: &'a Fields,
+    policy: &'a Policy,
+}
+
+/// Expands the derive. With any mistake in it, the type still gets an implementation, so that its uses are not errors as well.
+pub(crate) fn derive(item: TokenStream) -> TokenStream {
+    let input: DeriveInput = match syn::parse2(item) {
+        Ok(input) => input,
+        Err(error) => return error.into_compile_error(),
+    };
+    let mut errors = Errors::default();
+    let mut krate = None;
+    let whole = policy(&input.attrs, Some(&mut krate), &mut errors);
+    let own: Vec<Option<Policy>> = match &input.data {
+        Data::Enum(data) => data.variants.iter().map(|variant| policy(&variant.attrs, None, &mut errors)).collect(),
+        Data::Struct(_) => Vec::new(),
+        Data::Union(data) => {
+            let message =
+                "a union cannot say what becomes of it, since it does not say which field is set: use an enum";
+            errors.at(data.union_token.span, message);
+            Vec::new()
+        }
+    };
+    let whole = whole.unwrap_or(Policy::Action(None));
+    let cases: Vec<Case<'_>> = match &input.data {
+        Data::Enum(data) => {
+            let variants = data.variants.iter().zip(&own);
+            let case = variants.map(|(variant, own)| Case {
+                variant: Some(&variant.ident),
+                fields: &variant.fields,
+                policy: own.as_ref().unwrap_or(&whole),
+            });
+            case.collect()
+        }
+        Data::Struct(data) => vec![Case { variant: None, fields: &data.fields, policy: &whole }],
+        Data::Union(_) => Vec::new(),
+    };
+    for case in &cases {
+        case.check(&input.ident, &mut errors);
+    }
+    let derived = Derived { input: &input, krate: krate.unwrap_or_default() };
+    match errors.into_compile_errors() {
+        None => derived.expand(&cases),
+        Some(errors) => {
+            let releasing = derived.implementation(
+                &TokenStream::new(),
+                [derived.never(), derived.never()],
+                &derived.release(),
+                &[],
+            );
+            quote!(#releasing #errors)
+        }
+    }
+}
+
+/// Reads `#[idem(..)]`: an action or `inner` and, on the type, `crate`. `None` where it says nothing of errors.
+fn policy(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, errors: &mut Errors) -> Option<Policy> {
+    let mut policy = None;
+    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("idem")) {
+        let read = attribute.parse_args_with(|input: ParseStream<'_>| {
+            if input.is_empty() {
+                return Err(input.error("`#[idem()]` says nothing: write for example `#[idem(keep)]`"));
+            }
+            while !input.is_empty() {
+                if input.peek(Token![crate]) {
+                    let word: Token![crate] = input.parse()?;
+                    input.parse::<Token![=]>()?;
+                    let path = Krate::parse(&input.parse::<Expr>()?, errors).unwrap_or_default();
+                    match krate.as_deref_mut() {
+                        Some(krate @ None) => *krate = Some(path),
+                        Some(Some(_)) => errors.on(word, "`crate` is given twice: leave one of them out"),
+                        None => errors.on(word, "`crate` is for the whole type: write it above the `enum`"),
+                    }
+                } else {
+                    let at = input.span();
+                    let next = one_policy(input, errors)?;
+                    if policy.is_some() {
+                        errors.at(at, "two policies for the same errors: leave one of them out");
+                    }
+                    policy = Some(next);
+                }
+                if !input.is_empty() {
+                    let at = input.span();
+                    input.parse::<Token![,]>().map_err(|_| Error::new(at, "expected a comma before this"))?;
+                }
+            }
+            Ok(())
+        });
+        errors.keep(read);
+    }
+    policy
+}
+
+fn one_policy(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Policy> {
+    let word: Option<Ident> = input.fork().parse().ok();
+    match word {
+        Some(word) if word == "inner" => {
+            input.parse::<Ident>()?;
+            Ok(Policy::Inner(word.span()))
+        }
+        _ => Action::parse(input, errors).map(Policy::Action),
+    }
+}
+
+impl Case<'_> {
+    fn check(&self, name: &Ident, errors: &mut Errors) {
+        let with_idem = |field: &&Field| field.attrs.iter().any(|attribute| attribute.path().is_ident("idem"));
+        for field in self.fields.iter().filter(with_idem) {
+            let message = "`#[idem(..)]` is for a whole error: write it above the variant, or above the struct";
+            errors.on(field.attrs.iter().find(|attribute| attribute.path().is_ident("idem")), message);
+        }
+        if let Policy::Inner(word) = self.policy
+            && self.inner().is_none()
+        {
+            let (what, count) = (self.variant.unwrap_or(name), self.fields.len());
+            let message = format!(
+                "`inner` asks the policy of the one field inside, and `{what}` has {count}: write `keep`, `release` or `retry(..)`"
+            );
+            errors.at(*word, message);
+        }
+    }
+
+    /// The error inside, if that is what says what to do.
+    fn inner(&self) -> Option<(Member, &Type)> {
+        let Policy::Inner(_) = self.policy else { return None };
+        let mut fields = self.fields.members().zip(self.fields);
+        match (fields.next(), fields.next()) {
+            (Some((member, field)), None) => Some((member, &field.ty)),
+            _ => None,
+        }
+    }
+
+    fn action(&self) -> Option<&Action> {
+        match self.policy {
+            Policy::Action(action) => action.as_ref(),
+            Policy::Inner(_) => None,
+        }
+    }
+}
+
+struct Derived<'a> {
+    input: &'a DeriveInput,
+    krate: Krate,
+}
+
+impl Derived<'_> {
+    fn expand(&self, cases: &[Case<'_>]) -> TokenStream {
+        let here = Span::mixed_site();
+        let inner: Vec<&Type> = cases.iter().filter_map(|case| case.inner().map(|(_, ty)| ty)).collect();
+        let retries = cases.iter().find_map(|case| case.action()?.retries());
+        let retries = if retries.is_some() { self.sometimes() } else { self.of_inner(&inner, "Retries") };
+        let keeps = cases.iter().find_map(|case| case.action()?.keeps());
+        let (marker, keeps) = match keeps {
+            // Whether it can be stored depends on the parameters, so each function asks.
+            Some(_) if self.is_generic() => (TokenStream::new(), self.sometimes()),
+            Some(keep) => (self.marker(keep), quote_spanned!(here=> Keeps)),
+            None => (TokenStream::new(), self.of_inner(&inner, "Keeps")),
+        };
+        let body = if cases.is_empty() {
+            quote_spanned!(here=> match *self {})
+        } else {
+            let arms = cases.iter().map(|case| self.arm(case));
+            quote_spanned!(here=> match self { #(#arms)* })
+        };
+        self.implementation(&marker, [keeps, retries], &body, &inner)
+    }
+
+    fn implementation(
+        &self,
+        marker: &TokenStream,
+        [keeps, retries]: [TokenStream; 2],
+        body: &TokenStream,
+        inner: &[&Type],
+    ) -> TokenStream {
+        let here = Span::mixed_site();
+        let krate = self.krate.at(here);
+        let name = &self.input.ident;
+        let mut generics = self.input.generics.clone();
+        if self.is_generic() {
+            let predicates = &mut generics.make_where_clause().predicates;
+            predicates.extend(inner.iter().map(|ty| -> syn::WherePredicate { parse_quote!(#ty: #krate::ErrorPolicy) }));
+        }
+        let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
+        quote_spanned! {here=>
+            const _: () = {
+                #marker
+                #[automatically_derived]
+                impl #impl_generics #krate::ErrorPolicy for #name #type_generics #where_clause {
+                    type Keeps = #keeps;
+                    type Retries = #retries;
+
+                    fn action(&self) -> #krate::ErrorAction {
+                        #body
+                    }
+                }
+            };
+        }
+    }
+
+    /// A mark of this type's own, by which an error type that cannot be stored is an error at the word `keep`, and nowhere else.
+    fn marker(&self, keep: Span) -> TokenStream {
+        let here = Span::mixed_site();
+        let krate = self.krate.at(here);
+        let name = &self.input.ident;
+        let (impl_generics, type_generics, where_clause) = self.input.generics.split_for_impl();
+        let at = diag::located(keep);
+        let krate_there = self.krate.at(at);
+        let keeper = quote_spanned!(at=> #krate_there::__private::Keeper::of_type());
+        quote_spanned! {here=>
+            #[allow(unreachable_pub)]
+            pub enum Keeps {}
+            #[automatically_derived]
+            impl #krate::Frequency for Keeps {
+                type Or<Other: #krate::Frequency> = #krate::Sometimes;
+            }
+            #[automatically_derived]
+            impl #impl_generics #krate::__private::KeepsErrors<#name #type_generics> for Keeps #where_clause {
+                fn keeper() -> ::core::option::Option<#krate::__private::Keeper<#name #type_generics>> {
+                    ::core::option::Option::Some(#keeper)
+                }
+            }
+        }
+    }
+
+    fn arm(&self, case: &Case<'_>) -> TokenStream {
+        let here = Span::mixed_site();
+        let path =
+            case.variant.map_or_else(|| quote_spanned!(here=> Self), |variant| quote_spanned!(here=> Self::#variant));
+        if let Some((member, ty)) = case.inner() {
+            let (first, _) = diag::ends(ty);
+            let krate = self.krate.at(first);
+            let action = quote_spanned!(first=> <#ty as #krate::ErrorPolicy>::action);
+            return quote_spanned!(here=> #path { #member: inner } => #action(inner),);
+        }
+        let action = case.action().map_or_else(|| self.release(), |action| action.expand(&self.krate));
+        quote_spanned!(here=> #path { .. } => #action,)
+    }
+
+    /// How often any of the errors inside does it. The last word is one of ours, so that no mark of another type comes through.
+    fn of_inner(&self, inner: &[&Type], what: &str) -> TokenStream {
+        inner.iter().rfold(self.never(), |rest, ty| {
+            let (first, _) = diag::ends(ty);
+            let krate = self.krate.at(first);
+            let what = Ident::new(what, first);
+            quote_spanned!(first=> <<#ty as #krate::ErrorPolicy>::#what as #krate::Frequency>::Or<#rest>)
+        })
+    }
+
+    fn is_generic(&self) -> bool {
+        !self.input.generics.params.iter().all(|parameter| matches!(parameter, GenericParam::Lifetime(_)))
+    }
+
+    fn never(&self) -> TokenStream {
+        let krate = self.krate.at(Span::mixed_site());
+        quote_spanned!(Span::mixed_site()=> #krate::Never)
+    }
+
+    fn sometimes(&self) -> TokenStream {
+        let krate = self.krate.at(Span::mixed_site());
+        quote_spanned!(Span::mixed_site()=> #krate::Sometimes)
+    }
+
+    fn release(&self) -> TokenStream {
+        Action { word: Span::mixed_site(), kind: Kind::Release }.expand(&self.krate)
+    }
+}

@@ -1,0 +1,108 @@
+//! What is generated, as a reader of a change sees it: `idem-macros/snapshots`. `cargo xtask bless` writes them anew.
+
+use expect_test::{ExpectFile, expect_file};
+use proc_macro2::TokenStream;
+use quote::quote;
+
+use crate::{error_policy, expand, key_part};
+
+#[track_caller]
+fn assert_expands(tokens: &TokenStream, to: &ExpectFile) {
+    let file = syn::parse2(tokens.clone()).unwrap_or_else(|error| panic!("{error}:\n{tokens}"));
+    to.assert_eq(&prettyplease::unparse(&file));
+}
+
+#[test]
+fn of_a_plain_function() {
+    let item = quote! {
+        /// Charges.
+        #[must_use]
+        pub async fn charge(mut req: Req) -> Result<u64, E> {
+            req.sum += 1;
+            gateway::charge(req).await
+        }
+    };
+    let expansion = expand::idempotent(quote!(ttl = "5m", key = "req.id"), &item);
+    assert_expands(&expansion, &expect_file!["../snapshots/plain.rs"]);
+}
+
+#[test]
+fn of_errors() {
+    let args = quote! {
+        key = req.id,
+        errors(
+            OrderError::Declined { .. } => keep,
+            OrderError::RateLimited(after) if *after < MAX => retry(max = 3, backoff = *after, then = keep(ttl = req.keep)),
+            OrderError::Down | OrderError::Gateway(Gateway::Timeout) => retry(max = 3, backoff = "100ms"),
+            _ => release,
+        )
+    };
+    let item = quote! {
+        async fn charge(mut req: Req, gateway: &Gateway, unused: u8) -> Result<u64, OrderError> {
+            gateway.charge(req).await
+        }
+    };
+    assert_expands(&expand::idempotent(args, &item), &expect_file!["../snapshots/errors.rs"]);
+}
+
+#[test]
+fn of_options() {
+    let args = quote! {
+        key = ("req.a + 1", (TENANT, req.b)), fingerprint = (req,), in_flight = wait(req.time), duplicate = reject,
+        abandoned = reconcile("self.find(&req)"), store_failure = run, max_attempts = 3, missing_key = run,
+        runtime = self.idempotency, name = "orders.charge", crate = "crate::idem", detached, errors(policy)
+    };
+    let item = quote!(
+        async fn charge(self: Arc<Self>, req: Req) -> R {
+            self.charge(req).await
+        }
+    );
+    assert_expands(&expand::idempotent(args, &item), &expect_file!["../snapshots/options.rs"]);
+}
+
+#[test]
+fn under_async_trait() {
+    let item = quote! {
+        fn charge<'life0, 'async_trait>(&'life0 self, __arg1: Json<Req>) -> Pin<Box<dyn Future<Output = R> + Send + 'async_trait>> {
+            Box::pin(async move {
+                let __self = self;
+                let Json(req) = __arg1;
+                let __ret: R = { __self.charge(req) };
+                __ret
+            })
+        }
+    };
+    let args =
+        quote!(key = (self.id, self::id(&req)), name = "orders.charge", errors(E::A if self.again() => retry(max = 1)));
+    assert_expands(&expand::idempotent(args, &item), &expect_file!["../snapshots/async_trait.rs"]);
+}
+
+#[test]
+fn of_derives() {
+    let policy = error_policy::derive(quote! {
+        enum OrderError {
+            #[idem(keep(ttl = "1h"))]
+            Declined { code: u16 },
+            #[idem(retry(max = 3, backoff = "100ms", max_backoff = LONGEST, then = keep))]
+            Gateway,
+            #[idem(inner)]
+            Stock(StockError),
+            Other(String),
+        }
+    });
+    let wrapper = error_policy::derive(quote! {
+        #[idem(crate = "crate::idem", inner)]
+        struct Traced<E> {
+            error: E,
+        }
+    });
+    let key = key_part::derive(quote! {
+        #[idem(crate = "crate::idem")]
+        enum Payee<T> {
+            Customer(T),
+            Merchant { shop: ShopId, till: u32 },
+            House,
+        }
+    });
+    assert_expands(&quote!(#policy #wrapper #key), &expect_file!["../snapshots/derives.rs"]);
+}

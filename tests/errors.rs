@@ -1,0 +1,596 @@
+//! P6: errors as the author says, over every store, with the attribute and by hand.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
+
+mod support;
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use idem::{Begin, ErrorAction, ErrorPolicy, Idempotency, Outcome, RecordState, Retry, idempotent};
+use idem_testkit::{Fault, Step};
+use serde::{Deserialize, Serialize};
+use support::{Bodies, LEASE, LONG, World, eventually};
+use tokio::sync::Notify;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
+enum OrderError {
+    #[error("declined: {code}")]
+    Declined { code: u16, reason: Option<String> },
+    #[error("rate limited")]
+    RateLimited(Duration),
+    #[error("gateway")]
+    Gateway,
+    #[error("down")]
+    Down,
+    #[error("unwritable")]
+    #[serde(serialize_with = "unwritable")]
+    Unwritable(String),
+    #[error("{0}")]
+    #[serde(skip)]
+    Idempotency(String),
+}
+
+fn unwritable<S: serde::Serializer>(_: &str, _: S) -> Result<S::Ok, S::Error> {
+    Err(serde::ser::Error::custom("no"))
+}
+
+impl From<idem::Error> for OrderError {
+    fn from(error: idem::Error) -> Self {
+        Self::Idempotency(error.to_string())
+    }
+}
+
+impl OrderError {
+    fn declined() -> Self {
+        Self::Declined { code: 51, reason: Some("funds".into()) }
+    }
+}
+
+const SHORT: Duration = Duration::from_millis(1);
+
+/// Gives these errors, one after the other, and then how often it was asked.
+#[derive(Debug, Default)]
+struct Script {
+    errors: Vec<OrderError>,
+    runs: AtomicU32,
+}
+
+impl Script {
+    fn new(errors: impl IntoIterator<Item = OrderError>) -> Arc<Self> {
+        Arc::new(Self { errors: errors.into_iter().collect(), runs: AtomicU32::new(0) })
+    }
+
+    fn run(&self) -> Result<u32, OrderError> {
+        let run = self.runs.fetch_add(1, Ordering::SeqCst);
+        match self.errors.get(run as usize) {
+            Some(error) => Err(error.clone()),
+            None => Ok(run + 1),
+        }
+    }
+
+    fn runs(&self) -> u32 {
+        self.runs.load(Ordering::SeqCst)
+    }
+}
+
+#[idempotent(
+    key = operation,
+    name = "p6.attribute",
+    ttl = "5m",
+    runtime = idempotency,
+    errors(
+        OrderError::Declined { code, .. } if *code == 51 => keep,
+        OrderError::Declined { .. } => keep(ttl = "1ms"),
+        OrderError::Gateway => retry(max = 2, backoff = "1ms", then = keep),
+        OrderError::RateLimited(after) => retry(max = 1, backoff = *after, max_backoff = "1ms"),
+        OrderError::Unwritable(_) => keep,
+        _ => release,
+    ),
+)]
+async fn order(idempotency: &Idempotency, operation: &str, script: Arc<Script>) -> Result<u32, OrderError> {
+    script.run()
+}
+
+over_both_stores! {
+    async fn p6_a_kept_error_is_replayed_equal_and_the_body_runs_once(world: World) {
+        let (one, two) = (world.process().await, world.process().await);
+        let script = Script::new([OrderError::declined()]);
+        for idempotency in [&one, &one, &two] {
+            assert_eq!(order(idempotency, "kept", script.clone()).await, Err(OrderError::declined()));
+        }
+        assert_eq!(script.runs(), 1);
+        let info = two.operation("p6.attribute").key("kept").inspect().await.unwrap().unwrap();
+        assert_eq!((info.state, info.attempt, info.is_error), (RecordState::Committed, 1, true));
+    }
+
+    async fn p6_those_who_wait_get_the_kept_error_too(world: World) {
+        let (one, two) = (world.process().await, world.process().await);
+        let (begun, go, bodies) = (Notify::new(), Notify::new(), Bodies::default());
+        let call = |idempotency: Idempotency| {
+            let (begun, go, bodies) = (&begun, &go, &bodies);
+            async move {
+                let operation = idempotency.operation("p6.waiters").key("k").wait(LONG);
+                let body = || bodies.run(async { begun.notify_one(); go.notified().await; Err(OrderError::declined()) });
+                operation.errors(|_: &OrderError| ErrorAction::Keep).run(body).await.map(Outcome::<u32>::into_inner)
+            }
+        };
+        let others = async {
+            begun.notified().await;
+            let waiters = async { tokio::join!(call(one.clone()), call(two.clone())) };
+            tokio::pin!(waiters);
+            tokio::select! {
+                _ = &mut waiters => panic!("answered before the body ended"),
+                () = tokio::time::sleep(Duration::from_millis(30)) => go.notify_one(),
+            }
+            waiters.await
+        };
+        let (first, (second, third)) = tokio::join!(call(one.clone()), others);
+        for answer in [first, second, third] {
+            assert_eq!(answer, Err(OrderError::declined()));
+        }
+        assert_eq!(bodies.begun(), 1);
+    }
+
+    async fn p6_a_released_error_lets_the_next_call_run(world: World) {
+        let idempotency = world.process().await;
+        let script = Script::new([OrderError::Down]);
+        assert_eq!(order(&idempotency, "released", script.clone()).await, Err(OrderError::Down));
+        assert_eq!(order(&idempotency, "released", script.clone()).await, Ok(2));
+        assert_eq!(order(&idempotency, "released", script).await, Ok(2));
+    }
+
+    async fn p6_an_error_that_is_kept_for_a_time_of_its_own_lets_a_later_call_run(world: World) {
+        let idempotency = world.process().await;
+        let script = Script::new([OrderError::Declined { code: 1, reason: None }]);
+        assert!(order(&idempotency, "ttl", script.clone()).await.is_err());
+        let info = || async { idempotency.operation("p6.attribute").key("ttl").inspect().await.unwrap() };
+        eventually("the kept error is forgotten", async || info().await.is_none()).await;
+        assert_eq!(order(&idempotency, "ttl", script).await, Ok(2));
+    }
+
+    async fn p6_the_time_of_a_kept_error_stands_in_place_of_ttl_and_remember(world: World) {
+        let idempotency = world.process().await;
+        let operation = || idempotency.operation("p6.remember").key("k").ttl(LONG).remember(LONG * 100);
+        let keep = |_: &OrderError| ErrorAction::KeepFor(LONG * 3);
+        let failed: Result<Outcome<u32>, _> = operation().errors(keep).run(async || Err(OrderError::Down)).await;
+        assert_eq!(failed.unwrap_err(), OrderError::Down);
+        let info = operation().inspect().await.unwrap().unwrap();
+        assert!(info.expires_in <= LONG * 3 && info.expires_in > LONG * 2, "{info:?}");
+    }
+
+    async fn p6_a_retry_runs_the_body_again_in_place_as_the_same_attempt(world: World) {
+        let idempotency = world.process().await;
+        let script = Script::new([OrderError::Gateway, OrderError::Gateway]);
+        assert_eq!(order(&idempotency, "retried", script.clone()).await, Ok(3));
+        let info = idempotency.operation("p6.attribute").key("retried").inspect().await.unwrap().unwrap();
+        assert_eq!((info.state, info.attempt, info.is_error), (RecordState::Committed, 1, false));
+    }
+
+    async fn p6_after_the_last_try_the_error_is_kept_or_released_as_the_arm_says(world: World) {
+        let idempotency = world.process().await;
+        let kept = Script::new([OrderError::Gateway, OrderError::Gateway, OrderError::Gateway]);
+        for _ in 0..2 {
+            assert_eq!(order(&idempotency, "then-keep", kept.clone()).await, Err(OrderError::Gateway));
+        }
+        assert_eq!(kept.runs(), 3);
+        let limited = OrderError::RateLimited(SHORT);
+        let released = Script::new([limited.clone(), limited.clone(), limited.clone()]);
+        assert_eq!(order(&idempotency, "then-release", released.clone()).await, Err(limited));
+        assert_eq!(released.runs(), 2);
+        assert_eq!(order(&idempotency, "then-release", released).await, Ok(4));
+    }
+
+    async fn p6_an_error_that_cannot_be_written_is_released_not_recorded(world: World) {
+        let idempotency = world.process().await;
+        let script = Script::new([OrderError::Unwritable("x".into())]);
+        assert_eq!(order(&idempotency, "unwritable", script.clone()).await, Err(OrderError::Unwritable("x".into())));
+        assert_eq!(order(&idempotency, "unwritable", script).await, Ok(2));
+    }
+
+    async fn p6_an_idem_error_of_the_body_is_never_kept(world: World) {
+        let idempotency = world.process().await;
+        let busy = idempotency.operation("p6.inner").key("busy").begin().await.unwrap();
+        let call = || {
+            let operation = idempotency.operation("p6.outer").key("k").errors(|_: &OrderError| ErrorAction::Keep);
+            operation.run(async || {
+                let inner = idempotency.operation("p6.inner").key("busy").in_flight(idem::InFlight::Reject);
+                Ok(inner.run(async || Ok::<_, idem::Error>(5)).await?.into_inner())
+            })
+        };
+        let failed: Result<Outcome<u32>, OrderError> = call().await;
+        assert!(matches!(failed, Err(OrderError::Idempotency(_))));
+        let Begin::Execute(lease) = busy else { panic!("nobody else was there") };
+        lease.release().await.unwrap();
+        assert_eq!(call().await.unwrap().into_inner(), 5);
+    }
+
+    async fn p6_what_idem_itself_says_is_not_asked_of_the_policy(world: World) {
+        let (builder, faults) = world.faulty().await;
+        let idempotency = builder.build();
+        faults.always(Step::Claim, Fault::Refuse);
+        let asked = AtomicU32::new(0);
+        let policy = |_: &OrderError| { asked.fetch_add(1, Ordering::SeqCst); ErrorAction::Retry(Retry::new(9)) };
+        let operation = idempotency.operation("p6.store").key("k").errors(policy);
+        let failed: Result<Outcome<u32>, _> = operation.run(async || Ok(1)).await;
+        assert!(matches!(failed, Err(OrderError::Idempotency(_))));
+        assert_eq!(asked.load(Ordering::SeqCst), 0);
+    }
+
+    async fn p6_between_two_tries_the_lease_is_renewed(world: World) {
+        let (one, two) = (world.process().await, world.process().await);
+        let script = Script::new([OrderError::Down]);
+        let operation = |idempotency: &Idempotency| idempotency.operation("p6.pause").key("k").lease(LEASE);
+        let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(LEASE * 4).max_backoff(LEASE * 4));
+        let other = async {
+            eventually("the first try has failed", async || script.runs() == 1).await;
+            // At least half of the pause is left: twice the lease.
+            tokio::time::sleep(LEASE + LEASE / 2).await;
+            let other: Result<Outcome<u32>, idem::Error> =
+                operation(&two).in_flight(idem::InFlight::Reject).run(async || Ok(99)).await;
+            assert!(matches!(other, Err(idem::Error::InFlight { .. })), "{other:?}");
+        };
+        let (first, ()) = tokio::join!(operation(&one).errors(retry).run(async || script.run()), other);
+        assert_eq!(first.unwrap().into_inner(), 2);
+    }
+
+    async fn p6_a_call_dropped_between_two_tries_gives_the_key_up(world: World) {
+        let (one, two) = (world.process().await, world.process().await);
+        let script = Script::new([OrderError::Down]);
+        let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(LONG).max_backoff(LONG));
+        let operation = |idempotency: &Idempotency| idempotency.operation("p6.drop").key("k").lease(LONG);
+        tokio::select! {
+            _ = operation(&one).errors(retry).run(async || script.run()) => panic!("the pause is long"),
+            () = eventually("the first try has failed", async || script.runs() == 1) => {}
+        }
+        // Not after the lease, which is long.
+        assert_eq!(operation(&two).wait(LONG).run(async || script.run()).await.unwrap().into_inner(), 2);
+    }
+
+    async fn p6_a_lease_lost_between_two_tries_ends_the_call_with_the_body_s_error(world: World) {
+        let (builder, faults) = world.faulty().await;
+        let (one, two) = (builder.build(), world.process().await);
+        faults.always(Step::Renew, Fault::LoseRequest);
+        let script = Script::new([OrderError::Down]);
+        let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(LONG).max_backoff(LONG));
+        let operation = |idempotency: &Idempotency| idempotency.operation("p6.lost").key("k").lease(LEASE);
+        let first = operation(&one).errors(retry).run(async || script.run()).await;
+        assert_eq!(first.unwrap_err(), OrderError::Down);
+        let second = operation(&two).wait(LONG).run(async || script.run()).await.unwrap();
+        assert_eq!((second.into_inner(), script.runs()), (2, 2));
+    }
+
+    async fn p6_a_guard_that_panics_releases_as_a_body_that_panics(world: World) {
+        let idempotency = world.process().await;
+        let call = tokio::spawn({
+            let idempotency = idempotency.clone();
+            async move {
+                let operation = idempotency.operation("p6.panic").key("k").errors(|_: &OrderError| panic!("a guard"));
+                operation.run(async || Err::<u32, _>(OrderError::Down)).await.map(Outcome::into_inner)
+            }
+        });
+        assert!(call.await.unwrap_err().is_panic());
+        let next = idempotency.operation("p6.panic").key("k").run(async || Ok::<_, idem::Error>(1)).await.unwrap();
+        assert!(!next.is_replayed());
+    }
+
+    async fn p6_what_reconcile_fails_with_is_not_asked_of_the_policy(world: World) {
+        let idempotency = world.process().await;
+        let operation = || idempotency.operation("p6.reconcile").key("k").lease(LEASE).wait(LONG);
+        crash(operation()).await;
+        let keep = |_: &OrderError| ErrorAction::Keep;
+        let ask = async || Err::<Option<u32>, _>(OrderError::Gateway);
+        let unasked = operation().errors(keep).reconcile(ask).run(async || Ok(1)).await;
+        assert_eq!(unasked.unwrap_err(), OrderError::Gateway);
+        let info = operation().inspect().await.unwrap().unwrap();
+        assert_eq!((info.state, info.attempt), (RecordState::Abandoned, 2));
+    }
+
+    async fn p6_a_retried_body_asks_only_once_what_became_of_an_earlier_one(world: World) {
+        let idempotency = world.process().await;
+        let operation = || idempotency.operation("p6.asked").key("k").lease(LEASE).wait(LONG);
+        crash(operation()).await;
+        let (asked, script) = (AtomicU32::new(0), Script::new([OrderError::Gateway, OrderError::Gateway]));
+        let ask = async || { asked.fetch_add(1, Ordering::SeqCst); Ok(None) };
+        let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(5).backoff(SHORT));
+        let answer = operation().reconcile(ask).errors(retry).run(async || script.run()).await.unwrap();
+        assert_eq!((answer.into_inner(), asked.load(Ordering::SeqCst)), (3, 1));
+    }
+
+    async fn p6_a_duplicate_whose_function_does_not_keep_errors_gets_an_error_not_a_rerun(world: World) {
+        let idempotency = world.process().await;
+        let operation = || idempotency.operation("p6.changed").key("k");
+        let failed = operation().errors(|_: &OrderError| ErrorAction::Keep).run(async || Err::<u32, _>(OrderError::Down));
+        assert_eq!(failed.await.unwrap_err(), OrderError::Down);
+        let later = operation().run(async || Ok::<u32, idem::Error>(1)).await;
+        assert!(matches!(later, Err(idem::Error::Codec { .. })), "{later:?}");
+    }
+
+    async fn p6_step_by_step_an_error_is_kept_read_and_settled(world: World) {
+        let idempotency = world.process().await;
+        let operation = |key: &'static str| idempotency.operation("p6.hand").key(key).lease(LEASE).wait(LONG);
+        let Begin::Execute(lease) = operation("commit").begin().await.unwrap() else { panic!("nothing was there") };
+        lease.commit_error(&OrderError::declined(), None).await.unwrap();
+        crash(operation("settle")).await;
+        eventually("the lease has run out", async || {
+            operation("settle").inspect().await.unwrap().unwrap().state == RecordState::Abandoned
+        })
+        .await;
+        operation("settle").settle_error(&OrderError::declined()).await.unwrap();
+        for key in ["commit", "settle"] {
+            let Begin::Replay(recorded) = operation(key).begin().await.unwrap() else { panic!("it is done") };
+            assert!(recorded.is_error());
+            assert_eq!(recorded.decode_error::<OrderError>().unwrap(), OrderError::declined());
+            assert!(matches!(recorded.decode::<u32, _>(), Err(idem::Error::Codec { .. })));
+        }
+    }
+
+    async fn p6_a_detached_body_is_retried_though_the_caller_is_gone(world: World) {
+        let idempotency = world.process().await;
+        let script = Script::new([OrderError::Gateway, OrderError::Gateway]);
+        let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(5).backoff(Duration::from_millis(20)));
+        let body = { let script = script.clone(); move || { let script = script.clone(); async move { script.run() } } };
+        let call = idempotency.operation("p6.detached").key("k").errors(retry).run_detached(body);
+        tokio::select! {
+            _ = call => panic!("two pauses are longer than a look"),
+            () = eventually("the first try has failed", async || script.runs() > 0) => {}
+        }
+        let later = idempotency.operation("p6.detached").key("k").wait(LONG).run(async || Ok::<_, idem::Error>(99)).await;
+        let later = later.unwrap();
+        assert_eq!((later.is_replayed(), later.into_inner(), script.runs()), (true, 3, 3));
+    }
+}
+
+/// Runs a call whose body is cut by dropping its future: as good as a crash.
+async fn crash(operation: idem::Operation<'_>) {
+    let begun = Notify::new();
+    let body = async || {
+        begun.notify_one();
+        pending::<Result<u32, idem::Error>>().await
+    };
+    tokio::select! {
+        _ = operation.run(body) => panic!("a body that never ends has ended"),
+        () = begun.notified() => {}
+    }
+}
+
+mod by_type {
+    use super::*;
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error, ErrorPolicy)]
+    enum StockError {
+        #[error("sold out")]
+        #[idem(keep)]
+        SoldOut,
+        #[error("busy")]
+        #[idem(retry(max = 2, backoff = "1ms"))]
+        Busy,
+    }
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error, ErrorPolicy)]
+    #[error("not known")]
+    #[idem(keep(ttl = "1h"))]
+    struct Unknown {
+        id: u64,
+    }
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error, ErrorPolicy)]
+    enum Failure {
+        #[error(transparent)]
+        #[idem(inner)]
+        Stock(StockError),
+        #[error(transparent)]
+        #[idem(inner)]
+        Unknown(Box<Unknown>),
+        #[error("plain")]
+        Plain,
+        #[error("{0}")]
+        #[serde(skip)]
+        Idempotency(String),
+    }
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error, ErrorPolicy)]
+    #[error("no")]
+    #[idem(keep)]
+    struct Final;
+
+    impl From<idem::Error> for Failure {
+        fn from(error: idem::Error) -> Self {
+            Self::Idempotency(error.to_string())
+        }
+    }
+
+    impl From<idem::Error> for Final {
+        fn from(_: idem::Error) -> Self {
+            Self
+        }
+    }
+
+    type Answer<E> = Result<u32, E>;
+
+    #[idempotent(key = id, name = "type.default")]
+    async fn by_default(id: u64, runs: &AtomicU32) -> Answer<Final> {
+        runs.fetch_add(1, Ordering::SeqCst);
+        Err(Final)
+    }
+
+    #[idempotent(key = id, name = "type.overridden", errors(Final => release))]
+    async fn overridden(id: u64, runs: &AtomicU32) -> Answer<Final> {
+        runs.fetch_add(1, Ordering::SeqCst);
+        Err(Final)
+    }
+
+    #[idempotent(key = id, name = "type.policy", errors(policy))]
+    async fn policy(id: u64, errors: &[Failure], runs: &AtomicU32) -> Answer<Failure> {
+        let run = runs.fetch_add(1, Ordering::SeqCst);
+        errors.get(run as usize).cloned().map_or(Ok(run + 1), Err)
+    }
+
+    #[idempotent(key = id, name = "type.generic", errors(_ => keep))]
+    async fn generic<E>(id: u64, error: E, runs: &AtomicU32) -> Result<u32, E>
+    where
+        E: From<idem::Error> + Serialize + serde::de::DeserializeOwned + Clone,
+    {
+        runs.fetch_add(1, Ordering::SeqCst);
+        Err(error)
+    }
+
+    #[tokio::test]
+    async fn p6_the_policy_of_the_type_holds_for_every_function_and_errors_overrides_it() {
+        let idempotency = Idempotency::new(idem::MemoryStore::new());
+        idem::scope(idempotency, async {
+            let runs = AtomicU32::new(0);
+            let total = || runs.swap(0, Ordering::SeqCst);
+            for _ in 0..2 {
+                assert_eq!(by_default(1, &runs).await, Err(Final));
+            }
+            assert_eq!(total(), 1);
+            for _ in 0..2 {
+                assert_eq!(overridden(1, &runs).await, Err(Final));
+            }
+            assert_eq!(total(), 2);
+            for _ in 0..2 {
+                assert_eq!(generic(1, Final, &runs).await, Err(Final));
+            }
+            assert_eq!(total(), 1);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn p6_a_type_s_policy_keeps_releases_retries_and_asks_the_error_inside() {
+        let idempotency = Idempotency::new(idem::MemoryStore::new());
+        idem::scope(idempotency, async {
+            let runs = AtomicU32::new(0);
+            let sold_out = [Failure::Stock(StockError::SoldOut)];
+            assert_eq!(policy(1, &sold_out, &runs).await, Err(sold_out[0].clone()));
+            assert_eq!(policy(1, &sold_out, &runs).await, Err(sold_out[0].clone()));
+            assert_eq!(runs.swap(0, Ordering::SeqCst), 1);
+
+            let busy = [Failure::Stock(StockError::Busy), Failure::Stock(StockError::Busy)];
+            assert_eq!(policy(2, &busy, &runs).await, Ok(3));
+            runs.store(0, Ordering::SeqCst);
+
+            let unknown = [Failure::Unknown(Box::new(Unknown { id: 7 }))];
+            for _ in 0..2 {
+                assert_eq!(policy(3, &unknown, &runs).await, Err(unknown[0].clone()));
+            }
+            assert_eq!(runs.swap(0, Ordering::SeqCst), 1);
+
+            assert_eq!(policy(4, &[Failure::Plain], &runs).await, Err(Failure::Plain));
+            assert_eq!(policy(4, &[Failure::Plain], &runs).await, Ok(2));
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn p6_without_a_guard_errors_are_retried_all_the_same() {
+        let runs = AtomicU32::new(0);
+        let busy = [Failure::Stock(StockError::Busy)];
+        assert_eq!(idem::scope(Idempotency::disabled(), policy(1, &busy, &runs)).await, Ok(2));
+    }
+}
+
+mod retried_arguments {
+    use super::*;
+
+    struct Service {
+        runs: AtomicU32,
+    }
+
+    impl Service {
+        fn fails_twice(&self) -> Result<u32, OrderError> {
+            let run = self.runs.fetch_add(1, Ordering::SeqCst);
+            if run < 2 { Err(OrderError::Gateway) } else { Ok(run + 1) }
+        }
+
+        #[idempotent(key = id, name = "args.borrowed", errors(_ => retry(max = 5, backoff = "1ms")))]
+        async fn borrowed(&self, id: u64) -> Result<u32, OrderError> {
+            self.fails_twice()
+        }
+
+        #[idempotent(key = id, name = "args.shared", errors(_ => retry(max = 5, backoff = "1ms")), detached)]
+        async fn shared(self: Arc<Self>, id: u64) -> Result<u32, OrderError> {
+            fn runs_of(service: &Service) -> u32 {
+                struct Of<'a>(&'a Service);
+                impl Of<'_> {
+                    fn runs(&self) -> u32 {
+                        self.0.runs.load(Ordering::SeqCst)
+                    }
+                }
+                Of(service).runs()
+            }
+            let before = runs_of(&self);
+            let answer = { self }.fails_twice();
+            answer.inspect(|run| assert_eq!(*run, before + 1))
+        }
+    }
+
+    #[derive(Clone)]
+    struct Json<T>(T);
+
+    #[derive(Clone)]
+    struct Req {
+        id: u64,
+        names: Vec<String>,
+    }
+
+    struct NotClone(u64);
+
+    #[idempotent(
+        key = (req.id, only_in_key.0),
+        name = "args.destructured",
+        errors(_ => retry(max = 5, backoff = Duration::from_millis(req.id))),
+    )]
+    async fn destructured(
+        service: &Service,
+        Json(mut req): Json<Req>,
+        inline: String,
+        mut left: Vec<u8>,
+        _unused: NotClone,
+        only_in_key: NotClone,
+    ) -> Result<String, OrderError> {
+        // What a try does with its arguments is not seen by the next.
+        req.names.push("x".into());
+        assert_eq!((req.names.len(), left.pop()), (1, Some(1)));
+        drop(left);
+        let run = service.fails_twice()?;
+        Ok(format!("{inline}{run}"))
+    }
+
+    #[async_trait::async_trait]
+    trait Orders {
+        async fn place(&self, req: Json<Req>) -> Result<u32, OrderError>;
+    }
+
+    #[async_trait::async_trait]
+    impl Orders for Service {
+        #[idempotent(
+            key = req.id,
+            name = "args.async_trait",
+            errors(OrderError::Gateway if self.runs.load(Ordering::SeqCst) > 0 => retry(max = 5, backoff = "1ms"), _ => release),
+        )]
+        async fn place(&self, Json(req): Json<Req>) -> Result<u32, OrderError> {
+            assert!(req.names.is_empty());
+            drop(req);
+            self.fails_twice()
+        }
+    }
+
+    #[tokio::test]
+    async fn p6_each_try_gets_arguments_of_its_own() {
+        let idempotency = Idempotency::new(idem::MemoryStore::new());
+        idem::scope(idempotency, async {
+            let service = || Service { runs: AtomicU32::new(0) };
+            let req = || Json(Req { id: 1, names: vec![] });
+            assert_eq!(service().borrowed(1).await, Ok(3));
+            assert_eq!(Arc::new(service()).shared(1).await, Ok(3));
+            let destructured = destructured(&service(), req(), "n".into(), vec![1], NotClone(1), NotClone(2)).await;
+            assert_eq!(destructured, Ok("n3".to_owned()));
+            assert_eq!(service().place(req()).await, Ok(3));
+        })
+        .await;
+    }
+}
