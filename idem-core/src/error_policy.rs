@@ -220,6 +220,7 @@ impl Frequency for Never {
 )]
 pub trait RunsOnce {}
 
+#[diagnostic::do_not_recommend]
 impl RunsOnce for Never {}
 
 /// An error that can be recorded.
@@ -272,6 +273,7 @@ impl<E: Keepable> KeepsErrors<E> for Sometimes {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<E> KeepsErrors<E> for Never {
     fn keeper() -> Option<Keeper<E>> {
         None

@@ -47,7 +47,7 @@ pub const MAX_KEY_LEN: usize = 256;
     message = "`{Self}` cannot be part of an idempotency key",
     label = "not a key part",
     note = "key parts are strings, integers, `bool`, `char`, `Uuid`, references to them, `Option`s and tuples of them",
-    note = "for a type of your own, `#[derive(idem::KeyPart)]` on a newtype, struct or enum makes it one; floats are never key parts"
+    note = "for a type of your own, `#[derive(idem::KeyPart)]` on a newtype, struct or enum makes it one; a float is never one: use a count of the smallest unit, such as cents, or a text"
 )]
 pub trait KeyPart {
     /// Writes this value as one part, or as several. A value that writes nothing, or only an empty text, makes the whole
@@ -258,24 +258,28 @@ impl<'a, K: ?Sized> PerhapsMissing<'a> for KeyOf<'a, K> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl KeyPart for str {
     fn write_to(&self, key: &mut KeyWriter<'_>) {
         key.text(self);
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl KeyPart for String {
     fn write_to(&self, key: &mut KeyWriter<'_>) {
         key.text(self);
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl KeyPart for Cow<'_, str> {
     fn write_to(&self, key: &mut KeyWriter<'_>) {
         key.text(self);
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: KeyPart> KeyPart for Option<T> {
     fn write_to(&self, key: &mut KeyWriter<'_>) {
         match self {
@@ -287,6 +291,7 @@ impl<T: KeyPart> KeyPart for Option<T> {
 
 macro_rules! by_display {
     ($($type:ty),* $(,)?) => {$(
+        #[diagnostic::do_not_recommend]
         impl KeyPart for $type {
             fn write_to(&self, key: &mut KeyWriter<'_>) {
                 key.display(self);
@@ -306,6 +311,7 @@ by_display! {
 
 macro_rules! by_reference {
     ($($type:ty),* $(,)?) => {$(
+        #[diagnostic::do_not_recommend]
         impl<T: KeyPart + ?Sized> KeyPart for $type {
             fn write_to(&self, key: &mut KeyWriter<'_>) {
                 (**self).write_to(key);
@@ -320,6 +326,7 @@ by_reference!(&T, &mut T, Box<T>, Rc<T>, Arc<T>);
 
 macro_rules! tuples {
     ($(($($part:ident)+))*) => {$(
+        #[diagnostic::do_not_recommend]
         impl<$($part: KeyPart),+> KeyPart for ($($part,)+) {
             #[allow(non_snake_case)]
             fn write_to(&self, key: &mut KeyWriter<'_>) {

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::error_policy::ErrorAction;
 pub use crate::error_policy::{Keepable, Keeper, KeepsErrors, Policy, RunsOnce};
 use crate::execute::{Again, Execution};
+use crate::key::KeyPart;
 pub use crate::key::{CanBeMissing, KeyOf, NeverMissing, PerhapsMissing};
 use crate::observe::{Decision, Observer};
 pub use crate::operation::Operation;
@@ -120,6 +121,11 @@ where
     join(execution.run_detached(operation.draft, body).await.map(Outcome::into_inner))
 }
 
+/// A part of a key. What is wrong with it is said once, not of the whole key as well.
+pub fn part<K: KeyPart>(part: &K) -> &dyn KeyPart {
+    part
+}
+
 /// The argument of a retried body, for one of its tries.
 pub fn again<T: UsedAgain>(argument: &T) -> T {
     argument.clone()
@@ -127,7 +133,7 @@ pub fn again<T: UsedAgain>(argument: &T) -> T {
 
 /// What a retried body may take.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be used again, so this body cannot be retried",
+    message = "an argument of type `{Self}` cannot be used again, as this retry wants",
     label = "each try needs arguments of its own",
     note = "take an argument that is `Clone`, such as a shared reference or an `Arc`; or handle the error in the body"
 )]

@@ -13,7 +13,12 @@ fn charge<'life0, 'async_trait>(
                     &__IDEM_SITE,
                     ::core::option::Option::None,
                 )
-                .key(&(&__self.id, &self::id(&req)));
+                .key(
+                    &(
+                        ::idem::__private::part(&__self.id),
+                        ::idem::__private::part(&self::id(&req)),
+                    ),
+                );
             let __idem_witness = ::idem::__private::outcome_of::<R, _>();
             #[deny(unreachable_patterns)]
             let __idem_policy = __idem_witness

@@ -6,9 +6,10 @@ const _: () = {
         type Or<Other: ::idem::Frequency> = ::idem::Sometimes;
     }
     #[automatically_derived]
+    #[diagnostic::do_not_recommend]
     impl ::idem::__private::KeepsErrors<OrderError> for Keeps {
         fn keeper() -> ::core::option::Option<::idem::__private::Keeper<OrderError>> {
-            ::core::option::Option::Some(::idem::__private::Keeper::new())
+            ::core::option::Option::Some(::idem::__private::Keeper::of_type())
         }
     }
     #[automatically_derived]

@@ -29,8 +29,8 @@ async fn charge(mut req: Req, gateway: &Gateway, unused: u8) -> Result<u64, Orde
                 )
             }
             _ => ::idem::ErrorAction::Release,
-        })
-        .keeping();
+        });
+    let __idem_policy = __idem_policy.keeping();
     ::idem::__private::run_again(
             __idem_operation,
             __idem_witness,

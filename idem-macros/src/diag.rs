@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::Error;
 
@@ -57,6 +57,18 @@ pub(crate) fn ends(tokens: impl ToTokens) -> (Span, Span) {
     let mut spans = tokens.into_token_stream().into_iter().map(|tree| located(tree.span()));
     let first = spans.next().unwrap_or_else(Span::mixed_site);
     (first, spans.last().unwrap_or(first))
+}
+
+/// The author's tokens as tokens of ours, at their place: for types, whose names are found all the same.
+pub(crate) fn relocated(tokens: impl ToTokens) -> TokenStream {
+    let ours = |mut tree: TokenTree| {
+        if let TokenTree::Group(group) = &tree {
+            tree = Group::new(group.delimiter(), relocated(group.stream())).into();
+        }
+        tree.set_span(located(tree.span()));
+        tree
+    };
+    tokens.into_token_stream().into_iter().map(ours).collect()
 }
 
 /// The name that was probably meant by `word`.

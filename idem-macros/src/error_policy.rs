@@ -237,6 +237,7 @@ impl Derived<'_> {
                 type Or<Other: #krate::Frequency> = #krate::Sometimes;
             }
             #[automatically_derived]
+            #[diagnostic::do_not_recommend]
             impl #impl_generics #krate::__private::KeepsErrors<#name #type_generics> for Keeps #where_clause {
                 fn keeper() -> ::core::option::Option<#krate::__private::Keeper<#name #type_generics>> {
                     ::core::option::Option::Some(#keeper)
@@ -252,6 +253,7 @@ impl Derived<'_> {
         if let Some((member, ty)) = case.inner() {
             let (first, _) = diag::ends(ty);
             let krate = self.krate.at(first);
+            let ty = diag::relocated(ty);
             let action = quote_spanned!(first=> <#ty as #krate::ErrorPolicy>::action);
             return quote_spanned!(here=> #path { #member: inner } => #action(inner),);
         }
@@ -265,6 +267,7 @@ impl Derived<'_> {
             let (first, _) = diag::ends(ty);
             let krate = self.krate.at(first);
             let what = Ident::new(what, first);
+            let ty = diag::relocated(ty);
             quote_spanned!(first=> <<#ty as #krate::ErrorPolicy>::#what as #krate::Frequency>::Or<#rest>)
         })
     }

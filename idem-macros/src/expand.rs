@@ -5,7 +5,7 @@ use std::time::Duration;
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt as _;
-use syn::{PathArguments, Receiver, ReceiverKind, Type};
+use syn::{Expr, PathArguments, Receiver, ReceiverKind, Type};
 
 use crate::args::Args;
 use crate::arms::Arm;
@@ -69,17 +69,17 @@ impl Plan {
         match &self.errors {
             Handling::Default => {
                 let krate = self.krate.at(here);
-                let method = Ident::new("errors_by_default", self.at_error_type());
+                let policy = quote_spanned!(self.at_error_type()=> __idem_witness.errors_by_default());
                 quote_spanned! {here=>
                     let __idem_policy = {
                         use #krate::__private::NoPolicy as _;
-                        __idem_witness.#method()
+                        #policy
                     };
                 }
             }
             Handling::Policy(word) => {
-                let method = Ident::new("errors_by_policy", diag::located(*word));
-                quote_spanned!(here=> let __idem_policy = __idem_witness.#method();)
+                let policy = quote_spanned!(diag::located(*word)=> __idem_witness.errors_by_policy());
+                quote_spanned!(here=> let __idem_policy = #policy;)
             }
             Handling::Arms(Matching { keyword, arms, times }) => {
                 // A `match` that does not cover every error is an error at the word `errors`.
@@ -97,13 +97,18 @@ impl Plan {
                     let expr = self.in_scope(expr.to_token_stream());
                     quote_spanned!(first=> let #variable: ::core::time::Duration = #expr;)
                 });
-                let keeping = self.errors.keeps().map(|word| quote_spanned!(diag::located(word)=> .keeping()));
+                let keeping = self.errors.keeps().map(|word| {
+                    let keeping = quote_spanned!(diag::located(word)=> __idem_policy.keeping());
+                    quote_spanned!(here=> let __idem_policy = #keeping;)
+                });
+                let deny = quote_spanned!(diag::located(*keyword)=> #[deny(unreachable_patterns)]);
                 // In its own task, the body takes the policy along.
                 let by_value = self.detached.map(|_| quote_spanned!(here=> move));
                 quote_spanned! {here=>
                     #(#times)*
-                    #[deny(unreachable_patterns)]
-                    let __idem_policy = __idem_witness.errors(#by_value |__idem_error| match #scrutinee { #(#arms)* }) #keeping;
+                    #deny
+                    let __idem_policy = __idem_witness.errors(#by_value |__idem_error| match #scrutinee { #(#arms)* });
+                    #keeping
                 }
             }
         }
@@ -139,24 +144,25 @@ impl Plan {
         }
     }
 
-    /// Arguments of its own for each try, and the block that uses them. An argument of which there cannot be several is an error at its
-    /// name, and at the word that asks for them.
+    /// Arguments of its own for each try, and the block that uses them. One of which there cannot be several is an error at the word that
+    /// asks for them.
     fn used_again(&self, retry: Span, block: &Group) -> (TokenStream, Group) {
         let krate = self.krate.at(retry);
-        let again = |name: &Ident, from: &TokenStream, mutable: bool| {
+        let again = |name: &Ident, from: &Ident, mutable: bool| {
             // The exclusive borrow makes use of the parameter's own `mut`.
             let mutable = mutable.then(|| quote_spanned!(retry=> mut));
-            let span = diag::located(name.span());
-            let argument = quote_spanned!(span=> &#mutable #from);
-            quote_spanned!(retry=> let #mutable #name = #krate::__private::again(#argument);)
+            let mut from = from.clone();
+            from.set_span(retry.resolved_at(from.span()));
+            quote_spanned!(retry=> let #mutable #name = #krate::__private::again(&#mutable #from);)
         };
         let bindings = self.bindings.all.iter().filter(|binding| self.uses(&binding.name.to_string()));
         let mut arguments: TokenStream =
-            bindings.map(|Binding { name, mutable }| again(name, &name.to_token_stream(), *mutable)).collect();
+            bindings.map(|Binding { name, mutable }| again(name, name, *mutable)).collect();
         let Some(receiver) = self.owned_receiver() else { return (arguments, block.clone()) };
         // `self` cannot be bound again, so it gets another name.
         let this = Ident::new("__self", receiver.self_token.span);
-        arguments.extend(again(&this, &receiver.self_token.to_token_stream(), receiver.mutability.is_some()));
+        let from = Ident::new("self", receiver.self_token.span);
+        arguments.extend(again(&this, &from, receiver.mutability.is_some()));
         (arguments, braced(async_trait::rename_self(block.stream()), block.span()))
     }
 
@@ -217,25 +223,36 @@ impl Plan {
 
     fn call(&self, Call { method, argument }: &Call) -> TokenStream {
         let span = diag::located(method.span());
-        let argument = match argument {
-            Argument::Expression(expr) | Argument::Time(Time::Computed(expr)) => expr.to_token_stream(),
-            Argument::Time(Time::Fixed(duration)) => fixed(*duration, span),
-            Argument::Variant(of, variant) => {
+        let argument = match (argument, self.missing_key) {
+            (Argument::Expression(key), None) if method == "key" => self.key(key, span),
+            (Argument::Expression(key), Some(missing_key)) if method == "key" => self.can_be_missing(missing_key, key),
+            (Argument::Expression(expr) | Argument::Time(Time::Computed(expr)), _) => expr.to_token_stream(),
+            (Argument::Time(Time::Fixed(duration)), _) => fixed(*duration, span),
+            (Argument::Variant(of, variant), _) => {
                 let krate = self.krate.at(span);
                 let of = Ident::new(of, span);
                 quote_spanned!(span=> #krate::#of::#variant)
             }
         };
-        let argument = match self.missing_key {
-            Some(missing_key) if method == "key" => self.can_be_missing(missing_key, &argument),
-            _ => argument,
-        };
         let method = Ident::new(&method.to_string(), span);
         quote_spanned!(span=> .#method(#argument))
     }
 
+    /// The key. Each part of a tuple goes through a call of its own, so that one that is none is an error at its place.
+    fn key(&self, key: &Expr, keyword: Span) -> TokenStream {
+        let Expr::Reference(reference) = key else { return key.to_token_stream() };
+        let Expr::Tuple(tuple) = &*reference.expr else { return key.to_token_stream() };
+        let krate = self.krate.at(keyword);
+        let parts = tuple.elems.iter().map(|part| {
+            let part = self.key(part, keyword);
+            quote_spanned!(keyword=> #krate::__private::part(#part))
+        });
+        let and = &reference.and_token;
+        quote_spanned!(diag::ends(tuple).0=> #and (#(#parts),*))
+    }
+
     /// The key, after a look at its type: where that cannot be missing, `missing_key` is an error.
-    fn can_be_missing(&self, missing_key: Span, key: &TokenStream) -> TokenStream {
+    fn can_be_missing(&self, missing_key: Span, key: &Expr) -> TokenStream {
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
         let method = Ident::new("can_be_missing", diag::located(missing_key));

@@ -6,7 +6,10 @@ use quote::ToTokens;
 use syn::ext::IdentExt as _;
 use syn::parse::{ParseStream, Parser as _};
 use syn::visit::Visit;
-use syn::{Attribute, Error, FnArg, GenericParam, ReturnType, Signature, Token, Type, TypeImplTrait, Visibility};
+use syn::{
+    Attribute, Error, FnArg, GenericArgument, GenericParam, PathArguments, ReturnType, Signature, Token, Type,
+    TypeImplTrait, Visibility,
+};
 
 use crate::async_trait::{self, Boxed};
 use crate::diag::Errors;
@@ -169,7 +172,22 @@ impl Function {
             errors.on(outcome, format!("`{name}` must return a `Result`, which carries the errors of `idem` as well"));
             return None;
         }
+        if let Some(borrowed) = borrowed_value(outcome) {
+            errors.on(borrowed, "an outcome is stored, so it owns its data: return for example `String` or `Vec<T>`");
+            return None;
+        }
         Some(outcome.clone())
+    }
+}
+
+/// The reference in `Result<&T, E>`.
+fn borrowed_value(outcome: &Type) -> Option<&Type> {
+    let Type::Path(path) = outcome else { return None };
+    let last = path.path.segments.last().filter(|last| last.ident == "Result")?;
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else { return None };
+    match arguments.args.first()? {
+        GenericArgument::Type(value @ Type::Reference(_)) => Some(value),
+        _ => None,
     }
 }
 

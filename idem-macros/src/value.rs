@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proc_macro2::Ident;
+use proc_macro2::{Group, Ident, TokenStream, TokenTree};
 use syn::{Expr, ExprLit, ExprReference, ExprTuple, ExprUnary, Lit, LitStr, Token, UnOp};
 
 use crate::diag::{self, Errors};
@@ -39,7 +39,7 @@ impl Reader<'_> {
             self.errors.on(literal, message);
             return None;
         }
-        let parsed = literal.parse().map_err(|error| {
+        let parsed = literal.parse().map(members_of_ours).and_then(syn::parse2).map_err(|error| {
             let message = format!("the string in `{keyword}` is not a Rust expression: {error}");
             syn::Error::new(literal.span(), message)
         });
@@ -190,6 +190,26 @@ pub(crate) fn string(expr: &Expr) -> Option<&LitStr> {
         Expr::Lit(ExprLit { lit: Lit::Str(literal), .. }) => Some(literal),
         _ => None,
     }
+}
+
+/// The names of fields and methods in a string, which all lie at the string: as names of ours, so that the compiler does not offer to
+/// replace the whole string by one that is similar.
+fn members_of_ours(tokens: TokenStream) -> TokenStream {
+    let mut after_dot = false;
+    let mut ours = |mut tree: TokenTree| {
+        match &mut tree {
+            TokenTree::Ident(member) if after_dot => member.set_span(diag::located(member.span())),
+            TokenTree::Group(group) => {
+                let mut inner = Group::new(group.delimiter(), members_of_ours(group.stream()));
+                inner.set_span(group.span());
+                *group = inner;
+            }
+            _ => {}
+        }
+        after_dot = matches!(&tree, TokenTree::Punct(punct) if punct.as_char() == '.');
+        tree
+    };
+    tokens.into_iter().map(&mut ours).collect()
 }
 
 /// `&expr`, with the caret of an error under the expression. Parentheses are set where they are needed: the compiler does not
