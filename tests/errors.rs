@@ -408,6 +408,53 @@ mod by_type {
         }
     }
 
+    /// The variant is not all that says that it is an error of `idem`.
+    #[derive(Debug, Serialize, Deserialize, thiserror::Error, ErrorPolicy)]
+    #[error("struct")]
+    #[idem(keep)]
+    struct WithSource {
+        code: u32,
+        #[source]
+        #[serde(skip)]
+        source: Option<idem::Error>,
+    }
+
+    impl From<idem::Error> for WithSource {
+        fn from(error: idem::Error) -> Self {
+            Self { code: 503, source: Some(error) }
+        }
+    }
+
+    #[idempotent(key = 1, name = "type.inner", in_flight = reject)]
+    async fn inner() -> Result<u32, idem::Error> {
+        Ok(5)
+    }
+
+    #[idempotent(key = 1, name = "type.source.type")]
+    async fn by_type_with_source() -> Result<u32, WithSource> {
+        Ok(inner().await?)
+    }
+
+    #[idempotent(key = 1, name = "type.source.arm", errors(WithSource { .. } => keep))]
+    async fn by_arm_with_source() -> Result<u32, WithSource> {
+        Ok(inner().await?)
+    }
+
+    #[tokio::test]
+    async fn p6_an_idem_error_that_is_a_source_is_never_kept() {
+        let idempotency = Idempotency::new(idem::MemoryStore::new());
+        idem::scope(idempotency.clone(), async {
+            let Begin::Execute(busy) = idempotency.operation("type.inner").key(&1).begin().await.unwrap() else {
+                panic!("nobody else was there")
+            };
+            assert_eq!(by_type_with_source().await.unwrap_err().code, 503);
+            assert_eq!(by_arm_with_source().await.unwrap_err().code, 503);
+            busy.release().await.unwrap();
+            assert_eq!((by_type_with_source().await.unwrap(), by_arm_with_source().await.unwrap()), (5, 5));
+        })
+        .await;
+    }
+
     type Answer<E> = Result<u32, E>;
 
     #[idempotent(key = id, name = "type.default")]

@@ -72,6 +72,25 @@ macro_rules! expect {
     }};
 }
 
+/// `false` cannot be written.
+#[derive(Debug)]
+struct Kept(bool);
+impl From<Error> for Kept {
+    fn from(_: Error) -> Self {
+        Self(false)
+    }
+}
+impl serde::Serialize for Kept {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0 { serializer.serialize_unit() } else { Err(serde::ser::Error::custom("no")) }
+    }
+}
+impl<'de> serde::Deserialize<'de> for Kept {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <() as serde::Deserialize>::deserialize(deserializer).map(|()| Self(true))
+    }
+}
+
 over_both_stores! {
     async fn p12_every_decision_is_an_event_and_keys_are_redacted(world: World) {
         let log = Log::default();
@@ -112,6 +131,20 @@ over_both_stores! {
 
         let text = log.text();
         assert!(!text.contains("jane"), "a key in the logs: {text}");
+
+        let failing = |key: &'static str, writable, action| {
+            let operation = idempotency.operation("events.errors").key(key).errors(move |_: &Kept| action);
+            operation.run(move || std::future::ready(Err::<u32, _>(Kept(writable))))
+        };
+        let once = |retry: idem::Retry| idem::ErrorAction::Retry(retry.backoff(Duration::from_millis(1)));
+        expect!(log, failing("kept", true, idem::ErrorAction::Keep), [DEBUG "error_kept"]).unwrap_err();
+        expect!(log, failing("kept", true, idem::ErrorAction::Keep), [DEBUG "replayed"]).unwrap_err();
+        let unwritable = failing("unwritable", false, idem::ErrorAction::Keep);
+        expect!(log, unwritable, [WARN "error_not_kept", DEBUG "released"]).unwrap_err();
+        let retried = failing("retried", true, once(idem::Retry::new(2)));
+        expect!(log, retried, [INFO "retried", INFO "retried", DEBUG "released"]).unwrap_err();
+        let then_kept = failing("then", true, once(idem::Retry::new(1).then_keep()));
+        expect!(log, then_kept, [INFO "retried", DEBUG "error_kept"]).unwrap_err();
 
         let plain = world.builder().await.log_keys().build();
         plain.operation("events").key("asked-for").run(async || Ok::<_, Error>(1)).await.unwrap();

@@ -1,5 +1,6 @@
 //! What becomes of a call whose body returned an error: the author says it, for each error.
 
+use std::error::Error as StdError;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -240,13 +241,53 @@ impl<E: Serialize + DeserializeOwned> Keepable for E {}
 pub struct Keeper<E> {
     pub(crate) encode: fn(&AnyCodec, &E) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<E, Error>,
+    /// Whether there is an error of `idem` inside, which is never kept.
+    pub(crate) holds_ours: fn(&E) -> bool,
 }
 
 impl<E: Keepable> Keeper<E> {
-    /// The one that there is.
-    pub fn of_type() -> Self {
-        Self { encode: encode_error, decode: Recorded::decode_error }
+    fn new(holds_ours: fn(&E) -> bool) -> Self {
+        Self { encode: encode_error, decode: Recorded::decode_error, holds_ours }
     }
+}
+
+impl<E: StdError + 'static> Keeper<E> {
+    /// The one of a type that names its sources. It is found before [`AnyKeeper`]'s function of the same name.
+    pub fn of_type() -> Self
+    where
+        E: Keepable,
+    {
+        Self::new(holds_ours)
+    }
+}
+
+/// The keeper of a type that does not name its sources.
+pub trait AnyKeeper<E> {
+    /// Such an error of `idem` is known by its variant alone, which is not written.
+    fn of_type() -> Keeper<E>
+    where
+        E: Keepable;
+}
+
+impl<E> AnyKeeper<E> for Keeper<E> {
+    fn of_type() -> Keeper<E>
+    where
+        E: Keepable,
+    {
+        Self::new(|_| false)
+    }
+}
+
+/// Whether the error, or one that it names as its source, is one of `idem`.
+fn holds_ours<E: StdError + 'static>(error: &E) -> bool {
+    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = next {
+        if error.is::<Error>() {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// Writes an error as an outcome.
@@ -269,7 +310,7 @@ pub trait KeepsErrors<E> {
 #[diagnostic::do_not_recommend]
 impl<E: Keepable> KeepsErrors<E> for Sometimes {
     fn keeper() -> Option<Keeper<E>> {
-        Some(Keeper::of_type())
+        Some(<Keeper<E> as AnyKeeper<E>>::of_type())
     }
 }
 
@@ -295,14 +336,34 @@ impl<P, E> Policy<P, E> {
     {
         Self { action, keeper: None }
     }
+}
 
-    /// A policy that may keep errors.
+impl<P, E: StdError + 'static> Policy<P, E> {
+    /// A policy that may keep errors of a type that names its sources. It is found before [`Keeping`]'s method of the same name.
     #[must_use]
     pub fn keeping(self) -> Self
     where
         E: Keepable,
     {
-        Self { keeper: Some(Keeper::of_type()), ..self }
+        Self { keeper: Some(Keeper::new(holds_ours)), ..self }
+    }
+}
+
+/// A policy that may keep errors.
+pub trait Keeping<E> {
+    /// Those of a type that does not name its sources.
+    #[must_use]
+    fn keeping(self) -> Self
+    where
+        E: Keepable;
+}
+
+impl<P, E> Keeping<E> for Policy<P, E> {
+    fn keeping(self) -> Self
+    where
+        E: Keepable,
+    {
+        Self { keeper: Some(Keeper::new(|_| false)), ..self }
     }
 }
 

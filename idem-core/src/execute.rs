@@ -204,6 +204,9 @@ where
         let Some(keeper) = &self.policy.keeper else {
             return Err("its policy says that errors of this type are never kept".into());
         };
+        if (keeper.holds_ours)(error) {
+            return Err("it holds an error of idem itself, which is never kept".into());
+        }
         caught(|| (keeper.encode)(&runtime.codec, error))
     }
 

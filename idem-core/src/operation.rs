@@ -13,7 +13,7 @@ use crate::by_hand::{Begin, Lease};
 use crate::codec::CodecFailure;
 use crate::engine::{Begun, Request};
 use crate::error::Error;
-use crate::error_policy::{ErrorAction, Keepable, Policy, encode_error};
+use crate::error_policy::{ErrorAction, Keepable, Keeping as _, Policy, encode_error};
 use crate::execute::{Again, Execution};
 use crate::fingerprint::{Fingerprint, FingerprintError};
 use crate::key::{Key, KeyDigest, KeyPart};

@@ -340,5 +340,6 @@ mod tests {
         assert_eq!(texts[3], "i1r 18446744073709551615.");
         assert_eq!(texts[4], "i1c 1 j - 1lydiQ {\"a\":\"b c\"}");
         assert_eq!(texts[7], "i1d 2 -.");
+        assert_eq!(texts[9], "i1e 3 j - AXy9Hg \"no\"");
     }
 }

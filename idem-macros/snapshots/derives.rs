@@ -9,7 +9,10 @@ const _: () = {
     #[diagnostic::do_not_recommend]
     impl ::idem::__private::KeepsErrors<OrderError> for Keeps {
         fn keeper() -> ::core::option::Option<::idem::__private::Keeper<OrderError>> {
-            ::core::option::Option::Some(::idem::__private::Keeper::of_type())
+            use ::idem::__private::AnyKeeper as _;
+            ::core::option::Option::Some(
+                ::idem::__private::Keeper::<OrderError>::of_type(),
+            )
         }
     }
     #[automatically_derived]

@@ -30,7 +30,10 @@ async fn charge(mut req: Req, gateway: &Gateway, unused: u8) -> Result<u64, Orde
             }
             _ => ::idem::ErrorAction::Release,
         });
-    let __idem_policy = __idem_policy.keeping();
+    let __idem_policy = {
+        use ::idem::__private::Keeping as _;
+        __idem_policy.keeping()
+    };
     ::idem::__private::run_again(
             __idem_operation,
             __idem_witness,

@@ -228,7 +228,7 @@ impl Derived<'_> {
         let (impl_generics, type_generics, where_clause) = self.input.generics.split_for_impl();
         let at = diag::located(keep);
         let krate_there = self.krate.at(at);
-        let keeper = quote_spanned!(at=> #krate_there::__private::Keeper::of_type());
+        let keeper = quote_spanned!(at=> #krate_there::__private::Keeper::<#name #type_generics>::of_type());
         quote_spanned! {here=>
             #[allow(unreachable_pub)]
             pub enum Keeps {}
@@ -240,6 +240,7 @@ impl Derived<'_> {
             #[diagnostic::do_not_recommend]
             impl #impl_generics #krate::__private::KeepsErrors<#name #type_generics> for Keeps #where_clause {
                 fn keeper() -> ::core::option::Option<#krate::__private::Keeper<#name #type_generics>> {
+                    use #krate::__private::AnyKeeper as _;
                     ::core::option::Option::Some(#keeper)
                 }
             }

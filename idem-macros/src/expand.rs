@@ -99,7 +99,13 @@ impl Plan {
                 });
                 let keeping = self.errors.keeps().map(|word| {
                     let keeping = quote_spanned!(diag::located(word)=> __idem_policy.keeping());
-                    quote_spanned!(here=> let __idem_policy = #keeping;)
+                    let krate = self.krate.at(here);
+                    quote_spanned! {here=>
+                        let __idem_policy = {
+                            use #krate::__private::Keeping as _;
+                            #keeping
+                        };
+                    }
                 });
                 let deny = quote_spanned!(diag::located(*keyword)=> #[deny(unreachable_patterns)]);
                 // In its own task, the body takes the policy along.

@@ -19,6 +19,7 @@ pub(super) const TRIALS: &[Trial] = trials!(
         that_looks_like_a_record_is_kept,
         of_line_ends_and_spaces_is_kept,
         keeps_the_name_of_its_codec,
+        that_is_an_error_stays_one,
         is_replayed_again_and_again,
         is_replayed_to_another_handle,
     ]
@@ -84,6 +85,19 @@ async fn keeps_the_name_of_its_codec(t: &Bench) -> Verdict {
     for name in ["a", "cbor", "msgpack2"] {
         let codec = CodecId::parse(name.as_bytes()).ok_or_else(|| broken("a mistake in the suite"))?;
         comes_back(t, name, Encoded { is_error: false, codec, payload: Bytes::from_static(b"\xa1\x00") }).await?;
+    }
+    Ok(())
+}
+
+async fn that_is_an_error_stays_one(t: &Bench) -> Verdict {
+    for is_error in [true, false] {
+        let wanted = Encoded { is_error, ..outcome(b"{\"declined\":51}") };
+        comes_back(t, if is_error { "an error that is kept" } else { "a value" }, wanted.clone()).await?;
+        let given = t.given(RecordState::InFlight).await?;
+        let commit = Commit { outcome: Some(wanted), ..given.commit };
+        same("the commit", t.store.commit(&commit).await?, Ownership::Held)?;
+        let info = t.store.inspect(&given.id).await?.ok_or_else(|| broken("a committed record is not found"))?;
+        same("an inspection", (info.state, info.is_error), (RecordState::Committed, is_error))?;
     }
     Ok(())
 }

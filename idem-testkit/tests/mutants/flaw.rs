@@ -30,6 +30,7 @@ flaws![
     CommitChecksThenWrites,
     CommitCutsLargeOutcomes,
     CommitForgetsTheCodec,
+    CommitForgetsThatItIsAnError,
     CommitForgetsTheOutcomeAndSaysHeld,
     CommitKeepsTheOutcomeTooLong,
     CommitMakesTextOfTheOutcome,
