@@ -18,10 +18,13 @@ pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
 #[doc(hidden)]
 pub use idem_core::__private;
 
-/// Longer texts: the attribute in full, the runtime on one page, operating a service, testing one.
+/// Longer texts: the attribute in full, what becomes of errors, the runtime on one page, operating a service, testing one.
 pub mod guide {
     #[doc = include_str!("docs/attribute.md")]
     pub mod attribute {}
+
+    #[doc = include_str!("docs/errors.md")]
+    pub mod errors {}
 
     #[doc = include_str!("docs/runtime.md")]
     pub mod runtime {}

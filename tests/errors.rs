@@ -249,6 +249,35 @@ over_both_stores! {
         assert_eq!(operation(&two).wait(LONG).run(async || script.run()).await.unwrap().into_inner(), 2);
     }
 
+    async fn p6_an_abandoned_error_leaves_the_outcome_unknown_for_the_next_call_to_settle(world: World) {
+        let idempotency = world.process().await;
+        let operation = |key: &'static str| idempotency.operation("p6.abandon").key(key).lease(LONG);
+        let retry = Retry::new(1).backoff(SHORT).then_abandon();
+        for (key, action) in [("at-once", ErrorAction::Abandon), ("after-retries", ErrorAction::Retry(retry))] {
+            let failing = operation(key).errors(move |_: &OrderError| action).run(async || Err::<u32, _>(OrderError::Down));
+            assert_eq!(failing.await.unwrap_err(), OrderError::Down);
+            let rejected = operation(key).abandoned(idem::Abandoned::Reject).run(async || Ok::<u32, idem::Error>(1)).await;
+            assert!(matches!(rejected, Err(idem::Error::Abandoned { attempt: 1, .. })), "{rejected:?}");
+            let asked = operation(key).reconcile(async || Ok(Some(7))).run(async || Ok::<u32, idem::Error>(1)).await;
+            assert_eq!(asked.unwrap().into_inner(), 7);
+        }
+    }
+
+    async fn p6_a_call_dropped_between_two_tries_whose_outcome_is_unknown_abandons_the_key(world: World) {
+        let idempotency = world.process().await;
+        let script = Script::new([OrderError::Down]);
+        let operation = || idempotency.operation("p6.drop.unknown").key("k").lease(LONG);
+        let retry = Retry::new(1).backoff(LONG).max_backoff(LONG).then_abandon();
+        tokio::select! {
+            _ = operation().errors(move |_: &OrderError| ErrorAction::Retry(retry)).run(async || script.run()) => {
+                panic!("the pause is long")
+            }
+            () = eventually("the first try has failed", async || script.runs() == 1) => {}
+        }
+        let state = || async { operation().inspect().await.unwrap().map(|info| info.state) };
+        eventually("the key is abandoned", async || state().await == Some(RecordState::Abandoned)).await;
+    }
+
     async fn p6_a_lease_lost_between_two_tries_ends_the_call_with_the_body_s_error(world: World) {
         let (builder, faults) = world.faulty().await;
         let (one, two) = (builder.build(), world.process().await);

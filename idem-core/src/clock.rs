@@ -21,11 +21,6 @@ pub(crate) fn after(instant: Instant, length: Duration) -> Instant {
     instant.checked_add(length).unwrap_or_else(|| instant + FAR)
 }
 
-/// Between half of a pause and the whole, so that those who failed together do not come back together.
-pub(crate) fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
-}
-
 /// A monotonic clock for [`MemoryStore`](crate::MemoryStore), which is its own server.
 ///
 /// The default is tokio's clock. Tests can bring one that they move by hand; `idem-testkit` has such a clock.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::clock;
 use crate::codec::{AnyCodec, CodecFailure};
 use crate::error::Error;
 use crate::outcome::Recorded;
@@ -31,12 +30,17 @@ pub enum ErrorAction {
     Release,
     /// The body runs again, in this very call.
     Retry(Retry),
+    /// Nobody knows what became of the body's work, as after a time-out of a request that was sent: the record is abandoned at once,
+    /// without waiting for the lease to run out. The next call runs the body, is rejected, or asks, as
+    /// [`abandoned`](crate::Operation::abandoned) and [`reconcile`](crate::Operation::reconcile) say.
+    Abandon,
 }
 
 /// How a body is tried again in place: under the same lease, which is renewed meanwhile, and as the same attempt.
 ///
-/// The pause before the first retry is the backoff, and doubles with each further one up to a longest pause. Each is shortened at
-/// random to between half and the whole of it, so that calls that failed together do not come back together.
+/// The pause before the first retry is the backoff, and doubles with each further one up to a longest pause. Each is then lengthened
+/// at random, by up to a half of it, so that calls that failed together do not come back together, and none comes back before the time
+/// that an error may have named.
 ///
 /// # Examples
 ///
@@ -61,6 +65,7 @@ pub struct Retry {
 pub(crate) enum Then {
     Release,
     Keep(Option<Duration>),
+    Abandon,
 }
 
 impl Retry {
@@ -77,7 +82,7 @@ impl Retry {
         self
     }
 
-    /// The longest pause, to which the backoff doubles.
+    /// The longest pause, to which the backoff doubles, before it is lengthened at random.
     pub const fn max_backoff(mut self, max_backoff: Duration) -> Self {
         self.max_backoff = max_backoff;
         self
@@ -92,6 +97,12 @@ impl Retry {
     /// To keep the error of the last try, as [`ErrorAction::KeepFor`] does.
     pub const fn then_keep_for(mut self, ttl: Duration) -> Self {
         self.then = Then::Keep(Some(ttl));
+        self
+    }
+
+    /// To abandon the record after the last try, as [`ErrorAction::Abandon`] does.
+    pub const fn then_abandon(mut self) -> Self {
+        self.then = Then::Abandon;
         self
     }
 }
@@ -115,11 +126,13 @@ impl Tries {
             ErrorAction::Keep => Next::Then(Then::Keep(None)),
             ErrorAction::KeepFor(ttl) => Next::Then(Then::Keep(Some(ttl))),
             ErrorAction::Release => Next::Then(Then::Release),
+            ErrorAction::Abandon => Next::Then(Then::Abandon),
             ErrorAction::Retry(retry) if self.made < retry.max => {
                 let doubled = 2_u32.checked_pow(self.made).unwrap_or(u32::MAX);
                 self.made += 1;
                 let pause = retry.backoff.saturating_mul(doubled).min(retry.max_backoff).min(MAX_LENGTH);
-                Next::Retry { pause: clock::jittered(pause), then: retry.then }
+                let jitter = pause.mul_f64(fastrand::f64() / 2.0);
+                Next::Retry { pause: pause + jitter, then: retry.then }
             }
             ErrorAction::Retry(retry) => Next::Then(retry.then),
         }
@@ -389,12 +402,12 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_are_shortened_by_less_than_half() {
+    fn pauses_double_up_to_the_longest_and_are_lengthened_by_up_to_a_half() {
         let seconds = Duration::from_secs;
         let (pauses, end) = pauses(Retry::new(40).backoff(seconds(1)).max_backoff(seconds(5)));
         assert_eq!((pauses.len(), end), (40, Next::Then(Then::Release)));
         for (pause, whole) in pauses.iter().zip([1, 2, 4].into_iter().chain(std::iter::repeat(5))) {
-            assert!(*pause >= seconds(whole) / 2 && *pause <= seconds(whole), "{pause:?} of {whole} s");
+            assert!(*pause >= seconds(whole) && *pause <= seconds(whole) * 3 / 2, "{pause:?} of {whole} s");
         }
     }
 

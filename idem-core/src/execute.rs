@@ -178,24 +178,28 @@ where
             // A guard of the author's: to the caller it is the same.
             Err(panic) => return panicked(held, panic),
         };
-        // If this call goes no further between two tries, no body is cut: the key is given up.
+        // Between two tries no body is cut: if this call goes no further, this is what is left to do.
         held.releases(false);
         let then = match tries.next(action) {
             Next::Then(then) => then,
             Next::Retry { then, .. } if self.again.is_none() => then,
-            Next::Retry { pause, .. } => {
+            Next::Retry { pause, then } => {
+                held.releases(then == Then::Abandon);
                 let what = format!("try {} in {pause:.0?}", tries.count());
                 observer.decided_because(Decision::Retried, &term.id, term.attempt, &what);
                 return Ended::UntilNextTry { pause, error };
             }
         };
-        if let Then::Keep(ttl) = then {
-            match self.encoded(runtime, &error) {
+        match then {
+            // As it stands.
+            Then::Release => {}
+            Then::Abandon => held.releases(true),
+            Then::Keep(ttl) => match self.encoded(runtime, &error) {
                 Ok(encoded) => held.keeps(encoded, ttl),
                 Err(failure) => {
                     observer.decided_because(Decision::ErrorNotKept, &term.id, term.attempt, &failure);
                 }
-            }
+            },
         }
         Ended::For(Answer::Gives(Err(error)))
     }

@@ -280,6 +280,7 @@ impl Parts {
             (Step::Committing(_), Ownership::Lost) => (Decision::CommitRefused, Ending::Gone),
             (Step::Releasing(_), Ownership::Lost) if !self.doubtful => (Decision::ReleaseRefused, Ending::Gone),
             // Or it was before, when its reply was lost.
+            (Step::Releasing(Release { to: ReleaseTo::Abandoned, .. }), _) => (Decision::Abandoned, Ending::Gone),
             (Step::Releasing(_), _) => (Decision::Released, Ending::Gone),
             (Step::Running | Step::Over, _) => return,
         };
@@ -357,7 +358,7 @@ impl Retrying {
                 parts.give_up(&error);
                 break;
             }
-            tokio::time::sleep(clock::jittered(pause)).await;
+            tokio::time::sleep(jittered(pause)).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
         self.parts = None;
@@ -422,7 +423,12 @@ async fn undo(runtime: &Runtime, release: &Release, lease: Duration) {
             return;
         }
         // Not there: the claim may still be on its way. The pause grows with no bound but the lease, so this is a handful of looks.
-        tokio::time::sleep(clock::jittered(pause)).await;
+        tokio::time::sleep(jittered(pause)).await;
         pause *= 2;
     }
+}
+
+/// Between half of a pause and the whole, so that those who failed together do not come back together.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
 }

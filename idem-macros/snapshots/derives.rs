@@ -31,7 +31,7 @@ const _: () = {
                         ::idem::Retry::new(3)
                             .backoff(::core::time::Duration::new(0u64, 100000000u32))
                             .max_backoff(LONGEST)
-                            .then_keep(),
+                            .then_abandon(),
                     )
                 }
                 Self::Stock { 0: inner } => {

@@ -28,6 +28,7 @@ async fn charge(mut req: Req, gateway: &Gateway, unused: u8) -> Result<u64, Orde
                         .backoff(::core::time::Duration::new(0u64, 100000000u32)),
                 )
             }
+            OrderError::TimedOut => ::idem::ErrorAction::Abandon,
             _ => ::idem::ErrorAction::Release,
         });
     let __idem_policy = {

@@ -1,8 +1,7 @@
-/// Charges.
-#[must_use]
-pub async fn charge(mut req: Req) -> Result<u64, E> {
+/// Creates an order.
+pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
     static __IDEM_SITE: ::idem::__private::Site = ::idem::__private::Site::by_default(
-        ::core::concat!(::core::module_path!(), "::", "charge"),
+        ::core::concat!(::core::module_path!(), "::", "create_order"),
         ::core::file!(),
         ::core::line!(),
         ::core::column!(),
@@ -12,19 +11,25 @@ pub async fn charge(mut req: Req) -> Result<u64, E> {
             &__IDEM_SITE,
             ::core::option::Option::None,
         )
-        .key(&req.id)
+        .key(&req.order_id)
         .ttl(::core::time::Duration::new(300u64, 0u32));
-    let __idem_witness = ::idem::__private::outcome_of::<Result<u64, E>, _>();
+    let __idem_witness = ::idem::__private::outcome_of::<
+        Result<Receipt, OrderError>,
+        _,
+    >();
     let __idem_policy = {
         use ::idem::__private::NoPolicy as _;
         __idem_witness.errors_by_default()
     };
-    let mut __idem_body = ::core::pin::pin!(
-        ::core::option::Option::Some(async move { if let
-        ::core::option::Option::Some(__idem_return) = ::core::option::Option::None:: <
-        Result < u64, E > > { return __idem_return; } #[allow(unused_braces)] { req.sum
-        += 1; gateway::charge(req). await } })
-    );
+    let __idem_body = async move {
+        if let ::core::option::Option::Some(__idem_return) = ::core::option::Option::None::<
+            Result<Receipt, OrderError>,
+        > {
+            return __idem_return;
+        }
+        #[allow(unused_braces)] { charge(&req).await }
+    };
+    let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
     ::idem::__private::run(
             __idem_operation,
             __idem_witness,

@@ -1,4 +1,4 @@
-//! What becomes of an error, as it is written in `errors(..)` and in `#[idem(..)]`: `keep`, `release` or `retry(..)`.
+//! What becomes of an error, as it is written in `errors(..)` and in `#[idem(..)]`: `keep`, `release`, `abandon` or `retry(..)`.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote_spanned;
@@ -20,6 +20,7 @@ pub(crate) struct Action {
 pub(crate) enum Kind {
     Keep(Option<Time>),
     Release,
+    Abandon,
     Retry(Box<Retry>),
 }
 
@@ -27,12 +28,16 @@ pub(crate) struct Retry {
     max: Expr,
     backoff: Option<Time>,
     max_backoff: Option<Time>,
-    /// `keep` or `release`.
+    /// Any but `retry`.
     then: Option<Action>,
 }
 
-const ACTIONS: [(&str, &str); 3] =
-    [("keep", "keep"), ("release", "release"), ("retry", "retry(max = 3, backoff = \"100ms\")")];
+const ACTIONS: [(&str, &str); 4] = [
+    ("keep", "keep"),
+    ("release", "release"),
+    ("abandon", "abandon"),
+    ("retry", "retry(max = 3, backoff = \"100ms\")"),
+];
 const KEEP: [(&str, &str); 1] = [("ttl", "ttl = \"1h\"")];
 const RETRY: [(&str, &str); 4] = [
     ("max", "max = 3"),
@@ -42,7 +47,7 @@ const RETRY: [(&str, &str); 4] = [
 ];
 
 /// Words that other libraries use, and ours for them.
-const ALIASES: [(&str, &str); 13] = [
+const ALIASES: [(&str, &str); 14] = [
     ("store", "keep"),
     ("record", "keep"),
     ("cache", "keep"),
@@ -51,6 +56,7 @@ const ALIASES: [(&str, &str); 13] = [
     ("forget", "release"),
     ("delete", "release"),
     ("rollback", "release"),
+    ("unknown", "abandon"),
     ("rerun", "retry"),
     ("attempts", "max"),
     ("times", "max"),
@@ -79,8 +85,9 @@ impl Action {
         if input.peek(token::Paren) {
             let inside;
             let parentheses = parenthesized!(inside in input);
-            if name == "release" {
-                errors.at(parentheses.span.open(), "`release` takes nothing in parentheses: write `release`");
+            if name == "release" || name == "abandon" {
+                let message = format!("`{name}` takes nothing in parentheses: write `{name}`");
+                errors.at(parentheses.span.open(), message);
                 arguments.right = false;
                 inside.parse::<TokenStream>()?;
             }
@@ -89,6 +96,7 @@ impl Action {
         let kind = match name.as_str() {
             "keep" => arguments.right.then_some(Kind::Keep(arguments.ttl)),
             "release" => arguments.right.then_some(Kind::Release),
+            "abandon" => arguments.right.then_some(Kind::Abandon),
             _ => arguments.retry(&word, errors).map(|retry| Kind::Retry(Box::new(retry))),
         };
         Ok(kind.map(|kind| Self { word: word.span(), kind }))
@@ -98,7 +106,7 @@ impl Action {
     pub(crate) fn keeps(&self) -> Option<Span> {
         match &self.kind {
             Kind::Keep(_) => Some(self.word),
-            Kind::Release => None,
+            Kind::Release | Kind::Abandon => None,
             Kind::Retry(retry) => retry.then.as_ref().and_then(Self::keeps),
         }
     }
@@ -112,7 +120,7 @@ impl Action {
     pub(crate) fn times(&mut self) -> Vec<&mut Expr> {
         let times: [Option<&mut Time>; 3] = match &mut self.kind {
             Kind::Keep(ttl) => [ttl.as_mut(), None, None],
-            Kind::Release => [None, None, None],
+            Kind::Release | Kind::Abandon => [None, None, None],
             Kind::Retry(retry) => {
                 let Retry { backoff, max_backoff, then, .. } = &mut **retry;
                 let ttl = match then.as_mut().map(|then| &mut then.kind) {
@@ -143,6 +151,7 @@ impl Action {
                 quote_spanned!(span=> #krate_here::ErrorAction::KeepFor(#ttl))
             }
             Kind::Release => quote_spanned!(span=> #krate_here::ErrorAction::Release),
+            Kind::Abandon => quote_spanned!(span=> #krate_here::ErrorAction::Abandon),
             Kind::Retry(retry) => {
                 let Retry { max, backoff, max_backoff, then } = &**retry;
                 let backoff = backoff.iter().map(|backoff| time(backoff, span));
@@ -153,6 +162,7 @@ impl Action {
                         let ttl = time(ttl, span);
                         Some(quote_spanned!(span=> .then_keep_for(#ttl)))
                     }
+                    Kind::Abandon => Some(quote_spanned!(span=> .then_abandon())),
                     Kind::Release | Kind::Retry(_) => None,
                 });
                 quote_spanned! {span=>
@@ -232,7 +242,7 @@ impl Arguments {
         }
         let is_right = match option.as_str() {
             "then" => {
-                self.then = Action::of(input, errors, &ACTIONS[..2])?;
+                self.then = Action::of(input, errors, &ACTIONS[..3])?;
                 self.then.is_some()
             }
             "max" => {

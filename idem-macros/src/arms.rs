@@ -46,7 +46,9 @@ impl Arms {
                 return Ok(Some(Self::Policy(word)));
             }
             let message = match word.to_string().as_str() {
-                action @ ("keep" | "release") => format!("for all errors alike, write `errors(_ => {action})`"),
+                action @ ("keep" | "release" | "abandon") => {
+                    format!("for all errors alike, write `errors(_ => {action})`")
+                }
                 _ => format!("`errors` has arms, `{EXAMPLE}`, or is `errors(policy)`, which asks the error type"),
             };
             errors.on(&word, message);
@@ -104,8 +106,7 @@ impl Arm {
             None => None,
         };
         if !input.peek(Token![=>]) {
-            let message =
-                "expected `=>` and what becomes of such an error: `=> keep`, `=> release` or `=> retry(max = 3)`";
+            let message = "expected `=>` and what becomes of such an error: `=> keep`, `=> release`, `=> abandon` or `=> retry(max = 3)`";
             let span = if input.is_empty() { start } else { input.span() };
             return Err(Error::new(span, message));
         }

@@ -137,7 +137,7 @@ impl Case<'_> {
         {
             let (what, count) = (self.variant.unwrap_or(name), self.fields.len());
             let message = format!(
-                "`inner` asks the policy of the one field inside, and `{what}` has {count}: write `keep`, `release` or `retry(..)`"
+                "`inner` asks the policy of the one field inside, and `{what}` has {count}: write `keep`, `release`, `abandon` or `retry(..)`"
             );
             errors.at(*word, message);
         }

@@ -145,7 +145,8 @@ impl Plan {
             };
         }
         quote_spanned! {here=>
-            let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(#body));
+            let __idem_body = #body;
+            let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
             #krate::__private::run(__idem_operation, __idem_witness, __idem_policy, __idem_body.as_mut()).await
         }
     }

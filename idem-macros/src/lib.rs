@@ -96,9 +96,11 @@ use proc_macro::TokenStream;
 /// - `keep`: the error is the outcome. It is recorded, for `ttl`, and a duplicate gets an equal one. `keep(ttl = "1h")` keeps it for a time
 ///   of its own, in place of `ttl` and `remember`. The error type is `Serialize` and `DeserializeOwned`.
 /// - `release`: the key is given up, and the next call runs the body.
+/// - `abandon`: nobody knows what became of the work. The record is abandoned, as after a crash but at once, and the next call does what
+///   the option `abandoned` says.
 /// - `retry(max = 3)`: the body runs again, up to three times more in one call, all its errors together. The lease is held and renewed
 ///   meanwhile, and the attempt stays the same. `backoff = "100ms"` is the first pause; each further one is twice as long, up to
-///   `max_backoff = "10s"`, and each is shortened at random by up to a half. After the last try, `then = release` (or `keep`, or
+///   `max_backoff = "10s"`, and each is lengthened at random by up to a half. After the last try, `then = release` (or `abandon`, `keep`,
 ///   `keep(ttl = "1h")`). The arguments that the body uses are `Clone`, and each try gets its own.
 ///
 /// `errors(policy)` asks the type, as no `errors` at all does, and allows it to retry.
@@ -160,6 +162,7 @@ pub fn key_part(item: TokenStream) -> TokenStream {
 ///
 /// - `#[idem(keep)]` or `#[idem(keep(ttl = "1h"))]`: the error is recorded, and duplicates get an equal one;
 /// - `#[idem(release)]`: the key is given up, and the next call runs the body. So it is where nothing stands;
+/// - `#[idem(abandon)]`: nobody knows what became of the work; the next call does what the function's `abandoned` says;
 /// - `#[idem(retry(max = 3, backoff = "100ms", max_backoff = "10s", then = release))]`: the body is tried again in place, which a function
 ///   must allow by `errors(policy)`;
 /// - `#[idem(inner)]`, on a variant with one field: the policy of the error inside.

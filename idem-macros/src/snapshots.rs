@@ -13,17 +13,18 @@ fn assert_expands(tokens: &TokenStream, to: &ExpectFile) {
 }
 
 #[test]
-fn of_a_plain_function() {
+fn of_a_plain_function_as_printed_in_the_architecture() {
     let item = quote! {
-        /// Charges.
-        #[must_use]
-        pub async fn charge(mut req: Req) -> Result<u64, E> {
-            req.sum += 1;
-            gateway::charge(req).await
+        /// Creates an order.
+        pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
+            charge(&req).await
         }
     };
-    let expansion = expand::idempotent(quote!(ttl = "5m", key = "req.id"), &item);
+    let expansion = expand::idempotent(quote!(key = "req.order_id", ttl = "5m"), &item);
     assert_expands(&expansion, &expect_file!["../snapshots/plain.rs"]);
+    let architecture = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../ARCHITECTURE.md")).unwrap();
+    let printed = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/snapshots/plain.rs")).unwrap();
+    assert!(architecture.contains(&printed), "ARCHITECTURE.md does not print idem-macros/snapshots/plain.rs");
 }
 
 #[test]
@@ -34,6 +35,7 @@ fn of_errors() {
             OrderError::Declined { .. } => keep,
             OrderError::RateLimited(after) if *after < MAX => retry(max = 3, backoff = *after, then = keep(ttl = req.keep)),
             OrderError::Down | OrderError::Gateway(Gateway::Timeout) => retry(max = 3, backoff = "100ms"),
+            OrderError::TimedOut => abandon,
             _ => release,
         )
     };
@@ -83,7 +85,7 @@ fn of_derives() {
         enum OrderError {
             #[idem(keep(ttl = "1h"))]
             Declined { code: u16 },
-            #[idem(retry(max = 3, backoff = "100ms", max_backoff = LONGEST, then = keep))]
+            #[idem(retry(max = 3, backoff = "100ms", max_backoff = LONGEST, then = abandon))]
             Gateway,
             #[idem(inner)]
             Stock(StockError),

@@ -126,7 +126,9 @@ fn examples(workspace: &Workspace) -> Result<()> {
     workspace.cargo().args(["build", "--workspace", "--all-features", "--examples"]).run()?;
 
     // As the README has it: no features, no server.
-    workspace.cargo().args(["run", "--example", "quickstart"]).run()?;
+    for example in ["quickstart", "payments"] {
+        workspace.cargo().args(["run", "--example", example]).run()?;
+    }
 
     let server = redis::Server::start(workspace.shell())?;
     for example in ["quickstart", "workers"] {
