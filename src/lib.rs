@@ -5,10 +5,10 @@
 
 pub use idem_core::{
     Abandoned, Begin, Builder, Call, Clock, Codec, CodecFailure, CodecId, ConfigError, Duplicate, Error, ErrorAction,
-    ErrorPolicy, Errors, Fingerprint, FingerprintError, Frequency, Idempotency, InFlight, Key, KeyDigest, KeyGenerator,
-    KeyPart, KeyWriter, Lease, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState,
-    Recorded, Retry, Sometimes, Storable, Store, StoreError, StoreErrorKind, StoreFailure, current, install, installed,
-    scope,
+    ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency, Idempotency, InFlight, Key,
+    KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile,
+    RecordInfo, RecordState, Recorded, Retry, Sometimes, Storable, Store, StoreError, StoreErrorKind, StoreFailure,
+    current, install, installed, scope,
 };
 pub use idem_core::{record, wire};
 pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};

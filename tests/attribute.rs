@@ -56,6 +56,8 @@ async fn fresh<F: Future>(future: F) -> F::Output {
 
 #[path = "ui/pass/forms.rs"]
 mod forms;
+#[path = "ui/pass/near_misses.rs"]
+mod near_misses;
 
 mod free_functions {
     use super::*;

@@ -249,6 +249,24 @@ over_both_stores! {
         assert_eq!(operation(&two).wait(LONG).run(async || script.run()).await.unwrap().into_inner(), 2);
     }
 
+    async fn p8_a_caller_dropped_in_a_later_try_is_a_crash_as_in_the_first(world: World) {
+        let idempotency = world.process().await;
+        let (tries, operation) = (AtomicU32::new(0), || idempotency.operation("p8.later").key("k").lease(LONG));
+        let retry = Retry::new(1).backoff(SHORT);
+        let body = || async {
+            if tries.fetch_add(1, Ordering::SeqCst) > 0 {
+                pending::<()>().await;
+            }
+            Err::<u32, _>(OrderError::Down)
+        };
+        tokio::select! {
+            _ = operation().errors(move |_: &OrderError| ErrorAction::Retry(retry)).run(body) => panic!("it never ends"),
+            () = eventually("the second try runs", async || tries.load(Ordering::SeqCst) == 2) => {}
+        }
+        let left = operation().in_flight(idem::InFlight::Reject).run(async || Ok::<u32, idem::Error>(1)).await;
+        assert!(matches!(left, Err(idem::Error::InFlight { .. })), "{left:?}");
+    }
+
     async fn p6_an_abandoned_error_leaves_the_outcome_unknown_for_the_next_call_to_settle(world: World) {
         let idempotency = world.process().await;
         let operation = |key: &'static str| idempotency.operation("p6.abandon").key(key).lease(LONG);
@@ -639,6 +657,8 @@ mod retried_arguments {
     #[async_trait::async_trait]
     trait Orders {
         async fn place(&self, req: Json<Req>) -> Result<u32, OrderError>;
+        async fn by_reference(&self, req: &Req) -> Result<u32, OrderError>;
+        async fn shared(self: Arc<Self>, id: u64) -> Result<u32, OrderError>;
     }
 
     #[async_trait::async_trait]
@@ -653,6 +673,18 @@ mod retried_arguments {
             drop(req);
             self.fails_twice()
         }
+
+        #[idempotent(key = req.id, fingerprint = &req.names, name = "args.async_trait.ref", errors(_ => retry(max = 2)))]
+        async fn by_reference(&self, req: &Req) -> Result<u32, OrderError> {
+            assert_eq!(req.id, 1);
+            self.fails_twice()
+        }
+
+        #[idempotent(key = id, name = "args.async_trait.arc", errors(_ => retry(max = 2, backoff = "1ms")))]
+        async fn shared(self: Arc<Self>, id: u64) -> Result<u32, OrderError> {
+            assert_eq!(id, 1);
+            { self }.fails_twice()
+        }
     }
 
     #[tokio::test]
@@ -666,6 +698,8 @@ mod retried_arguments {
             let destructured = destructured(&service(), req(), "n".into(), vec![1], NotClone(1), NotClone(2)).await;
             assert_eq!(destructured, Ok("n3".to_owned()));
             assert_eq!(service().place(req()).await, Ok(3));
+            assert_eq!(service().by_reference(&req().0).await, Ok(3));
+            assert_eq!(Orders::shared(Arc::new(service()), 1).await, Ok(3));
         })
         .await;
     }

@@ -2,10 +2,22 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The compiler whose messages the golden files hold.
 const PINNED: &str = env!("CARGO_PKG_RUST_VERSION");
+
+/// The golden files hold at least so many mistakes.
+const MISTAKES: usize = 500;
+
+/// The folders of cases, one for each subject. What must compile, in `tests/ui/pass`, is compiled by `tests/attribute.rs`: here it would
+/// build everything a second time.
+fn subjects() -> Vec<PathBuf> {
+    let entries = fs::read_dir("tests/ui").unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.is_dir() && !path.ends_with("pass")).collect()
+}
 
 #[test]
 fn ui_mistakes_are_said_at_the_token_in_plain_words() {
@@ -15,9 +27,24 @@ fn ui_mistakes_are_said_at_the_token_in_plain_words() {
         version.starts_with(&format!("rustc {PINNED}.")),
         "the golden files hold the messages of rustc {PINNED}, and this is {version}; run the UI tests with that toolchain"
     );
+    let with_all_features = cfg!(all(feature = "redis", feature = "axum"));
+    assert!(
+        with_all_features,
+        "the golden files hold the messages of all features, which change how the compiler prints names; run the UI tests with `--all-features`"
+    );
     let cases = trybuild::TestCases::new();
-    // What must compile, in `tests/ui/pass`, is compiled by `tests/attribute.rs`: here it would build everything a second time.
-    for subject in ["options", "signature", "types", "derive"] {
-        cases.compile_fail(format!("tests/ui/{subject}/*.rs"));
+    for subject in subjects() {
+        cases.compile_fail(subject.join("*.rs"));
     }
+}
+
+#[test]
+fn no_mistake_is_left_out_unknowingly() {
+    let is_golden = |path: &Path| path.extension().is_some_and(|extension| extension == "stderr");
+    let files = subjects().into_iter().flat_map(|subject| fs::read_dir(subject).unwrap());
+    let golden = files.map(|file| file.unwrap().path()).filter(|path| is_golden(path));
+    let mistakes: usize = golden
+        .map(|path| fs::read_to_string(path).unwrap().lines().filter(|line| line.starts_with("error")).count())
+        .sum();
+    assert!(mistakes >= MISTAKES, "the golden files hold {mistakes} mistakes, not {MISTAKES} or more");
 }

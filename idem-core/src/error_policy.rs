@@ -82,7 +82,7 @@ impl Retry {
         self
     }
 
-    /// The longest pause, to which the backoff doubles, before it is lengthened at random.
+    /// The longest pause, to which the backoff doubles, before it is lengthened at random. Not shorter than the backoff.
     pub const fn max_backoff(mut self, max_backoff: Duration) -> Self {
         self.max_backoff = max_backoff;
         self
@@ -130,7 +130,8 @@ impl Tries {
             ErrorAction::Retry(retry) if self.made < retry.max => {
                 let doubled = 2_u32.checked_pow(self.made).unwrap_or(u32::MAX);
                 self.made += 1;
-                let pause = retry.backoff.saturating_mul(doubled).min(retry.max_backoff).min(MAX_LENGTH);
+                let longest = retry.max_backoff.max(retry.backoff).min(MAX_LENGTH);
+                let pause = retry.backoff.saturating_mul(doubled).min(longest);
                 let jitter = pause.mul_f64(fastrand::f64() / 2.0);
                 Next::Retry { pause: pause + jitter, then: retry.then }
             }
@@ -242,7 +243,7 @@ impl RunsOnce for Never {}
     message = "`{Self}` cannot be kept",
     label = "this keeps errors, which then must be stored",
     note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both",
-    note = "the variant that holds an `idem::Error` is never kept: mark it `#[serde(skip)]`"
+    note = "an `idem::Error` is never kept, alone or inside of another: mark the variant that holds one `#[serde(skip)]`"
 )]
 pub trait Keepable: Serialize + DeserializeOwned {}
 
@@ -415,7 +416,9 @@ mod tests {
     fn what_follows_the_last_try_is_as_the_retry_says() {
         let (none, end) = pauses(Retry::new(0).then_keep_for(Duration::from_secs(1)));
         assert_eq!((none, end), (vec![], Next::Then(Then::Keep(Some(Duration::from_secs(1))))));
-        assert_eq!(pauses(Retry::new(2).backoff(Duration::MAX).max_backoff(Duration::ZERO)).0, [Duration::ZERO; 2]);
+        let (long, _) = pauses(Retry::new(2).backoff(Duration::MAX).max_backoff(Duration::ZERO));
+        assert!(long.iter().all(|pause| *pause >= MAX_LENGTH), "{long:?}");
+        assert_eq!(pauses(Retry::new(2).backoff(Duration::ZERO)).0, [Duration::ZERO; 2]);
     }
 
     #[test]

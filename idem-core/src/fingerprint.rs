@@ -13,6 +13,17 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use serde::Serialize;
 use serde::ser;
 
+/// What can be part of a fingerprint: everything that is `Serialize`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be part of a fingerprint",
+    label = "is not `Serialize`",
+    note = "derive `serde::Serialize`, or name the fields that matter: `fingerprint = (\"req.amount\", \"req.currency\")`"
+)]
+pub trait FingerprintPart: Serialize {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Serialize + ?Sized> FingerprintPart for T {}
+
 /// A 128-bit digest of the arguments that must be equal when a key comes again.
 ///
 /// # Examples

@@ -35,7 +35,7 @@ pub use crate::codec::{Codec, CodecFailure, CodecId};
 pub use crate::context::{Call, current, install, installed, scope};
 pub use crate::error::{ConfigError, Error, StoreError, StoreErrorKind};
 pub use crate::error_policy::{ErrorAction, ErrorPolicy, Frequency, Never, Retry, Sometimes};
-pub use crate::fingerprint::{Fingerprint, FingerprintError};
+pub use crate::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 pub use crate::generator::KeyGenerator;
 pub use crate::key::{Key, KeyDigest, KeyPart, KeyWriter, MAX_KEY_LEN};
 pub use crate::operation::{Errors, Operation};

@@ -7,15 +7,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::by_hand::{Begin, Lease};
 use crate::codec::CodecFailure;
 use crate::engine::{Begun, Request};
 use crate::error::Error;
 use crate::error_policy::{ErrorAction, Keepable, Keeping as _, Policy, encode_error};
 use crate::execute::{Again, Execution};
-use crate::fingerprint::{Fingerprint, FingerprintError};
+use crate::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 use crate::key::{Key, KeyDigest, KeyPart};
 use crate::observe::{Decision, Observer};
 use crate::outcome::{Outcome, Storable, outcome_of};
@@ -93,7 +91,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
 
     /// What must be equal when the key comes again: the request, or the part of it that matters. With another one, a call gets
     /// [`Error::FingerprintMismatch`].
-    pub fn fingerprint<T: Serialize + ?Sized>(self, value: &T) -> Self {
+    pub fn fingerprint<T: FingerprintPart + ?Sized>(self, value: &T) -> Self {
         self.fingerprinted(|| Fingerprint::of(value))
     }
 

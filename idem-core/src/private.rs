@@ -147,6 +147,22 @@ pub fn must_reconcile() -> bool {
     crate::reconcile::must_reconcile()
 }
 
+/// The future that asks.
+pub fn question<F: Asks>(future: F) -> F {
+    future
+}
+
+/// What `reconcile` takes.
+#[diagnostic::on_unimplemented(
+    message = "`reconcile` takes an expression that gives a future, not `{Self}`",
+    label = "is no future",
+    note = "write the call of an async function without its `.await`: `abandoned = reconcile(\"lookup(&req)\")`"
+)]
+pub trait Asks: Future {}
+
+#[diagnostic::do_not_recommend]
+impl<F: Future> Asks for F {}
+
 /// What the body returns instead, when it has asked.
 pub fn reconciled<T, E>(asked: Result<Option<T>, E>) -> Option<Result<T, E>> {
     crate::reconcile::reconciled(asked)

@@ -16,6 +16,7 @@ const _: () = {
         }
     }
     #[automatically_derived]
+    #[diagnostic::do_not_recommend]
     impl ::idem::ErrorPolicy for OrderError {
         type Keeps = Keeps;
         type Retries = ::idem::Sometimes;
@@ -44,6 +45,7 @@ const _: () = {
 };
 const _: () = {
     #[automatically_derived]
+    #[diagnostic::do_not_recommend]
     impl<E> crate::idem::ErrorPolicy for Traced<E>
     where
         E: crate::idem::ErrorPolicy,
@@ -62,6 +64,7 @@ const _: () = {
     }
 };
 #[automatically_derived]
+#[diagnostic::do_not_recommend]
 impl<T: crate::idem::KeyPart> crate::idem::KeyPart for Payee<T> {
     fn write_to(&self, key: &mut crate::idem::KeyWriter<'_>) {
         match self {

@@ -2,14 +2,27 @@ async fn charge(self: Arc<Self>, req: Req) -> R {
     static __IDEM_SITE: crate::idem::__private::Site = crate::idem::__private::Site::named(
         "orders.charge",
     );
-    use crate::idem::__private::PerhapsMissing as _;
+    let _ = || {
+        use crate::idem::__private::PerhapsMissing as _;
+        let __idem_key = crate::idem::__private::KeyOf(
+            &(&(req.a + 1), &(&TENANT, &req.b)),
+        );
+        let _ = __idem_key.can_be_missing();
+    };
     let __idem_operation = crate::idem::__private::operation(
             &__IDEM_SITE,
             ::core::option::Option::Some(&self.idempotency),
         )
         .key(
-            crate::idem::__private::KeyOf(&(&(req.a + 1), &(&TENANT, &req.b)))
-                .can_be_missing(),
+            &(
+                crate::idem::__private::part(&(req.a + 1)),
+                crate::idem::__private::part(
+                    &(
+                        crate::idem::__private::part(&TENANT),
+                        crate::idem::__private::part(&req.b),
+                    ),
+                ),
+            ),
         )
         .fingerprint(&req)
         .wait(req.time)
@@ -35,7 +48,7 @@ async fn charge(self: Arc<Self>, req: Req) -> R {
                     }
                     if crate::idem::__private::must_reconcile() {
                         if let ::core::option::Option::Some(__idem_settled) = crate::idem::__private::reconciled(
-                            (__self.find(&req)).await,
+                            crate::idem::__private::question(__self.find(&req)).await,
                         ) {
                             return __idem_settled;
                         }

@@ -91,7 +91,11 @@ impl Action {
                 arguments.right = false;
                 inside.parse::<TokenStream>()?;
             }
-            arguments.parse(&inside, errors)?;
+            if let Err(error) = arguments.parse(&inside, errors) {
+                // What is left would be a mistake of its own.
+                inside.parse::<TokenStream>()?;
+                return Err(error);
+            }
         }
         let kind = match name.as_str() {
             "keep" => arguments.right.then_some(Kind::Keep(arguments.ttl)),

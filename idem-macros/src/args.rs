@@ -1,6 +1,6 @@
 //! The options of `#[idempotent(..)]` as they are written: which are there, and with what value.
 
-use proc_macro2::{Ident, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use syn::ext::IdentExt;
 use syn::parse::discouraged::Speculative as _;
 use syn::parse::{ParseStream, Parser};
@@ -54,7 +54,7 @@ const OPTIONS: [(&str, &str); 16] = [
     ("lease", "lease = \"30s\""),
     ("in_flight", "in_flight = wait(\"5s\")"),
     ("duplicate", "duplicate = reject"),
-    ("abandoned", "abandoned = reject"),
+    ("abandoned", "abandoned = reconcile(\"lookup(&req)\")"),
     ("store_failure", "store_failure = run"),
     ("missing_key", "missing_key = run"),
     ("max_attempts", "max_attempts = 5"),
@@ -106,6 +106,12 @@ impl Args {
 
     /// Reads one option, up to the comma after it.
     fn option(&mut self, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
+        let bare = !at_option(input);
+        if bare && self.key.is_none() && !input.peek(Token![,]) {
+            // The key without its word, most likely.
+            self.misspelt_key = true;
+            return Err(input.error("expected an option: write the key as `key = \"req.order_id\"`"));
+        }
         let keyword = Ident::parse_any(input)
             .map_err(|error| Error::new(error.span(), "expected an option, such as `ttl = \"5m\"`"))?;
         let keyword = keyword.unraw();
@@ -127,10 +133,15 @@ impl Args {
             return flag(input);
         }
         setting.value = Some(value(&setting.keyword, example, input)?);
-        if !input.is_empty() && !input.peek(Token![,]) && !at_option(input) {
-            errors.push(
-                input.error(format!("the value of `{name}` ends before this: is a comma or a parenthesis missing?")),
-            );
+        if !input.is_empty() && !input.peek(Token![,]) && !at_known_option(input) {
+            let message = if matches!(name.as_str(), "ttl" | "remember" | "lease") {
+                // What was read is not all of it.
+                setting.value = None;
+                format!("a duration is written in quotes: write for example `{example}`")
+            } else {
+                format!("the value of `{name}` ends before this: is a comma or a parenthesis missing?")
+            };
+            errors.push(input.error(message));
             skip_to_next(input);
         }
         Ok(())
@@ -209,12 +220,18 @@ fn value(keyword: &Ident, example: &str, input: ParseStream<'_>) -> syn::Result<
     let ahead = input.fork();
     let expr = ahead.parse().map_err(|error| {
         let message = format!("this is no value for `{keyword}` ({error}): write for example `{example}`");
-        // At the end there is no token to point at.
-        let span = if ahead.is_empty() { equals.span } else { error.span() };
+        // At the end there is no token to point at, but the one before.
+        let span = if ahead.is_empty() { last(input).unwrap_or(equals.span) } else { error.span() };
         Error::new(span, message)
     })?;
     input.advance_to(&ahead);
     Ok(expr)
+}
+
+/// The place of the last token.
+fn last(input: ParseStream<'_>) -> Option<Span> {
+    let rest: TokenStream = input.fork().parse().ok()?;
+    rest.into_iter().last().map(|tree| tree.span())
 }
 
 /// Reads the comma between two options.
@@ -242,6 +259,11 @@ fn skip_to_next(input: ParseStream<'_>) {
             return;
         }
     }
+}
+
+fn at_known_option(input: ParseStream<'_>) -> bool {
+    let word = input.fork().call(Ident::parse_any).map(|word| word.to_string());
+    at_option(input) && word.is_ok_and(|word| OPTIONS.iter().any(|(option, _)| *option == word))
 }
 
 fn at_option(input: ParseStream<'_>) -> bool {

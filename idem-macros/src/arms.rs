@@ -1,12 +1,11 @@
 //! `errors(..)` as it is written: arms of a `match` on the error, or the word `policy`.
 
-use proc_macro2::{Ident, TokenTree};
+use proc_macro2::{Ident, TokenStream, TokenTree};
 use syn::parse::ParseStream;
-use syn::parse::discouraged::Speculative as _;
 use syn::{Error, Expr, Pat, Token, parenthesized, token};
 
 use crate::action::Action;
-use crate::diag::Errors;
+use crate::diag::{self, Errors};
 
 /// What is in the parentheses.
 pub(crate) enum Arms {
@@ -41,14 +40,18 @@ impl Arms {
             errors.at(parentheses.span.join(), message);
             return Ok(None);
         }
-        if let Some(word) = only_word(&inside) {
-            if word == "policy" {
-                return Ok(Some(Self::Policy(word)));
-            }
+        if let Some(word) = first_word(&inside) {
+            let rest: TokenStream = inside.parse()?;
+            let stands_alone = matches!(rest.to_string().replace(' ', "").as_str(), "policy" | "policy,");
             let message = match word.to_string().as_str() {
-                action @ ("keep" | "release" | "abandon") => {
-                    format!("for all errors alike, write `errors(_ => {action})`")
+                "policy" if stands_alone => return Ok(Some(Self::Policy(word))),
+                "policy" => {
+                    "`policy` stands alone: leave out the arms, or say in them what becomes of each error".to_owned()
                 }
+                "keep" | "release" | "abandon" | "retry" => {
+                    format!("for all errors alike, write `errors(_ => {rest})`")
+                }
+                other if diag::closest(other, ["policy"]).is_some() => "did you mean `errors(policy)`?".to_owned(),
                 _ => format!("`errors` has arms, `{EXAMPLE}`, or is `errors(policy)`, which asks the error type"),
             };
             errors.on(&word, message);
@@ -77,16 +80,14 @@ impl Arms {
     }
 }
 
-/// The word, if there is nothing else.
-fn only_word(inside: ParseStream<'_>) -> Option<Ident> {
+/// The word at the beginning, if it is no pattern: it is `policy`, or there is no arm at all.
+fn first_word(inside: ParseStream<'_>) -> Option<Ident> {
     let ahead = inside.fork();
     let word: Ident = ahead.parse().ok()?;
-    ahead.parse::<Option<Token![,]>>().ok()?;
-    if !ahead.is_empty() {
-        return None;
-    }
-    inside.advance_to(&ahead);
-    Some(word)
+    let is_word = |tree: &Option<TokenTree>| matches!(tree, Some(TokenTree::Group(_)) | None);
+    let next: Option<TokenTree> = if ahead.is_empty() || ahead.peek(Token![,]) { None } else { ahead.parse().ok() };
+    let then = ahead.is_empty() || ahead.peek(Token![,]);
+    ((word == "policy" && next.is_none()) || (is_word(&next) && then)).then_some(word)
 }
 
 impl Arm {

@@ -68,16 +68,16 @@ fn initialiser(trees: &[TokenTree]) -> Option<(usize, Group)> {
     })
 }
 
-/// The patterns in `let pattern = ..;`.
+/// The patterns in `let pattern = ..;`. One in `if let` binds nothing for what follows.
 fn patterns(trees: &[TokenTree]) -> Vec<TokenStream> {
-    let is = |tree: &TokenTree, what| matches!(tree, TokenTree::Punct(punct) if punct.as_char() == what);
-    let statements = trees.split(|tree| is(tree, ';'));
-    let pattern = |statement: &[TokenTree]| {
-        let start = statement.iter().position(|tree| matches!(tree, TokenTree::Ident(word) if word == "let"))? + 1;
-        let end = statement.iter().position(|tree| is(tree, '='))?;
-        Some(statement.get(start..end)?.iter().cloned().collect())
+    let is_word = |tree: &TokenTree, what| matches!(tree, TokenTree::Ident(word) if word == what);
+    let ends = |tree: &&TokenTree| matches!(tree, TokenTree::Punct(punct) if matches!(punct.as_char(), '=' | ':'));
+    let pattern = |index: usize| {
+        let is_statement = is_word(&trees[index], "let") && (index == 0 || !is_word(&trees[index - 1], "if"));
+        let pattern = trees[index + 1..].iter().take_while(|tree| !ends(tree)).cloned();
+        is_statement.then(|| pattern.collect())
     };
-    statements.filter_map(pattern).collect()
+    (0..trees.len()).filter_map(pattern).collect()
 }
 
 /// What the future gives, if the type is `impl Future<Output = T>` or a pinned box of such.

@@ -38,20 +38,20 @@ impl Bindings {
             constants: constants.collect(),
             incomplete: false,
         };
-        if let Some(boxed) = boxed {
-            // `#[async_trait]` has moved the patterns to the head of the body.
-            for pattern in boxed.bindings.iter().map(|tokens| Pat::parse_single.parse2(tokens.clone())) {
-                match pattern {
-                    Ok(pattern) => bindings.add(&pattern),
-                    Err(_) => bindings.incomplete = true,
-                }
+        // `#[async_trait]` has moved patterns, and what is not a reference, to the head of the body.
+        for pattern in boxed.iter().flat_map(|boxed| &boxed.bindings) {
+            match Pat::parse_single.parse2(pattern.clone()) {
+                Ok(pattern) => bindings.add(&pattern),
+                Err(_) => bindings.incomplete = true,
             }
-            return bindings;
         }
         for input in &signature.inputs {
             if let FnArg::Typed(input) = input {
                 bindings.add(&input.pat);
             }
+        }
+        if boxed.is_some() {
+            bindings.all.retain(|Binding { name, .. }| !name.to_string().starts_with("__arg"));
         }
         bindings
     }
@@ -60,7 +60,11 @@ impl Bindings {
         let mut names = Names::default();
         names.visit_pat(pattern);
         self.incomplete |= names.macros;
-        self.all.extend(names.found.into_iter().map(|(name, mutable)| Binding { name, mutable }));
+        for (name, mutable) in names.found {
+            if !self.all.iter().any(|binding| binding.name == name) {
+                self.all.push(Binding { name, mutable });
+            }
+        }
     }
 
     /// Reports names in the expression that are no parameters, where nothing else can be meant.
@@ -76,7 +80,7 @@ impl Bindings {
             let known = self.all.iter().map(|binding| &binding.name).chain(&self.constants);
             if name == "self" {
                 if self.receiver.is_none() {
-                    errors.on(name, format!("`{}` takes no `self`: its parameters are {}", self.function, self.list()));
+                    errors.on(name, format!("`{}` takes no `self`; {}", self.function, self.said()));
                 }
             } else if !known.chain(own.found.iter().map(|(name, _)| name)).any(|known| known == name) {
                 errors.on(name, self.unknown(name));
@@ -86,39 +90,54 @@ impl Bindings {
 
     fn unknown(&self, name: &Ident) -> String {
         let Self { function, .. } = self;
-        let word = name.to_string();
-        let names: Vec<_> = self.all.iter().map(|binding| binding.name.to_string()).collect();
-        let said = match names.len() {
-            0 => format!("`{name}` is no parameter of `{function}`, which has none"),
-            1 => format!("`{name}` is no parameter of `{function}`, whose only one is {}", self.list()),
-            _ => format!("`{name}` is no parameter of `{function}`, which has {}", self.list()),
-        };
-        match diag::closest(&word, names.iter().map(String::as_str)) {
-            Some(meant) => format!("{said}: did you mean `{meant}`?"),
-            None => format!("{said}; a static is named with its path, `self::{name}`"),
+        let names = self.names();
+        let no_parameter = format!("`{name}` is no parameter of `{function}`");
+        match diag::closest(&name.to_string(), names.iter().map(String::as_str)) {
+            Some(meant) if names.len() == 1 => format!("{no_parameter}: did you mean `{meant}`?"),
+            Some(meant) => format!("{no_parameter}: did you mean `{meant}`? {}", self.said()),
+            None => format!(
+                "{no_parameter}; {}; a static is written with its path, `self::{name}`, and a constant text as a `const`",
+                self.said()
+            ),
         }
     }
 
-    fn list(&self) -> String {
-        let names: Vec<_> = self.all.iter().map(|binding| format!("`{}`", binding.name)).collect();
+    /// Which parameters there are.
+    fn said(&self) -> String {
+        let names: Vec<_> = self.names().into_iter().map(|name| format!("`{name}`")).collect();
         match names.as_slice() {
-            [] => "none".to_owned(),
-            [only] => only.clone(),
-            [first @ .., last] => format!("{} and {last}", first.join(", ")),
+            [] => "it has no parameters".to_owned(),
+            [only] => format!("its only parameter is {only}"),
+            [first @ .., last] => format!("its parameters are {} and {last}", first.join(", ")),
         }
+    }
+
+    /// Without what is not the author's.
+    fn names(&self) -> Vec<String> {
+        let names = self.all.iter().map(|binding| binding.name.to_string());
+        names.filter(|name| !name.starts_with("__")).collect()
     }
 }
 
-/// Whether the tokens name this variable. A literal may be a format string, which names variables too.
+/// Whether the tokens name this variable. Fields and methods may have the same name; a format string names variables too.
 pub(crate) fn mentions(tokens: &TokenStream, name: &str) -> bool {
-    tokens.clone().into_iter().any(|tree| match tree {
-        TokenTree::Ident(word) => word == name,
+    let punct =
+        |tree: Option<&TokenTree>, what| matches!(tree, Some(TokenTree::Punct(punct)) if punct.as_char() == what);
+    let trees: Vec<_> = tokens.clone().into_iter().collect();
+    trees.iter().enumerate().any(|(index, tree)| match tree {
+        TokenTree::Ident(word) if word == name => {
+            let before = |distance| index.checked_sub(distance).and_then(|index| trees.get(index));
+            let after_dot = punct(before(1), '.') && !punct(before(2), '.');
+            // `name: value` and `name: Type`; `name::path` is no variable either.
+            let before_colon = punct(trees.get(index + 1), ':');
+            !after_dot && !before_colon
+        }
         TokenTree::Group(group) => mentions(&group.stream(), name),
         TokenTree::Literal(literal) => {
             let text = literal.to_string();
-            text.contains('{') && text.contains(name)
+            ["{name}", "{name:", "name$"].iter().any(|pattern| text.contains(&pattern.replace("name", name)))
         }
-        TokenTree::Punct(_) => false,
+        TokenTree::Ident(_) | TokenTree::Punct(_) => false,
     })
 }
 
@@ -152,7 +171,11 @@ impl<'ast> Visit<'ast> for Heads<'ast> {
         match expr {
             Expr::Path(path) => self.found.extend(variable(path)),
             Expr::Field(field) => self.visit_expr(&field.base),
-            Expr::MethodCall(call) => self.visit_expr(&call.receiver),
+            Expr::MethodCall(call) => {
+                self.visit_expr(&call.receiver);
+                self.visit_arguments(&call.args);
+            }
+            Expr::Call(call) => self.visit_arguments(&call.args),
             Expr::Index(index) => self.visit_expr(&index.expr),
             Expr::Reference(reference) => self.visit_expr(&reference.expr),
             Expr::Unary(unary) => self.visit_expr(&unary.expr),
@@ -165,6 +188,16 @@ impl<'ast> Visit<'ast> for Heads<'ast> {
             }
             _ => {}
         }
+    }
+}
+
+impl<'ast> Heads<'ast> {
+    /// What is handed on alone may be a function.
+    fn visit_arguments(&mut self, arguments: impl IntoIterator<Item = &'ast Expr>) {
+        arguments
+            .into_iter()
+            .filter(|argument| !matches!(argument, Expr::Path(_)))
+            .for_each(|argument| self.visit_expr(argument));
     }
 }
 

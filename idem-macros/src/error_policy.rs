@@ -208,6 +208,7 @@ impl Derived<'_> {
             const _: () = {
                 #marker
                 #[automatically_derived]
+                #[diagnostic::do_not_recommend]
                 impl #impl_generics #krate::ErrorPolicy for #name #type_generics #where_clause {
                     type Keeps = #keeps;
                     type Retries = #retries;
@@ -252,10 +253,8 @@ impl Derived<'_> {
         let path =
             case.variant.map_or_else(|| quote_spanned!(here=> Self), |variant| quote_spanned!(here=> Self::#variant));
         if let Some((member, ty)) = case.inner() {
-            let (first, _) = diag::ends(ty);
-            let krate = self.krate.at(first);
-            let ty = diag::relocated(ty);
-            let action = quote_spanned!(first=> <#ty as #krate::ErrorPolicy>::action);
+            let ty = self.inner_policy(ty);
+            let action = quote_spanned!(here=> #ty::action);
             return quote_spanned!(here=> #path { #member: inner } => #action(inner),);
         }
         let action = case.action().map_or_else(|| self.release(), |action| action.expand(&self.krate));
@@ -265,12 +264,22 @@ impl Derived<'_> {
     /// How often any of the errors inside does it. The last word is one of ours, so that no mark of another type comes through.
     fn of_inner(&self, inner: &[&Type], what: &str) -> TokenStream {
         inner.iter().rfold(self.never(), |rest, ty| {
-            let (first, _) = diag::ends(ty);
+            let (first, last) = diag::ends(ty);
             let krate = self.krate.at(first);
-            let what = Ident::new(what, first);
-            let ty = diag::relocated(ty);
-            quote_spanned!(first=> <<#ty as #krate::ErrorPolicy>::#what as #krate::Frequency>::Or<#rest>)
+            let what = Ident::new(what, last);
+            let ty = self.inner_policy(ty);
+            quote_spanned!(first=> <#ty::#what as #krate::Frequency>::Or<#rest>)
         })
+    }
+
+    /// `<Inner as ErrorPolicy>`, from the first token of the type to its last: there lies the error where it has none.
+    fn inner_policy(&self, ty: &Type) -> TokenStream {
+        let (first, last) = diag::ends(ty);
+        let krate = self.krate.at(first);
+        let ty = diag::relocated(ty);
+        let start = quote_spanned!(first=> <#ty as #krate::ErrorPolicy);
+        let end = quote_spanned!(last=> >);
+        quote!(#start #end)
     }
 
     fn is_generic(&self) -> bool {

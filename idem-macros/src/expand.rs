@@ -5,7 +5,7 @@ use std::time::Duration;
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt as _;
-use syn::{Expr, PathArguments, Receiver, ReceiverKind, Type};
+use syn::{Expr, PathArguments, Type};
 
 use crate::args::Args;
 use crate::arms::Arm;
@@ -51,11 +51,10 @@ impl Plan {
         let witness = self.witness();
         let policy = self.policy();
         let run = self.run(block);
-        let perhaps_missing =
-            self.missing_key.map(|_| quote_spanned!(here=> use #krate::__private::PerhapsMissing as _;));
+        let can_be_missing = self.can_be_missing();
         quote_spanned! {here=>
             static __IDEM_SITE: #krate::__private::Site = #site;
-            #perhaps_missing
+            #can_be_missing
             let __idem_operation = #operation;
             let __idem_witness = #witness;
             #policy
@@ -130,12 +129,14 @@ impl Plan {
             let (arguments, block) = self.used_again(diag::located(retry), block);
             let body = self.body(&block);
             let run = Ident::new(if self.detached.is_some() { "run_detached_again" } else { "run_again" }, at);
-            return quote_spanned! {at=>
-                #krate::__private::#run(__idem_operation, __idem_witness, __idem_policy, move || {
+            let make = quote_spanned! {diag::located(retry)=>
+                move || {
                     #arguments
                     #body
-                })
-                .await
+                }
+            };
+            return quote_spanned! {at=>
+                #krate::__private::#run(__idem_operation, __idem_witness, __idem_policy, #make).await
             };
         }
         let body = self.body(block);
@@ -171,17 +172,6 @@ impl Plan {
         let from = Ident::new("self", receiver.self_token.span);
         arguments.extend(again(&this, &from, receiver.mutability.is_some()));
         (arguments, braced(async_trait::rename_self(block.stream()), block.span()))
-    }
-
-    /// A `self` of which each try needs its own.
-    fn owned_receiver(&self) -> Option<&Receiver> {
-        let receiver =
-            self.bindings.receiver.as_ref().filter(|_| matches!(self.form, Form::Async) && self.uses("self"))?;
-        let is_owned = match &receiver.kind {
-            ReceiverKind::Typed(_, ty) => !matches!(**ty, Type::Reference(_)),
-            kind => matches!(kind, ReceiverKind::Value),
-        };
-        (is_owned && self.errors.retries().is_some()).then_some(receiver)
     }
 
     /// The place of the error type, or of the whole returned type where that has another name.
@@ -230,12 +220,11 @@ impl Plan {
 
     fn call(&self, Call { method, argument }: &Call) -> TokenStream {
         let span = diag::located(method.span());
-        let argument = match (argument, self.missing_key) {
-            (Argument::Expression(key), None) if method == "key" => self.key(key, span),
-            (Argument::Expression(key), Some(missing_key)) if method == "key" => self.can_be_missing(missing_key, key),
-            (Argument::Expression(expr) | Argument::Time(Time::Computed(expr)), _) => expr.to_token_stream(),
-            (Argument::Time(Time::Fixed(duration)), _) => fixed(*duration, span),
-            (Argument::Variant(of, variant), _) => {
+        let argument = match argument {
+            Argument::Expression(key) if method == "key" => self.key(key, span),
+            Argument::Expression(expr) | Argument::Time(Time::Computed(expr)) => expr.to_token_stream(),
+            Argument::Time(Time::Fixed(duration)) => fixed(*duration, span),
+            Argument::Variant(of, variant) => {
                 let krate = self.krate.at(span);
                 let of = Ident::new(of, span);
                 quote_spanned!(span=> #krate::#of::#variant)
@@ -258,12 +247,21 @@ impl Plan {
         quote_spanned!(diag::ends(tuple).0=> #and (#(#parts),*))
     }
 
-    /// The key, after a look at its type: where that cannot be missing, `missing_key` is an error.
-    fn can_be_missing(&self, missing_key: Span, key: &Expr) -> TokenStream {
+    /// A look at the key's type: where that cannot be missing, `missing_key` is an error. The closure is never called.
+    fn can_be_missing(&self) -> Option<TokenStream> {
+        let missing_key = self.missing_key?;
+        let key = self.calls.iter().find(|call| call.method == "key")?.argument.expression()?;
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
-        let method = Ident::new("can_be_missing", diag::located(missing_key));
-        quote_spanned!(here=> #krate::__private::KeyOf(#key).#method())
+        let key = self.in_scope(key.to_token_stream());
+        let look = quote_spanned!(diag::located(missing_key)=> __idem_key.can_be_missing());
+        Some(quote_spanned! {here=>
+            let _ = || {
+                use #krate::__private::PerhapsMissing as _;
+                let __idem_key = #krate::__private::KeyOf(#key);
+                let _ = #look;
+            };
+        })
     }
 
     /// The call that asks for what must hold of the returned type. It lies on that type, from its first token to its last, and
@@ -310,7 +308,7 @@ impl Plan {
         }
         Some(quote_spanned! {first=>
             if #krate::__private::must_reconcile() {
-                if let ::core::option::Option::Some(__idem_settled) = #krate::__private::reconciled((#expr).await) {
+                if let ::core::option::Option::Some(__idem_settled) = #krate::__private::reconciled(#krate::__private::question(#expr).await) {
                     return __idem_settled;
                 }
             }

@@ -8,7 +8,7 @@ use syn::parse::{ParseStream, Parser as _};
 use syn::visit::Visit;
 use syn::{
     Attribute, Error, FnArg, GenericArgument, GenericParam, PathArguments, ReturnType, Signature, Token, Type,
-    TypeImplTrait, Visibility,
+    TypeImplTrait, TypeReference, Visibility,
 };
 
 use crate::async_trait::{self, Boxed};
@@ -110,8 +110,7 @@ impl Function {
             })
         };
         let parameter = named.or_else(unnamed)?;
-        let message =
-            format!("a function with type parameters needs a name for its operation, the same for all types: {write}");
+        let message = format!("a generic function needs a name for its operation, the same for all its types: {write}");
         Some(Error::new_spanned(parameter, message))
     }
 
@@ -169,7 +168,11 @@ impl Function {
             outcome,
             Type::Tuple(_) | Type::Never(_) | Type::Reference(_) | Type::Array(_) | Type::TraitObject(_)
         ) {
-            errors.on(outcome, format!("`{name}` must return a `Result`, which carries the errors of `idem` as well"));
+            let write = outcome.to_token_stream();
+            let message = format!(
+                "`{name}` must return a `Result`, which carries the errors of `idem` as well: write `-> Result<{write}, E>`"
+            );
+            errors.on(outcome, message);
             return None;
         }
         if let Some(borrowed) = borrowed_value(outcome) {
@@ -180,14 +183,22 @@ impl Function {
     }
 }
 
-/// The reference in `Result<&T, E>`.
-fn borrowed_value(outcome: &Type) -> Option<&Type> {
+/// The reference in `Result<&T, E>` or `Result<Vec<&T>, E>`.
+fn borrowed_value(outcome: &Type) -> Option<&TypeReference> {
     let Type::Path(path) = outcome else { return None };
     let last = path.path.segments.last().filter(|last| last.ident == "Result")?;
     let PathArguments::AngleBracketed(arguments) = &last.arguments else { return None };
-    match arguments.args.first()? {
-        GenericArgument::Type(value @ Type::Reference(_)) => Some(value),
-        _ => None,
+    let GenericArgument::Type(value) = arguments.args.first()? else { return None };
+    let mut found = FoundReference(None);
+    found.visit_type(value);
+    found.0
+}
+
+struct FoundReference<'ast>(Option<&'ast TypeReference>);
+
+impl<'ast> Visit<'ast> for FoundReference<'ast> {
+    fn visit_type_reference(&mut self, ty: &'ast TypeReference) {
+        self.0.get_or_insert(ty);
     }
 }
 
@@ -207,7 +218,12 @@ fn is_block(tree: &TokenTree) -> bool {
 }
 
 fn signature(input: ParseStream<'_>) -> syn::Result<Signature> {
-    input.call(Attribute::parse_outer)?;
+    let attributes = input.call(Attribute::parse_outer)?;
+    let is_ours =
+        |attribute: &&Attribute| attribute.path().segments.last().is_some_and(|last| last.ident == "idempotent");
+    if let Some(again) = attributes.iter().find(is_ours) {
+        return Err(Error::new_spanned(again.path(), "`#[idempotent]` is written twice: leave one of them out"));
+    }
     input.parse::<Visibility>()?;
     if let Some(error) = other_item(input) {
         return Err(error);

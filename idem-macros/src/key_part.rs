@@ -3,7 +3,9 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens as _, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
-use syn::{Data, DataEnum, DeriveInput, Error, Expr, Fields, Type, Variant, WherePredicate, parse_quote};
+use syn::{
+    Attribute, Data, DataEnum, DeriveInput, Error, Expr, Field, Fields, Type, Variant, WherePredicate, parse_quote,
+};
 
 use crate::diag::{self, Errors};
 use crate::paths::Krate;
@@ -16,6 +18,15 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
     };
     let mut errors = Errors::default();
     let part = Part { krate: krate(&input, &mut errors) };
+    let (variants, fields) = match &input.data {
+        Data::Struct(data) => (Vec::new(), data.fields.iter().collect()),
+        Data::Enum(data) => {
+            (data.variants.iter().collect(), data.variants.iter().flat_map(|variant| &variant.fields).collect())
+        }
+        Data::Union(_) => (Vec::<&Variant>::new(), Vec::new()),
+    };
+    variants.iter().for_each(|variant| no_options(&variant.attrs, &mut errors));
+    fields.iter().for_each(|field: &&Field| no_options(&field.attrs, &mut errors));
     let body = errors.keep(part.body(&input));
     let errors = errors.into_compile_errors();
     let body = body.filter(|_| errors.is_none());
@@ -27,6 +38,9 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
 fn krate(input: &DeriveInput, errors: &mut Errors) -> Krate {
     let mut krate = None;
     for attribute in input.attrs.iter().filter(|attribute| attribute.path().is_ident("idem")) {
+        if is_policy(attribute) {
+            continue;
+        }
         let read = attribute.parse_nested_meta(|meta| {
             if !meta.path.is_ident("crate") {
                 return Err(meta.error("unknown option: `#[derive(KeyPart)]` has only `#[idem(crate = \"::idem\")]`"));
@@ -40,6 +54,22 @@ fn krate(input: &DeriveInput, errors: &mut Errors) -> Krate {
         errors.keep(read);
     }
     krate.unwrap_or_default()
+}
+
+/// Whether this is `#[derive(ErrorPolicy)]`'s.
+fn is_policy(attribute: &Attribute) -> bool {
+    let Ok(list) = attribute.meta.require_list() else { return false };
+    let first = list.tokens.clone().into_iter().next();
+    first.is_some_and(|word| matches!(word.to_string().as_str(), "keep" | "release" | "abandon" | "retry" | "inner"))
+}
+
+/// Reports `#[idem(..)]` where it means nothing.
+fn no_options(attributes: &[Attribute], errors: &mut Errors) {
+    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("idem") && !is_policy(attribute)) {
+        let message = "`#[derive(KeyPart)]` has no options for a field or a variant: every field is part of the key; \
+                       to leave one out, implement `KeyPart` by hand";
+        errors.on(attribute, message);
+    }
 }
 
 struct Part {
@@ -62,6 +92,7 @@ impl Part {
         let body = body.unwrap_or_else(|| quote_spanned!(here=> let _ = key;));
         quote_spanned! {here=>
             #[automatically_derived]
+            #[diagnostic::do_not_recommend]
             impl #impl_generics #krate::KeyPart for #name #type_generics #where_clause {
                 fn write_to(&self, key: &mut #krate::KeyWriter<'_>) {
                     #body

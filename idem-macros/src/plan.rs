@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Ident, Literal, Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, format_ident};
 use syn::visit::Visit as _;
-use syn::{Error, Expr, FnArg, Lifetime, LitStr, ReceiverKind, Type, TypeReference};
+use syn::{Error, Expr, FnArg, Lifetime, LitStr, Receiver, ReceiverKind, Type, TypeReference};
 
 use crate::args::{Args, ErrorsSetting, Setting};
 use crate::arms::{Arm, Arms};
@@ -169,6 +169,10 @@ impl Plan {
         if self.detached.is_none() && retries.is_none() {
             return;
         }
+        if let Some(literal) = self.owned_receiver().and_then(|_| format_of_self(&self.function.body.stream())) {
+            let message = "each try has a `self` of its own, which a format string does not see: write `{}`, and `self` after the text";
+            errors.on(literal, message);
+        }
         for Borrow { names, caret, is_static, is_mutable } in self.borrows() {
             for name in names.iter().filter(|name| self.uses(name)) {
                 if self.detached.is_some() && !is_static {
@@ -188,6 +192,17 @@ impl Plan {
                 }
             }
         }
+    }
+
+    /// A `self` of which each try needs its own.
+    pub(crate) fn owned_receiver(&self) -> Option<&Receiver> {
+        let receiver =
+            self.bindings.receiver.as_ref().filter(|_| matches!(self.form, Form::Async) && self.uses("self"))?;
+        let is_owned = match &receiver.kind {
+            ReceiverKind::Typed(_, ty) => !matches!(**ty, Type::Reference(_)),
+            kind => matches!(kind, ReceiverKind::Value),
+        };
+        (is_owned && self.errors.retries().is_some()).then_some(receiver)
     }
 
     /// The parameters that are references.
@@ -242,6 +257,15 @@ impl Plan {
     }
 }
 
+/// A format string that names `self`.
+fn format_of_self(tokens: &TokenStream) -> Option<Literal> {
+    tokens.clone().into_iter().find_map(|tree| match tree {
+        TokenTree::Literal(literal) if mentions(&TokenTree::from(literal.clone()).into(), "self") => Some(literal),
+        TokenTree::Group(group) => format_of_self(&group.stream()),
+        _ => None,
+    })
+}
+
 /// A parameter that is a reference.
 struct Borrow {
     /// What its pattern binds.
@@ -279,7 +303,7 @@ fn handling(setting: Option<ErrorsSetting>) -> Handling {
 
 impl Argument {
     /// What is written by the author.
-    fn expression(&self) -> Option<&Expr> {
+    pub(crate) fn expression(&self) -> Option<&Expr> {
         match self {
             Self::Expression(expr) | Self::Time(Time::Computed(expr)) => Some(expr),
             Self::Time(Time::Fixed(_)) | Self::Variant(..) => None,
@@ -492,8 +516,8 @@ mod tests {
         for (item, expected) in [
             ("async fn f(&self) -> R {}", ("&self", "a method needs a name")),
             ("async fn f() -> Result<Self, E> {}", ("Self", "a method needs a name")),
-            ("async fn f<T>(t: T) -> R {}", ("T", "type parameters needs a name")),
-            ("async fn f(t: Json<impl Into<u8>>) -> R {}", ("impl Into<u8>", "type parameters needs a name")),
+            ("async fn f<T>(t: T) -> R {}", ("T", "a generic function needs a name")),
+            ("async fn f(t: Json<impl Into<u8>>) -> R {}", ("impl Into<u8>", "a generic function needs a name")),
             ("async fn f() {}", ("f", "must return a `Result`")),
             ("async fn f() -> () {}", ("()", "must return a `Result`")),
             ("async fn f() -> Result<impl Send, E> {}", ("impl Send", "a type with a name")),

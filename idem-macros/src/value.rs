@@ -34,13 +34,26 @@ impl Reader<'_> {
         };
         let keyword = self.keyword;
         if literal.value().trim().is_empty() {
-            let message =
-                format!("`{keyword}` is empty: write an expression over the parameters, such as \"req.order_id\"");
-            self.errors.on(literal, message);
+            let (what, example) = match keyword.to_string().as_str() {
+                "abandoned" => ("reconcile", "lookup(&req)"),
+                "fingerprint" => ("fingerprint", "req"),
+                "runtime" => ("runtime", "self.idempotency"),
+                _ => ("key", "req.order_id"),
+            };
+            self.errors.on(
+                literal,
+                format!("`{what}` is empty: write an expression over the parameters, such as \"{example}\""),
+            );
             return None;
         }
         let parsed = literal.parse().map(members_of_ours).and_then(syn::parse2).map_err(|error| {
-            let message = format!("the string in `{keyword}` is not a Rust expression: {error}");
+            let message = if syn::parse_str::<Expr>(&format!("({text})", text = literal.value())).is_ok() {
+                let parts =
+                    literal.value().split(',').map(|part| format!("{:?}", part.trim())).collect::<Vec<_>>().join(", ");
+                format!("several parts go in parentheses: write `{keyword} = ({parts})`")
+            } else {
+                format!("the string in `{keyword}` is not a Rust expression: {error}")
+            };
             syn::Error::new(literal.span(), message)
         });
         self.errors.keep(parsed)
@@ -83,8 +96,14 @@ impl Reader<'_> {
             return self.errors.keep(duration::parse(literal)).map(Time::Fixed);
         }
         if is_number(expr) {
-            let message = format!("a duration needs a unit: write for example {}", duration::EXAMPLES);
-            self.errors.on(expr, message);
+            let message = match bare(expr) {
+                Expr::Unary(_) => "a duration is not negative",
+                Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) if !number.suffix().is_empty() => {
+                    "a duration is written in quotes"
+                }
+                _ => "a duration needs a unit",
+            };
+            self.errors.on(expr, format!("{message}: write for example {}", duration::EXAMPLES));
             return None;
         }
         Some(Time::Computed(Box::new(expr.clone())))
@@ -98,6 +117,8 @@ impl Reader<'_> {
             let text = literal.value();
             let message = if words.contains(&text.as_str()) {
                 format!("`{keyword}` is a word, not a string: write `{keyword} = {text}`")
+            } else if keyword == "in_flight" {
+                format!("`{keyword}` is {expected}, without quotes: write for example `in_flight = wait(\"5s\")`")
             } else {
                 format!("`{keyword}` is one of the words {expected}, without quotes")
             };
@@ -133,9 +154,7 @@ impl Reader<'_> {
     pub(crate) fn count(&mut self, expr: &Expr) -> Option<Expr> {
         let keyword = self.keyword;
         let wrong = match bare(expr) {
-            Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => {
-                number.base10_digits() == "0" && number.suffix().is_empty()
-            }
+            Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => number.base10_digits() == "0",
             Expr::Lit(ExprLit { lit: Lit::Str(_), .. }) => true,
             negative => is_number(negative),
         };
