@@ -3,9 +3,7 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens as _, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
-use syn::{
-    Attribute, Data, DataEnum, DeriveInput, Error, Expr, Field, Fields, Type, Variant, WherePredicate, parse_quote,
-};
+use syn::{Attribute, Data, DataEnum, DeriveInput, Error, Expr, Fields, Type, Variant, WherePredicate, parse_quote};
 
 use crate::diag::{self, Errors};
 use crate::paths::Krate;
@@ -18,15 +16,15 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
     };
     let mut errors = Errors::default();
     let part = Part { krate: krate(&input, &mut errors) };
-    let (variants, fields) = match &input.data {
-        Data::Struct(data) => (Vec::new(), data.fields.iter().collect()),
-        Data::Enum(data) => {
-            (data.variants.iter().collect(), data.variants.iter().flat_map(|variant| &variant.fields).collect())
-        }
-        Data::Union(_) => (Vec::<&Variant>::new(), Vec::new()),
+    let (variants, fields): (Vec<&Variant>, Vec<&Fields>) = match &input.data {
+        Data::Struct(data) => (Vec::new(), vec![&data.fields]),
+        Data::Enum(data) => data.variants.iter().map(|variant| (variant, &variant.fields)).unzip(),
+        Data::Union(_) => (Vec::new(), Vec::new()),
     };
-    variants.iter().for_each(|variant| no_options(&variant.attrs, &mut errors));
-    fields.iter().for_each(|field: &&Field| no_options(&field.attrs, &mut errors));
+    let of_variants = variants.into_iter().map(|variant| &variant.attrs);
+    for attributes in of_variants.chain(fields.into_iter().flatten().map(|field| &field.attrs)) {
+        no_options(attributes, &mut errors);
+    }
     let body = errors.keep(part.body(&input));
     let errors = errors.into_compile_errors();
     let body = body.filter(|_| errors.is_none());
