@@ -207,6 +207,42 @@ over_both_stores! {
         assert_eq!(call().await.unwrap().into_inner(), 5);
     }
 
+    async fn p6_an_error_that_may_hide_an_idem_error_is_never_kept(world: World) {
+        let idempotency = world.process().await;
+        let busy = idempotency.operation("p6.hidden.inner").key("busy").begin().await.unwrap();
+        let innermost = || async {
+            let inner = idempotency.operation("p6.hidden.inner").key("busy").in_flight(idem::InFlight::Reject);
+            inner.run(async || Ok::<_, idem::Error>(5)).await
+        };
+        // Only its text is left of it, and it comes through another guarded call.
+        let middle = || async {
+            let declined = |error: idem::Error| OrderError::Declined { code: 1, reason: Some(error.to_string()) };
+            let middle = idempotency.operation("p6.hidden.middle").key("k");
+            let answer = middle.run(async || innermost().await.map(Outcome::into_inner).map_err(declined)).await;
+            answer.map(Outcome::into_inner)
+        };
+        let outer = || {
+            let operation = idempotency.operation("p6.hidden.outer").key("k").errors(|_: &OrderError| ErrorAction::Keep);
+            operation.run(middle)
+        };
+        assert!(outer().await.is_err());
+        // A call that got over it passes nothing on.
+        let unmoved = idempotency.operation("p6.hidden.unmoved").key("k").errors(|_: &OrderError| ErrorAction::Keep);
+        let body = || async {
+            let over = idempotency.operation("p6.hidden.over").key("k");
+            let zero = over.run(async || Ok::<_, idem::Error>(innermost().await.map_or(0, Outcome::into_inner))).await?;
+            assert_eq!(zero.into_inner(), 0);
+            Err::<u32, _>(OrderError::declined())
+        };
+        assert_eq!(unmoved.run(body).await.unwrap_err(), OrderError::declined());
+        let info = idempotency.operation("p6.hidden.unmoved").key("k").inspect().await.unwrap().unwrap();
+        assert!(info.is_error);
+
+        let Begin::Execute(lease) = busy else { panic!("nobody else was there") };
+        lease.release().await.unwrap();
+        assert_eq!(outer().await.unwrap().into_inner(), 5);
+    }
+
     async fn p6_what_idem_itself_says_is_not_asked_of_the_policy(world: World) {
         let (builder, faults) = world.faulty().await;
         let idempotency = builder.build();
@@ -296,6 +332,18 @@ over_both_stores! {
         eventually("the key is abandoned", async || state().await == Some(RecordState::Abandoned)).await;
     }
 
+    async fn p6_a_try_whose_outcome_is_unknown_is_not_forgotten_by_a_later_one(world: World) {
+        let idempotency = world.process().await;
+        let script = Script::new([OrderError::Gateway, OrderError::Down]);
+        let policy = |error: &OrderError| match error {
+            OrderError::Gateway => ErrorAction::Retry(Retry::new(3).backoff(SHORT).then_abandon()),
+            _ => ErrorAction::Release,
+        };
+        let operation = || idempotency.operation("p6.unknown").key("k");
+        assert_eq!(operation().errors(policy).run(async || script.run()).await.unwrap_err(), OrderError::Down);
+        assert_eq!(operation().inspect().await.unwrap().unwrap().state, RecordState::Abandoned);
+    }
+
     async fn p6_a_lease_lost_between_two_tries_ends_the_call_with_the_body_s_error(world: World) {
         let (builder, faults) = world.faulty().await;
         let (one, two) = (builder.build(), world.process().await);
@@ -305,7 +353,8 @@ over_both_stores! {
         let operation = |idempotency: &Idempotency| idempotency.operation("p6.lost").key("k").lease(LEASE);
         let first = operation(&one).errors(retry).run(async || script.run()).await;
         assert_eq!(first.unwrap_err(), OrderError::Down);
-        let second = operation(&two).wait(LONG).run(async || script.run()).await.unwrap();
+        // No body was cut, so nobody has to find out what became of one.
+        let second = operation(&two).wait(LONG).abandoned(idem::Abandoned::Reject).run(async || script.run()).await.unwrap();
         assert_eq!((second.into_inner(), script.runs()), (2, 2));
     }
 
@@ -685,6 +734,46 @@ mod retried_arguments {
             assert_eq!(id, 1);
             { self }.fails_twice()
         }
+    }
+
+    struct PanicsOnce(Arc<AtomicU32>);
+
+    impl Clone for PanicsOnce {
+        fn clone(&self) -> Self {
+            assert!(self.0.fetch_add(1, Ordering::SeqCst) > 0, "the first clone");
+            Self(self.0.clone())
+        }
+    }
+
+    #[idempotent(
+        key = "args.panic".len(),
+        name = "args.panic",
+        lease = "100ms",
+        abandoned = reconcile(asked(count)),
+        errors(_ => retry(max = 1)),
+    )]
+    async fn panics_before_it_asks(clones: PanicsOnce, count: &AtomicU32) -> Result<u32, OrderError> {
+        drop(clones);
+        Ok(1)
+    }
+
+    async fn asked(count: &AtomicU32) -> Result<Option<u32>, OrderError> {
+        count.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(Ok(None)).await
+    }
+
+    #[tokio::test]
+    async fn p5_a_body_that_panics_before_it_could_ask_leaves_the_record_abandoned() {
+        let idempotency = Idempotency::new(idem::MemoryStore::new());
+        crash(idempotency.operation("args.panic").key(&10).lease(Duration::from_millis(100))).await;
+        let (clones, count) = (PanicsOnce(Arc::default()), Arc::new(AtomicU32::new(0)));
+        let call = {
+            let (idempotency, clones, count) = (idempotency.clone(), PanicsOnce(clones.0.clone()), count.clone());
+            async move { idem::scope(idempotency, panics_before_it_asks(clones, &count)).await }
+        };
+        assert!(tokio::spawn(call).await.unwrap_err().is_panic());
+        assert_eq!(idem::scope(idempotency, panics_before_it_asks(clones, &count)).await, Ok(1));
+        assert_eq!(count.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
+use crate::context;
 use crate::error::Error;
 use crate::error_policy::{Keepable, encode_error};
 use crate::held::Held;
@@ -107,7 +108,7 @@ impl Lease {
                 let outcome = guarded.runtime.codec.encode(value.to_stored());
                 let mut held = guarded.held.lock().await;
                 held.commits(outcome);
-                held.try_out().await
+                held.try_out().await.inspect_err(|_| context::trouble())
             }
             None => Ok(()),
         }
@@ -132,7 +133,7 @@ impl Lease {
         })?;
         let mut held = guarded.held.lock().await;
         held.keeps(encoded, ttl);
-        held.try_out().await
+        held.try_out().await.inspect_err(|_| context::trouble())
     }
 
     /// Gives the key up, so that a later call does the work.
@@ -149,7 +150,7 @@ impl Lease {
             Some(guarded) => {
                 let mut held = guarded.held.lock().await;
                 held.releases(false);
-                held.try_out().await
+                held.try_out().await.inspect_err(|_| context::trouble())
             }
             None => Ok(()),
         }

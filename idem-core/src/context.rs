@@ -96,6 +96,13 @@ pub fn current() -> Option<Call> {
     innermost().filter(|call| !call.0.hidden)
 }
 
+/// A guarded call, or a step of one by hand, fails with an error of `idem`: the body around it must not be kept with that inside.
+pub(crate) fn trouble() {
+    if let Some(call) = innermost() {
+        call.is_in_trouble();
+    }
+}
+
 /// The call whose body is running, or the mark of an unguarded body inside one.
 fn innermost() -> Option<Call> {
     CALL.try_with(Clone::clone).ok()
@@ -109,6 +116,8 @@ pub(crate) async fn unguarded<F: Future>(body: F) -> F::Output {
                 id: outer.0.id.clone(),
                 attempt: 0,
                 after_abandoned: false,
+                troubled: AtomicBool::new(false),
+                asks: false,
                 question: AtomicU8::new(NOT_ASKED),
                 over: AtomicBool::new(true),
                 hidden: true,
@@ -139,6 +148,10 @@ struct Inner {
     id: RecordId,
     attempt: u64,
     after_abandoned: bool,
+    /// A guarded call of the body has failed with an error of `idem`.
+    troubled: AtomicBool,
+    /// The body asks first what became of an earlier attempt.
+    asks: bool,
     /// How far the body is with asking what became of an earlier attempt.
     question: AtomicU8,
     /// The body has ended, though what it began may go on.
@@ -150,18 +163,20 @@ struct Inner {
     outer: Option<Call>,
 }
 
+/// No answer, nor will there be one if the body fails or panics now.
 const NOT_ASKED: u8 = 0;
-/// There is no answer yet, nor will there be if the body fails or panics now.
 const ASKED: u8 = 1;
 const UNKNOWN: u8 = 2;
 const FOUND: u8 = 3;
 
 impl Call {
-    pub(crate) fn new(id: RecordId, attempt: u64, after_abandoned: bool, runtime: usize) -> Self {
+    pub(crate) fn new(id: RecordId, attempt: u64, after_abandoned: bool, asks: bool, runtime: usize) -> Self {
         Self(Arc::new(Inner {
             id,
             attempt,
             after_abandoned,
+            troubled: AtomicBool::new(false),
+            asks: after_abandoned && asks,
             question: AtomicU8::new(NOT_ASKED),
             over: AtomicBool::new(false),
             hidden: false,
@@ -218,9 +233,28 @@ impl Call {
         self.0.question.load(Ordering::Relaxed) == FOUND
     }
 
-    /// The body has asked and was not told.
+    /// The body was to ask, and was not told.
     pub(crate) fn is_unreconciled(&self) -> bool {
-        self.0.question.load(Ordering::Relaxed) == ASKED
+        self.0.asks && matches!(self.0.question.load(Ordering::Relaxed), NOT_ASKED | ASKED)
+    }
+
+    /// A guarded call of the body has failed with an error of `idem`, which may be inside of what the body returns.
+    pub(crate) fn is_troubled(&self) -> bool {
+        self.0.troubled.load(Ordering::Relaxed)
+    }
+
+    /// What the body returned goes to the body around it.
+    pub(crate) fn passes_on_trouble(&self) {
+        if self.is_troubled() {
+            self.0.outer.as_ref().inspect(|outer| outer.is_in_trouble());
+        }
+    }
+
+    fn is_in_trouble(&self) {
+        let calls = std::iter::successors(Some(self), |call| call.0.outer.as_ref());
+        if let Some(call) = calls.into_iter().find(|call| !call.0.hidden) {
+            call.0.troubled.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Runs a future as the body of this call, which is over when that has ended or was dropped.
@@ -232,6 +266,7 @@ impl Call {
             }
         }
         self.0.over.store(false, Ordering::Relaxed);
+        self.0.troubled.store(false, Ordering::Relaxed);
         let _over = Over(self);
         CALL.scope(self.clone(), body).await
     }

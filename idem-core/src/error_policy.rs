@@ -1,6 +1,5 @@
 //! What becomes of a call whose body returned an error: the author says it, for each error.
 
-use std::error::Error as StdError;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -20,8 +19,8 @@ pub enum ErrorAction {
     /// The error is the outcome: it is recorded like a value, for as long, and duplicates get an equal one. The body does not run
     /// again.
     ///
-    /// An error that cannot be written is released, and that is logged: so an [`Error`] inside of the author's own, whose variant is
-    /// `#[serde(skip)]`, is never kept.
+    /// An error that cannot be written is released, and that is logged. So is every error of a body in which another guarded call failed
+    /// with an [`Error`], which may be inside of it: that one is never kept.
     Keep,
     /// As [`Keep`](Self::Keep), but for this long, in place of `ttl` and `remember`: after that the next call runs the body. At least
     /// a millisecond.
@@ -111,6 +110,8 @@ impl Retry {
 #[derive(Debug, Default)]
 pub(crate) struct Tries {
     made: u32,
+    /// One of them ended in an error after which nobody knows what was done.
+    unknown: bool,
 }
 
 /// What follows from an action, when it is known how often the body was tried.
@@ -130,6 +131,7 @@ impl Tries {
             ErrorAction::Retry(retry) if self.made < retry.max => {
                 let doubled = 2_u32.checked_pow(self.made).unwrap_or(u32::MAX);
                 self.made += 1;
+                self.unknown |= retry.then == Then::Abandon;
                 let longest = retry.max_backoff.max(retry.backoff).min(MAX_LENGTH);
                 let pause = retry.backoff.saturating_mul(doubled).min(longest);
                 let jitter = pause.mul_f64(fastrand::f64() / 2.0);
@@ -137,6 +139,11 @@ impl Tries {
             }
             ErrorAction::Retry(retry) => Next::Then(retry.then),
         }
+    }
+
+    /// Whether a try that was followed by another one may have done what nobody knows of: then no later one can release the key.
+    pub(crate) fn is_outcome_unknown(&self) -> bool {
+        self.unknown
     }
 
     /// How many tries there were, the first one included.
@@ -161,7 +168,7 @@ pub(crate) fn keep_for(ttl: Duration) -> Duration {
 ///
 /// ```
 /// # use idem_core as idem;
-/// use idem::{ErrorAction, ErrorPolicy};
+/// use idem::{ErrorAction, ErrorPolicy, Frequency, Never};
 ///
 /// struct Traced<E> {
 ///     error: E,
@@ -169,8 +176,8 @@ pub(crate) fn keep_for(ttl: Duration) -> Duration {
 /// }
 ///
 /// impl<E: ErrorPolicy> ErrorPolicy for Traced<E> {
-///     type Keeps = E::Keeps;
-///     type Retries = E::Retries;
+///     type Keeps = <E::Keeps as Frequency>::Or<Never>;
+///     type Retries = <E::Retries as Frequency>::Or<Never>;
 ///
 ///     fn action(&self) -> ErrorAction {
 ///         self.error.action()
@@ -196,8 +203,8 @@ pub trait ErrorPolicy {
 }
 
 impl<E: ErrorPolicy + ?Sized> ErrorPolicy for Box<E> {
-    type Keeps = E::Keeps;
-    type Retries = E::Retries;
+    type Keeps = <E::Keeps as Frequency>::Or<Never>;
+    type Retries = <E::Retries as Frequency>::Or<Never>;
 
     fn action(&self) -> ErrorAction {
         (**self).action()
@@ -255,53 +262,16 @@ impl<E: Serialize + DeserializeOwned> Keepable for E {}
 pub struct Keeper<E> {
     pub(crate) encode: fn(&AnyCodec, &E) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<E, Error>,
-    /// Whether there is an error of `idem` inside, which is never kept.
-    pub(crate) holds_ours: fn(&E) -> bool,
 }
 
-impl<E: Keepable> Keeper<E> {
-    fn new(holds_ours: fn(&E) -> bool) -> Self {
-        Self { encode: encode_error, decode: Recorded::decode_error, holds_ours }
-    }
-}
-
-impl<E: StdError + 'static> Keeper<E> {
-    /// The one of a type that names its sources. It is found before [`AnyKeeper`]'s function of the same name.
+impl<E> Keeper<E> {
+    /// The one that there is.
     pub fn of_type() -> Self
     where
         E: Keepable,
     {
-        Self::new(holds_ours)
+        Self { encode: encode_error, decode: Recorded::decode_error }
     }
-}
-
-/// The keeper of a type that does not name its sources.
-pub trait AnyKeeper<E> {
-    /// Such an error of `idem` is known by its variant alone, which is not written.
-    fn of_type() -> Keeper<E>
-    where
-        E: Keepable;
-}
-
-impl<E> AnyKeeper<E> for Keeper<E> {
-    fn of_type() -> Keeper<E>
-    where
-        E: Keepable,
-    {
-        Self::new(|_| false)
-    }
-}
-
-/// Whether the error, or one that it names as its source, is one of `idem`.
-fn holds_ours<E: StdError + 'static>(error: &E) -> bool {
-    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
-    while let Some(error) = next {
-        if error.is::<Error>() {
-            return true;
-        }
-        next = error.source();
-    }
-    false
 }
 
 /// Writes an error as an outcome.
@@ -324,7 +294,7 @@ pub trait KeepsErrors<E> {
 #[diagnostic::do_not_recommend]
 impl<E: Keepable> KeepsErrors<E> for Sometimes {
     fn keeper() -> Option<Keeper<E>> {
-        Some(<Keeper<E> as AnyKeeper<E>>::of_type())
+        Some(Keeper::of_type())
     }
 }
 
@@ -350,34 +320,14 @@ impl<P, E> Policy<P, E> {
     {
         Self { action, keeper: None }
     }
-}
 
-impl<P, E: StdError + 'static> Policy<P, E> {
-    /// A policy that may keep errors of a type that names its sources. It is found before [`Keeping`]'s method of the same name.
+    /// A policy that may keep errors.
     #[must_use]
     pub fn keeping(self) -> Self
     where
         E: Keepable,
     {
-        Self { keeper: Some(Keeper::new(holds_ours)), ..self }
-    }
-}
-
-/// A policy that may keep errors.
-pub trait Keeping<E> {
-    /// Those of a type that does not name its sources.
-    #[must_use]
-    fn keeping(self) -> Self
-    where
-        E: Keepable;
-}
-
-impl<P, E> Keeping<E> for Policy<P, E> {
-    fn keeping(self) -> Self
-    where
-        E: Keepable,
-    {
-        Self { keeper: Some(Keeper::new(|_| false)), ..self }
+        Self { keeper: Some(Keeper::of_type()), ..self }
     }
 }
 

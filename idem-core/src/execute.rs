@@ -14,6 +14,7 @@ use crate::clock;
 use crate::codec::CodecFailure;
 use crate::context::{self, Call, Inherited};
 use crate::engine::Begun;
+use crate::error::Error;
 use crate::error_policy::{ErrorAction, Next, Policy, Then, Tries};
 use crate::held::Held;
 use crate::lease::Term;
@@ -40,19 +41,19 @@ where
     /// The body is a future that is not moved, and dropped as soon as it has ended or may not go on.
     pub(crate) async fn run(mut self, draft: Draft<'_>, body: Pin<&mut Option<Body>>) -> Result<Outcome<T>, E> {
         let (runtime, request) = match draft.prepare() {
-            Err(error) => return Err((self.witness.fail)(error)),
+            Err(error) => return Err(self.fail(error)),
             Ok(Prepared::Unguarded(operation)) => return self.unguarded(&operation, body).await,
             Ok(Prepared::Guarded(runtime, request)) => (runtime, request),
         };
         let span = runtime.observer.span(&request.id);
         async {
             match runtime.begin(&request).await {
-                Err(error) => Err((self.witness.fail)(error)),
+                Err(error) => Err(self.fail(error)),
                 Ok(Begun::Unguarded) => self.unguarded(request.id.operation(), body).await,
                 Ok(Begun::Replay(recorded)) => self.replay(&recorded),
                 Ok(Begun::Owner(held)) => {
                     span.record("attempt", held.term().attempt);
-                    self.own(&runtime, held, body).await
+                    self.own(&runtime, request.settings.reconciles, held, body).await
                 }
             }
         }
@@ -71,7 +72,7 @@ where
     {
         let fail = self.witness.fail;
         let (runtime, request) = match draft.prepare() {
-            Err(error) => return Err(fail(error)),
+            Err(error) => return Err(self.fail(error)),
             Ok(Prepared::Unguarded(operation)) => {
                 return self.unguarded_and_detached(operation.into_owned(), body).await;
             }
@@ -80,13 +81,14 @@ where
         let span = runtime.observer.span(&request.id);
         async {
             match runtime.begin(&request).await {
-                Err(error) => Err(fail(error)),
+                Err(error) => Err(self.fail(error)),
                 Ok(Begun::Unguarded) => self.unguarded_and_detached(request.id.operation().to_owned(), body).await,
                 Ok(Begun::Replay(recorded)) => self.replay(&recorded),
                 Ok(Begun::Owner(held)) => {
                     span.record("attempt", held.term().attempt);
                     let lost = held.term().lost_error();
-                    let owning = async move { self.own(&runtime, held, pin!(Some(body))).await };
+                    let asks = request.settings.reconciles;
+                    let owning = async move { self.own(&runtime, asks, held, pin!(Some(body))).await };
                     // Only a tokio runtime that shuts down stops the task.
                     detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
                 }
@@ -96,11 +98,18 @@ where
         .await
     }
 
+    /// Fails with an error of ours, which a body around this call may pass on.
+    fn fail(&self, error: Error) -> E {
+        context::trouble();
+        (self.witness.fail)(error)
+    }
+
     fn replay(&self, recorded: &Recorded) -> Result<Outcome<T>, E> {
-        let fail = self.witness.fail;
         match &self.policy.keeper {
-            Some(keeper) if recorded.is_error() => Err((keeper.decode)(recorded).unwrap_or_else(fail)),
-            _ => (self.witness.decode)(recorded).map(Outcome::replayed).map_err(fail),
+            Some(keeper) if recorded.is_error() => {
+                Err((keeper.decode)(recorded).unwrap_or_else(|error| self.fail(error)))
+            }
+            _ => (self.witness.decode)(recorded).map(Outcome::replayed).map_err(|error| self.fail(error)),
         }
     }
 
@@ -108,11 +117,12 @@ where
     async fn own(
         &mut self,
         runtime: &Arc<Runtime>,
+        asks: bool,
         mut held: Held,
         mut body: Pin<&mut Option<Body>>,
     ) -> Result<Outcome<T>, E> {
         let term = held.term().clone();
-        let call = Call::new(term.id.clone(), term.attempt, held.after_abandoned(), runtime.identity());
+        let call = Call::new(term.id.clone(), term.attempt, held.after_abandoned(), asks, runtime.identity());
         let mut tries = Tries::default();
         let end = loop {
             let begun = clock::now();
@@ -122,7 +132,8 @@ where
                 Ended::For(end) => break end,
                 Ended::UntilNextTry { pause, error } => {
                     if !pause_under(&term, pause).await {
-                        held.lost();
+                        // No body is cut: what is left to do is tried, and refused if somebody else is the owner now.
+                        runtime.observer.decided(Decision::LeaseLost, &term.id, term.attempt);
                         break Answer::Gives(Err(error));
                     }
                     drop(error);
@@ -133,7 +144,12 @@ where
         };
         held.carry_out().await;
         match end {
-            Answer::Gives(returned) => returned,
+            Answer::Gives(returned) => {
+                if returned.is_err() {
+                    call.passes_on_trouble();
+                }
+                returned
+            }
             Answer::Panics(panic) => resume_unwind(panic),
         }
     }
@@ -148,9 +164,11 @@ where
         end: End<R>,
     ) -> Ended<T, E> {
         let (observer, term) = (runtime.observer, held.term().clone());
+        // An earlier try of this call may have done what nobody knows of.
+        let unknown = tries.is_outcome_unknown();
         let panicked = |held: &mut Held, panic| {
             observer.decided(Decision::Panicked, &term.id, term.attempt);
-            held.releases(call.is_unreconciled());
+            held.releases(unknown || call.is_unreconciled());
             Ended::For(Answer::Panics(panic))
         };
         let error = match end {
@@ -165,7 +183,7 @@ where
                 }
                 Err(error) => error,
             },
-            End::Lost => return Ended::For(Answer::Gives(Err((self.witness.fail)(held.lost())))),
+            End::Lost => return Ended::For(Answer::Gives(Err(self.fail(held.lost())))),
             End::Panicked(panic) => return panicked(held, panic),
         };
         if call.is_unreconciled() {
@@ -179,12 +197,12 @@ where
             Err(panic) => return panicked(held, panic),
         };
         // Between two tries no body is cut: if this call goes no further, this is what is left to do.
-        held.releases(false);
+        held.releases(unknown);
         let then = match tries.next(action) {
             Next::Then(then) => then,
             Next::Retry { then, .. } if self.again.is_none() => then,
             Next::Retry { pause, then } => {
-                held.releases(then == Then::Abandon);
+                held.releases(unknown || then == Then::Abandon);
                 let what = format!("try {} in {pause:.0?}", tries.count());
                 observer.decided_because(Decision::Retried, &term.id, term.attempt, &what);
                 return Ended::UntilNextTry { pause, error };
@@ -194,7 +212,7 @@ where
             // As it stands.
             Then::Release => {}
             Then::Abandon => held.releases(true),
-            Then::Keep(ttl) => match self.encoded(runtime, &error) {
+            Then::Keep(ttl) => match self.encoded(runtime, call, &error) {
                 Ok(encoded) => held.keeps(encoded, ttl),
                 Err(failure) => {
                     observer.decided_because(Decision::ErrorNotKept, &term.id, term.attempt, &failure);
@@ -204,12 +222,12 @@ where
         Ended::For(Answer::Gives(Err(error)))
     }
 
-    fn encoded(&self, runtime: &Runtime, error: &E) -> Result<Encoded, CodecFailure> {
+    fn encoded(&self, runtime: &Runtime, call: &Call, error: &E) -> Result<Encoded, CodecFailure> {
         let Some(keeper) = &self.policy.keeper else {
             return Err("its policy says that errors of this type are never kept".into());
         };
-        if (keeper.holds_ours)(error) {
-            return Err("it holds an error of idem itself, which is never kept".into());
+        if call.is_troubled() {
+            return Err("a guarded call inside of it failed with an error of idem, which is never kept".into());
         }
         caught(|| (keeper.encode)(&runtime.codec, error))
     }

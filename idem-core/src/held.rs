@@ -122,16 +122,15 @@ impl Held {
     pub(crate) fn commits(&mut self, outcome: Result<Encoded, CodecFailure>) {
         if let Some(parts) = &mut self.parts {
             let outcome = parts.encoded(outcome);
-            parts.step = Step::Committing(parts.commit_of(outcome));
+            parts.step = Step::Committing(parts.commit_of(outcome, None));
         }
     }
 
     /// The body has ended, and its error is the outcome, for a time of its own if it has one.
     pub(crate) fn keeps(&mut self, error: Encoded, ttl: Option<Duration>) {
         if let Some(parts) = &mut self.parts {
-            parts.keep_for(ttl);
+            parts.step = Step::Committing(parts.commit_of(Some(error), ttl.map(keep_for)));
         }
-        self.commits(Ok(error));
     }
 
     /// The body has ended, and the key is given up. If it is to run again, and this call goes no further, that is what is left to do.
@@ -200,12 +199,6 @@ impl Drop for Held {
 }
 
 impl Parts {
-    fn keep_for(&mut self, ttl: Option<Duration>) {
-        if let Some(ttl) = ttl.map(keep_for) {
-            (self.times.ttl, self.times.remember) = (ttl, ttl);
-        }
-    }
-
     fn encoded(&self, outcome: Result<Encoded, CodecFailure>) -> Option<Encoded> {
         outcome
             .map_err(|error| {
@@ -215,7 +208,8 @@ impl Parts {
             .ok()
     }
 
-    fn commit_of(&self, outcome: Option<Encoded>) -> Commit {
+    /// With a time of its own, nothing is remembered for longer.
+    fn commit_of(&self, outcome: Option<Encoded>, own: Option<Duration>) -> Commit {
         let term = &self.enrolled.term;
         Commit {
             id: term.id.clone(),
@@ -223,8 +217,8 @@ impl Parts {
             attempt: term.attempt,
             fingerprint: self.fingerprint,
             outcome,
-            ttl: self.times.ttl,
-            remember: self.times.remember,
+            ttl: own.unwrap_or(self.times.ttl),
+            remember: own.unwrap_or(self.times.remember),
         }
     }
 

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use crate::by_hand::{Begin, Lease};
 use crate::codec::CodecFailure;
+use crate::context;
 use crate::engine::{Begun, Request};
 use crate::error::Error;
-use crate::error_policy::{ErrorAction, Keepable, Keeping as _, Policy, encode_error};
+use crate::error_policy::{ErrorAction, Keepable, Policy, encode_error};
 use crate::execute::{Again, Execution};
 use crate::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 use crate::key::{Key, KeyDigest, KeyPart};
@@ -171,8 +172,15 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     where
         R: FnOnce() -> Asked,
     {
-        let Self { draft, policy, .. } = self.abandoned(Abandoned::Rerun);
+        let Self { draft, policy, .. } = self.abandoned(Abandoned::Rerun).asks_first();
         Operation { draft, question: Reconcile(reconcile), policy }
+    }
+
+    /// The body itself asks what became of an abandoned attempt.
+    #[doc(hidden)]
+    pub fn asks_first(mut self) -> Self {
+        self.draft.settings.reconciles = true;
+        self
     }
 
     /// What becomes of the call when the body returns an error: without this, each releases the key. A type's own policy is given as
@@ -389,7 +397,11 @@ impl Operation<'_> {
     /// # Cancellation safety
     ///
     /// Dropped, it gives back what it may have claimed.
-    pub async fn begin(mut self) -> Result<Begin, Error> {
+    pub async fn begin(self) -> Result<Begin, Error> {
+        self.try_begin().await.inspect_err(|_| context::trouble())
+    }
+
+    async fn try_begin(mut self) -> Result<Begin, Error> {
         self.draft.settings.missing_key = MissingKey::Reject;
         match self.draft.prepare()? {
             Prepared::Unguarded(_) => Ok(Begin::Execute(Lease::unguarded())),
@@ -408,6 +420,10 @@ impl Operation<'_> {
     /// [`Error::InFlight`] if a call is in flight: nothing is removed under a running body. [`Error::Store`] and
     /// [`Error::MissingKey`].
     pub async fn forget(self) -> Result<bool, Error> {
+        self.try_forget().await.inspect_err(|_| context::trouble())
+    }
+
+    async fn try_forget(self) -> Result<bool, Error> {
         let Some((runtime, request)) = self.draft.prepare_admin()? else { return Ok(false) };
         match runtime.store.remove(&request.id).await.map_err(|error| runtime.failed(&request, error))? {
             Removed::Removed => {
@@ -425,6 +441,10 @@ impl Operation<'_> {
     ///
     /// [`Error::Store`], [`Error::Codec`] and [`Error::MissingKey`].
     pub async fn inspect(self) -> Result<Option<RecordInfo>, Error> {
+        self.try_inspect().await.inspect_err(|_| context::trouble())
+    }
+
+    async fn try_inspect(self) -> Result<Option<RecordInfo>, Error> {
         let Some((runtime, request)) = self.draft.prepare_admin()? else { return Ok(None) };
         runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request, error))
     }
@@ -444,7 +464,8 @@ impl Operation<'_> {
     ///
     /// Dropped between its two steps, it leaves the record abandoned, one attempt later, after a lease.
     pub async fn settle<T: Storable<Via>, Via>(self, value: &T) -> Result<(), Error> {
-        self.settle_with(|runtime| runtime.codec.encode(value.to_stored())).await
+        let settled = self.settle_with(|runtime| runtime.codec.encode(value.to_stored())).await;
+        settled.inspect_err(|_| context::trouble())
     }
 
     /// As [`settle`](Self::settle), with an error: for a record whose work is known to have failed for good. Duplicates then get it as one
@@ -458,7 +479,8 @@ impl Operation<'_> {
     ///
     /// As [`settle`](Self::settle).
     pub async fn settle_error<E: Keepable>(self, error: &E) -> Result<(), Error> {
-        self.settle_with(|runtime| encode_error(&runtime.codec, error)).await
+        let settled = self.settle_with(|runtime| encode_error(&runtime.codec, error)).await;
+        settled.inspect_err(|_| context::trouble())
     }
 
     async fn settle_with(self, encode: impl FnOnce(&Runtime) -> Result<Encoded, CodecFailure>) -> Result<(), Error> {

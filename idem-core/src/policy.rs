@@ -68,6 +68,8 @@ pub(crate) struct Settings {
     pub(crate) store_failure: StoreFailure,
     pub(crate) missing_key: MissingKey,
     pub(crate) max_attempts: Option<u64>,
+    /// The body asks first what became of an abandoned attempt.
+    pub(crate) reconciles: bool,
 }
 
 /// The tenth by which an owner stops early must be more than timers and scheduling take.
@@ -87,6 +89,7 @@ impl Settings {
         store_failure: StoreFailure::Reject,
         missing_key: MissingKey::Reject,
         max_attempts: None,
+        reconciles: false,
     };
 
     /// Refuses what cannot be, saying what to write.

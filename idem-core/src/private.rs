@@ -6,10 +6,10 @@ use std::pin::{Pin, pin};
 use crate::context;
 use crate::error::Error;
 use crate::error_policy::ErrorAction;
-pub use crate::error_policy::{AnyKeeper, Keepable, Keeper, Keeping, KeepsErrors, Policy, RunsOnce};
+pub use crate::error_policy::{Keepable, Keeper, KeepsErrors, Policy, RunsOnce};
 use crate::execute::{Again, Execution};
-use crate::key::KeyPart;
 pub use crate::key::{CanBeMissing, KeyOf, NeverMissing, PerhapsMissing};
+use crate::key::{KeyPart, KeyWriter};
 use crate::observe::{Decision, Observer};
 pub use crate::operation::Operation;
 use crate::outcome::Outcome;
@@ -121,9 +121,22 @@ where
     join(execution.run_detached(operation.draft, body).await.map(Outcome::into_inner))
 }
 
-/// A part of a key. What is wrong with it is said once, not of the whole key as well.
-pub fn part<K: KeyPart>(part: &K) -> &dyn KeyPart {
-    part
+/// A part of a key.
+#[derive(Debug)]
+pub struct Part<'a, K: ?Sized> {
+    part: &'a K,
+    write: fn(&K, &mut KeyWriter<'_>),
+}
+
+/// A part of a key, as a type that surely is one: what is wrong with it is said once, not of the whole key as well.
+pub fn part<K: KeyPart + ?Sized>(part: &K) -> Part<'_, K> {
+    Part { part, write: K::write_to }
+}
+
+impl<K: ?Sized> KeyPart for Part<'_, K> {
+    fn write_to(&self, key: &mut KeyWriter<'_>) {
+        (self.write)(self.part, key);
+    }
 }
 
 /// The argument of a retried body, for one of its tries.

@@ -1,8 +1,12 @@
-fn charge<'life0, 'async_trait>(
+fn charge<'life0, 'life1, 'async_trait>(
     &'life0 self,
     __arg1: Json<Req>,
+    gateway: &'life1 Gateway,
 ) -> Pin<Box<dyn Future<Output = R> + Send + 'async_trait>> {
     Box::pin(async move {
+        if let ::core::option::Option::Some(__ret) = ::core::option::Option::None::<R> {
+            #[allow(unreachable_code)] return __ret;
+        }
         let __self = self;
         let Json(req) = __arg1;
         let __ret: R = {
@@ -27,25 +31,31 @@ fn charge<'life0, 'async_trait>(
                         ::idem::ErrorAction::Retry(::idem::Retry::new(1))
                     }
                 });
-            ::idem::__private::run_again(
+            let __idem_body = move || {
+                #[allow(clippy::shadow_reuse)]
+                let __self = ::idem::__private::again(&__self);
+                #[allow(clippy::shadow_reuse)]
+                let req = ::idem::__private::again(&req);
+                #[allow(clippy::shadow_reuse)]
+                let gateway = ::idem::__private::again(&gateway);
+                async move {
+                    if let ::core::option::Option::Some(__idem_return) = ::core::option::Option::None::<
+                        R,
+                    > {
+                        return __idem_return;
+                    }
+                    #[allow(unused_braces)] { gateway.charge(__self, req) }
+                }
+            };
+            let __idem_answer = ::idem::__private::run_again(
                     __idem_operation,
                     __idem_witness,
                     __idem_policy,
-                    move || {
-                        let __self = ::idem::__private::again(&__self);
-                        let req = ::idem::__private::again(&req);
-                        async move {
-                            if let ::core::option::Option::Some(__idem_return) = ::core::option::Option::None::<
-                                R,
-                            > {
-                                return __idem_return;
-                            }
-                            #[allow(unused_braces)] { __self.charge(req) }
-                        }
-                    },
+                    __idem_body,
                 )
-                .await
+                .await;
+            __idem_answer
         };
-        __ret
+        #[allow(unreachable_code)] __ret
     })
 }

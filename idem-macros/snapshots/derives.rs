@@ -1,15 +1,13 @@
 const _: () = {
-    #[allow(unreachable_pub)]
-    pub enum Keeps {}
+    pub enum __IdemKeeps {}
     #[automatically_derived]
-    impl ::idem::Frequency for Keeps {
+    impl ::idem::Frequency for __IdemKeeps {
         type Or<Other: ::idem::Frequency> = ::idem::Sometimes;
     }
     #[automatically_derived]
     #[diagnostic::do_not_recommend]
-    impl ::idem::__private::KeepsErrors<OrderError> for Keeps {
+    impl ::idem::__private::KeepsErrors<OrderError> for __IdemKeeps {
         fn keeper() -> ::core::option::Option<::idem::__private::Keeper<OrderError>> {
-            use ::idem::__private::AnyKeeper as _;
             ::core::option::Option::Some(
                 ::idem::__private::Keeper::<OrderError>::of_type(),
             )
@@ -18,7 +16,7 @@ const _: () = {
     #[automatically_derived]
     #[diagnostic::do_not_recommend]
     impl ::idem::ErrorPolicy for OrderError {
-        type Keeps = Keeps;
+        type Keeps = __IdemKeeps;
         type Retries = ::idem::Sometimes;
         fn action(&self) -> ::idem::ErrorAction {
             match self {
@@ -87,10 +85,3 @@ impl<T: crate::idem::KeyPart> crate::idem::KeyPart for Payee<T> {
         }
     }
 }
-#[automatically_derived]
-impl<T> crate::idem::__private::NeverMissing for Payee<T>
-where
-    for<'__idem> T: crate::idem::__private::NeverMissing,
-    for<'__idem> ShopId: crate::idem::__private::NeverMissing,
-    for<'__idem> u32: crate::idem::__private::NeverMissing,
-{}

@@ -31,26 +31,26 @@ async fn charge(mut req: Req, gateway: &Gateway, unused: u8) -> Result<u64, Orde
             OrderError::TimedOut => ::idem::ErrorAction::Abandon,
             _ => ::idem::ErrorAction::Release,
         });
-    let __idem_policy = {
-        use ::idem::__private::Keeping as _;
-        __idem_policy.keeping()
+    let __idem_policy = __idem_policy.keeping();
+    let __idem_body = move || {
+        #[allow(clippy::shadow_reuse)]
+        let mut req = ::idem::__private::again(&mut req);
+        #[allow(clippy::shadow_reuse)]
+        let gateway = ::idem::__private::again(&gateway);
+        async move {
+            if let ::core::option::Option::Some(__idem_return) = ::core::option::Option::None::<
+                Result<u64, OrderError>,
+            > {
+                return __idem_return;
+            }
+            #[allow(unused_braces)] { gateway.charge(req).await }
+        }
     };
-    ::idem::__private::run_again(
+    return ::idem::__private::run_again(
             __idem_operation,
             __idem_witness,
             __idem_policy,
-            move || {
-                let mut req = ::idem::__private::again(&mut req);
-                let gateway = ::idem::__private::again(&gateway);
-                async move {
-                    if let ::core::option::Option::Some(__idem_return) = ::core::option::Option::None::<
-                        Result<u64, OrderError>,
-                    > {
-                        return __idem_return;
-                    }
-                    #[allow(unused_braces)] { gateway.charge(req).await }
-                }
-            },
+            __idem_body,
         )
-        .await
+        .await;
 }

@@ -27,35 +27,39 @@ async fn charge(self: Arc<Self>, req: Req) -> R {
         .fingerprint(&req)
         .wait(req.time)
         .abandoned(crate::idem::Abandoned::Rerun)
+        .asks_first()
         .duplicate(crate::idem::Duplicate::Reject)
         .store_failure(crate::idem::StoreFailure::Run)
         .missing_key(crate::idem::MissingKey::Run)
         .max_attempts(3);
     let __idem_witness = crate::idem::__private::outcome_of::<R, _>();
     let __idem_policy = __idem_witness.errors_by_policy();
-    crate::idem::__private::run_detached_again(
+    let __idem_body = move || {
+        #[allow(clippy::shadow_reuse)]
+        let req = crate::idem::__private::again(&req);
+        #[allow(clippy::shadow_reuse)]
+        let __self = crate::idem::__private::again(&self);
+        async move {
+            if let ::core::option::Option::Some(__idem_return) = ::core::option::Option::None::<
+                R,
+            > {
+                return __idem_return;
+            }
+            if crate::idem::__private::must_reconcile() {
+                if let ::core::option::Option::Some(__idem_settled) = crate::idem::__private::reconciled(
+                    crate::idem::__private::question(__self.find(&req)).await,
+                ) {
+                    return __idem_settled;
+                }
+            }
+            #[allow(unused_braces)] { __self.charge(req).await }
+        }
+    };
+    return crate::idem::__private::run_detached_again(
             __idem_operation,
             __idem_witness,
             __idem_policy,
-            move || {
-                let req = crate::idem::__private::again(&req);
-                let __self = crate::idem::__private::again(&self);
-                async move {
-                    if let ::core::option::Option::Some(__idem_return) = ::core::option::Option::None::<
-                        R,
-                    > {
-                        return __idem_return;
-                    }
-                    if crate::idem::__private::must_reconcile() {
-                        if let ::core::option::Option::Some(__idem_settled) = crate::idem::__private::reconciled(
-                            crate::idem::__private::question(__self.find(&req)).await,
-                        ) {
-                            return __idem_settled;
-                        }
-                    }
-                    #[allow(unused_braces)] { __self.charge(req).await }
-                }
-            },
+            __idem_body,
         )
-        .await
+        .await;
 }

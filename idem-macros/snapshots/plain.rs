@@ -30,11 +30,11 @@ pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
         #[allow(unused_braces)] { charge(&req).await }
     };
     let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
-    ::idem::__private::run(
+    return ::idem::__private::run(
             __idem_operation,
             __idem_witness,
             __idem_policy,
             __idem_body.as_mut(),
         )
-        .await
+        .await;
 }

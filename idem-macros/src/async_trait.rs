@@ -114,20 +114,25 @@ pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
     })
 }
 
-/// `self` is called `__self` in there, in the body and so in the attribute's expressions as well. `self::path` is a module, and items
-/// inside of the body have a `self` of their own.
+/// `self` is called `__self` in there, in the body and so in the attribute's expressions as well. `self::path` is a module, items inside
+/// of the body have a `self` of their own, and that in `use` and `pub(..)` is none.
 pub(crate) fn rename_self(tokens: TokenStream) -> TokenStream {
     let mut tokens = tokens.into_iter().peekable();
     let mut renamed = TokenStream::new();
-    let mut in_item = false;
+    let (mut in_item, mut in_use, mut after_pub) = (false, false, false);
     while let Some(tree) = tokens.next() {
+        in_use &= !matches!(&tree, TokenTree::Punct(end) if end.as_char() == ';');
+        let is_visibility = std::mem::take(&mut after_pub);
         let before_path = matches!(tokens.peek(), Some(TokenTree::Punct(next)) if next.as_char() == ':');
         renamed.extend([match tree {
             TokenTree::Ident(word) if word == "self" && !before_path => Ident::new("__self", word.span()).into(),
             TokenTree::Ident(word) => {
-                in_item |= word == "impl" || word == "fn" && matches!(tokens.peek(), Some(TokenTree::Ident(_)));
+                in_item |= is_item(&word, tokens.peek());
+                in_use |= word == "use";
+                after_pub = word == "pub";
                 word.into()
             }
+            TokenTree::Group(group) if in_use || is_visibility => group.into(),
             TokenTree::Group(group) if in_item => {
                 in_item = group.delimiter() != Delimiter::Brace;
                 group.into()
@@ -137,6 +142,11 @@ pub(crate) fn rename_self(tokens: TokenStream) -> TokenStream {
         }]);
     }
     renamed
+}
+
+/// Whether an item begins with this word, up to its braces.
+pub(crate) fn is_item(word: &Ident, next: Option<&TokenTree>) -> bool {
+    word == "impl" || word == "macro_rules" || word == "fn" && matches!(next, Some(TokenTree::Ident(_)))
 }
 
 fn respanned(like: &Group, stream: TokenStream) -> Group {

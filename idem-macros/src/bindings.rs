@@ -1,17 +1,17 @@
 //! The parameters, as the body and the attribute's expressions name them.
 
-use proc_macro2::{Ident, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 use syn::parse::Parser as _;
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprPath, FnArg, GenericParam, Pat, PatIdent, Receiver, Signature};
+use syn::{Expr, ExprPath, FnArg, GenericParam, Pat, PatIdent, Receiver, Signature, Token};
 
-use crate::async_trait::Boxed;
+use crate::async_trait::{Boxed, is_item};
 use crate::diag::{self, Errors};
 
 /// A name that the body can use.
 pub(crate) struct Binding {
     pub(crate) name: Ident,
-    pub(crate) mutable: bool,
+    pub(crate) mutable: Option<Token![mut]>,
 }
 
 /// All parameters of a function.
@@ -119,38 +119,55 @@ impl Bindings {
     }
 }
 
-/// Whether the tokens name this variable. Fields and methods may have the same name; a format string names variables too.
+/// Whether the tokens name this variable. Fields and methods may have the same name, and items inside know no variables of the body; a
+/// format string names variables too.
 pub(crate) fn mentions(tokens: &TokenStream, name: &str) -> bool {
     let punct =
         |tree: Option<&TokenTree>, what| matches!(tree, Some(TokenTree::Punct(punct)) if punct.as_char() == what);
     let trees: Vec<_> = tokens.clone().into_iter().collect();
-    trees.iter().enumerate().any(|(index, tree)| match tree {
-        TokenTree::Ident(word) if word == name => {
-            let before = |distance| index.checked_sub(distance).and_then(|index| trees.get(index));
-            let after_dot = punct(before(1), '.') && !punct(before(2), '.');
-            // `name: value` and `name: Type`; `name::path` is no variable either.
-            let before_colon = punct(trees.get(index + 1), ':');
-            !after_dot && !before_colon
+    let (mut in_item, mut in_use) = (false, false);
+    trees.iter().enumerate().any(|(index, tree)| {
+        let before = |distance| index.checked_sub(distance).and_then(|index| trees.get(index));
+        let next = trees.get(index + 1);
+        match tree {
+            TokenTree::Ident(word) if word == name && !in_use => {
+                let is_member = punct(before(1), '.') && !punct(before(2), '.');
+                // `name: value` and `name: Type`; `name::path` is no variable either.
+                !is_member && !punct(next, ':')
+            }
+            TokenTree::Ident(word) => {
+                in_item |= is_item(word, next);
+                in_use |= word == "use";
+                false
+            }
+            TokenTree::Punct(punct) => {
+                in_use &= punct.as_char() != ';';
+                false
+            }
+            TokenTree::Group(_) if in_use => false,
+            TokenTree::Group(group) if in_item => {
+                in_item = group.delimiter() != Delimiter::Brace;
+                false
+            }
+            TokenTree::Group(group) => mentions(&group.stream(), name),
+            TokenTree::Literal(literal) => {
+                let (text, name) = (literal.to_string(), name.trim_start_matches("r#"));
+                [format!("{{{name}}}"), format!("{{{name}:"), format!("{name}$")].iter().any(|part| text.contains(part))
+            }
         }
-        TokenTree::Group(group) => mentions(&group.stream(), name),
-        TokenTree::Literal(literal) => {
-            let text = literal.to_string();
-            ["{name}", "{name:", "name$"].iter().any(|pattern| text.contains(&pattern.replace("name", name)))
-        }
-        TokenTree::Ident(_) | TokenTree::Punct(_) => false,
     })
 }
 
 /// The names that a pattern, or any pattern in an expression, binds.
 #[derive(Default)]
 pub(crate) struct Names {
-    pub(crate) found: Vec<(Ident, bool)>,
+    pub(crate) found: Vec<(Ident, Option<Token![mut]>)>,
     macros: bool,
 }
 
 impl<'ast> Visit<'ast> for Names {
     fn visit_pat_ident(&mut self, pattern: &'ast PatIdent) {
-        self.found.push((pattern.ident.clone(), pattern.mutability.is_some()));
+        self.found.push((pattern.ident.clone(), pattern.mutability));
         visit::visit_pat_ident(self, pattern);
     }
 

@@ -12,12 +12,16 @@ pub(crate) fn parse(literal: &LitStr) -> syn::Result<Duration> {
         // `M` is a month to the parser, and `m` a minute: a slip that nobody would see.
         months_or_years(&text).map_or(Ok(duration), Err)
     }) {
+        Ok(duration) if duration > LONGEST => Err(format!("`{text}` is more than 100 years; is the unit right?")),
         Ok(Duration::ZERO) => Err(format!("a duration is longer than zero: write for example {EXAMPLES}")),
         Ok(duration) => Ok(duration),
         Err(message) => Err(message),
     }
     .map_err(|message| syn::Error::new(literal.span(), message))
 }
+
+/// Longer than this is taken for a mistake in the unit, as the runtime does.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// How durations are written.
 pub(crate) const EXAMPLES: &str = "\"500ms\", \"30s\", \"5m\", \"1h 30m\" or \"7d\"";

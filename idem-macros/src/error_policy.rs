@@ -176,7 +176,7 @@ impl Derived<'_> {
         let (marker, keeps) = match keeps {
             // Whether it can be stored depends on the parameters, so each function asks.
             Some(_) if self.is_generic() => (TokenStream::new(), self.sometimes()),
-            Some(keep) => (self.marker(keep), quote_spanned!(here=> Keeps)),
+            Some(keep) => (self.marker(keep), quote_spanned!(here=> __IdemKeeps)),
             None => (TokenStream::new(), self.of_inner(&inner, "Keeps")),
         };
         let body = if cases.is_empty() {
@@ -231,17 +231,15 @@ impl Derived<'_> {
         let krate_there = self.krate.at(at);
         let keeper = quote_spanned!(at=> #krate_there::__private::Keeper::<#name #type_generics>::of_type());
         quote_spanned! {here=>
-            #[allow(unreachable_pub)]
-            pub enum Keeps {}
+            pub enum __IdemKeeps {}
             #[automatically_derived]
-            impl #krate::Frequency for Keeps {
+            impl #krate::Frequency for __IdemKeeps {
                 type Or<Other: #krate::Frequency> = #krate::Sometimes;
             }
             #[automatically_derived]
             #[diagnostic::do_not_recommend]
-            impl #impl_generics #krate::__private::KeepsErrors<#name #type_generics> for Keeps #where_clause {
+            impl #impl_generics #krate::__private::KeepsErrors<#name #type_generics> for __IdemKeeps #where_clause {
                 fn keeper() -> ::core::option::Option<#krate::__private::Keeper<#name #type_generics>> {
-                    use #krate::__private::AnyKeeper as _;
                     ::core::option::Option::Some(#keeper)
                 }
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt as _;
-use syn::{Expr, PathArguments, Type};
+use syn::{Expr, PathArguments, Token, Type};
 
 use crate::args::Args;
 use crate::arms::Arm;
@@ -50,7 +50,12 @@ impl Plan {
         let operation = self.operation();
         let witness = self.witness();
         let policy = self.policy();
-        let run = self.run(block);
+        let (body, answer) = self.run(block);
+        // No tail expression: what lints say of one is not the author's concern.
+        let answer = match self.form {
+            Form::Async => quote_spanned!(here=> return #answer;),
+            Form::Boxed(_) => quote_spanned!(here=> let __idem_answer = #answer; __idem_answer),
+        };
         let can_be_missing = self.can_be_missing();
         quote_spanned! {here=>
             static __IDEM_SITE: #krate::__private::Site = #site;
@@ -58,7 +63,8 @@ impl Plan {
             let __idem_operation = #operation;
             let __idem_witness = #witness;
             #policy
-            #run
+            #body
+            #answer
         }
     }
 
@@ -88,7 +94,7 @@ impl Plan {
                         let expr = self.in_scope(expr.to_token_stream());
                         quote!(#word #expr)
                     });
-                    let action = action.expand(&self.krate);
+                    let action = self.in_scope(action.expand(&self.krate));
                     quote!(#pattern #guard #arrow #action,)
                 });
                 let times = times.iter().map(|(variable, expr)| {
@@ -98,13 +104,7 @@ impl Plan {
                 });
                 let keeping = self.errors.keeps().map(|word| {
                     let keeping = quote_spanned!(diag::located(word)=> __idem_policy.keeping());
-                    let krate = self.krate.at(here);
-                    quote_spanned! {here=>
-                        let __idem_policy = {
-                            use #krate::__private::Keeping as _;
-                            #keeping
-                        };
-                    }
+                    quote_spanned!(here=> let __idem_policy = #keeping;)
                 });
                 let deny = quote_spanned!(diag::located(*keyword)=> #[deny(unreachable_patterns)]);
                 // In its own task, the body takes the policy along.
@@ -119,49 +119,62 @@ impl Plan {
         }
     }
 
-    /// The call that carries it all out.
-    fn run(&self, block: &Group) -> TokenStream {
+    /// The body, and the call that carries it all out.
+    fn run(&self, block: &Group) -> (TokenStream, TokenStream) {
         let here = Span::mixed_site();
         // What a detached body may not do is an error at that word.
         let at = self.detached.map_or(here, diag::located);
         let krate = self.krate.at(at);
         if let Some(retry) = self.errors.retries() {
-            let (arguments, block) = self.used_again(diag::located(retry), block);
+            let retry = diag::located(retry);
+            let (arguments, block) = self.used_again(retry, block);
             let body = self.body(&block);
             let run = Ident::new(if self.detached.is_some() { "run_detached_again" } else { "run_again" }, at);
-            let make = quote_spanned! {diag::located(retry)=>
-                move || {
-                    #arguments
-                    #body
-                }
-            };
-            return quote_spanned! {at=>
-                #krate::__private::#run(__idem_operation, __idem_witness, __idem_policy, #make).await
-            };
+            return (
+                quote_spanned! {retry=>
+                    let __idem_body = move || {
+                        #arguments
+                        #body
+                    };
+                },
+                quote_spanned! {at=>
+                    #krate::__private::#run(__idem_operation, __idem_witness, __idem_policy, __idem_body).await
+                },
+            );
         }
         let body = self.body(block);
         if self.detached.is_some() {
-            return quote_spanned! {at=>
-                #krate::__private::run_detached(__idem_operation, __idem_witness, __idem_policy, #body).await
-            };
+            return (
+                quote_spanned!(here=> let __idem_body = #body;),
+                quote_spanned! {at=>
+                    #krate::__private::run_detached(__idem_operation, __idem_witness, __idem_policy, __idem_body).await
+                },
+            );
         }
-        quote_spanned! {here=>
-            let __idem_body = #body;
-            let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
-            #krate::__private::run(__idem_operation, __idem_witness, __idem_policy, __idem_body.as_mut()).await
-        }
+        (
+            quote_spanned! {here=>
+                let __idem_body = #body;
+                let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
+            },
+            quote_spanned! {here=>
+                #krate::__private::run(__idem_operation, __idem_witness, __idem_policy, __idem_body.as_mut()).await
+            },
+        )
     }
 
     /// Arguments of its own for each try, and the block that uses them. One of which there cannot be several is an error at the word that
     /// asks for them.
     fn used_again(&self, retry: Span, block: &Group) -> (TokenStream, Group) {
         let krate = self.krate.at(retry);
-        let again = |name: &Ident, from: &Ident, mutable: bool| {
-            // The exclusive borrow makes use of the parameter's own `mut`.
-            let mutable = mutable.then(|| quote_spanned!(retry=> mut));
+        let again = |name: &Ident, from: &Ident, own: Option<Token![mut]>| {
+            // The exclusive borrow makes use of the parameter's own `mut`, which stands here again: if it is not needed, that is said.
+            let mutable = own.map(|_| quote_spanned!(retry=> mut));
             let mut from = from.clone();
             from.set_span(retry.resolved_at(from.span()));
-            quote_spanned!(retry=> let #mutable #name = #krate::__private::again(&#mutable #from);)
+            quote_spanned! {retry=>
+                #[allow(clippy::shadow_reuse)]
+                let #own #name = #krate::__private::again(&#mutable #from);
+            }
         };
         let bindings = self.bindings.all.iter().filter(|binding| self.uses(&binding.name.to_string()));
         let mut arguments: TokenStream =
@@ -170,7 +183,7 @@ impl Plan {
         // `self` cannot be bound again, so it gets another name.
         let this = Ident::new("__self", receiver.self_token.span);
         let from = Ident::new("self", receiver.self_token.span);
-        arguments.extend(again(&this, &from, receiver.mutability.is_some()));
+        arguments.extend(again(&this, &from, receiver.mutability));
         (arguments, braced(async_trait::rename_self(block.stream()), block.span()))
     }
 
@@ -224,6 +237,7 @@ impl Plan {
             Argument::Expression(key) if method == "key" => self.key(key, span),
             Argument::Expression(expr) | Argument::Time(Time::Computed(expr)) => expr.to_token_stream(),
             Argument::Time(Time::Fixed(duration)) => fixed(*duration, span),
+            Argument::Nothing => TokenStream::new(),
             Argument::Variant(of, variant) => {
                 let krate = self.krate.at(span);
                 let of = Ident::new(of, span);
@@ -276,14 +290,16 @@ impl Plan {
     }
 
     fn body(&self, block: &Group) -> TokenStream {
-        let here = diag::located(block.span());
+        // One token, not the whole block: else an editor takes each token of the body for ours as well.
+        let here = block.span_open();
         let outcome = &self.outcome;
         let reconcile = self.reconcile();
         let (first, _) = diag::ends(outcome);
         // The first `return` says what the block gives, so that a wrong one in the author's code is an error at its value.
-        let edge = quote_spanned! {first=>
-            if let ::core::option::Option::Some(__idem_return) = ::core::option::Option::None::<#outcome> {
-                return __idem_return;
+        let returned = quote_spanned!(first=> __idem_return);
+        let edge = quote_spanned! {Span::mixed_site()=>
+            if let ::core::option::Option::Some(#returned) = ::core::option::Option::None::<#outcome> {
+                return #returned;
             }
         };
         // The block itself, not its statements: an error about its value then lies in the author's code.

@@ -100,28 +100,67 @@ impl Part {
         }
     }
 
-    /// It always has a value if all its fields do.
-    fn never_missing(&self, input: &DeriveInput) -> TokenStream {
-        let here = Span::mixed_site();
-        let krate = self.krate.at(here);
-        let name = &input.ident;
-        let mut generics = input.generics.clone();
+    /// It always has a value if all its fields do: here only where that is seen by their names, since a condition on any type could lead in
+    /// a circle.
+    fn never_missing(&self, input: &DeriveInput) -> Option<TokenStream> {
+        const ALWAYS: [&str; 27] = [
+            "bool",
+            "char",
+            "u8",
+            "u16",
+            "u32",
+            "u64",
+            "u128",
+            "usize",
+            "i8",
+            "i16",
+            "i32",
+            "i64",
+            "i128",
+            "isize",
+            "Uuid",
+            "NonZeroU8",
+            "NonZeroU16",
+            "NonZeroU32",
+            "NonZeroU64",
+            "NonZeroU128",
+            "NonZeroUsize",
+            "NonZeroI8",
+            "NonZeroI16",
+            "NonZeroI32",
+            "NonZeroI64",
+            "NonZeroI128",
+            "NonZeroIsize",
+        ];
         let fields: Vec<&Type> = match &input.data {
             Data::Struct(data) => data.fields.iter().map(|field| &field.ty).collect(),
             Data::Enum(data) => {
                 data.variants.iter().flat_map(|variant| &variant.fields).map(|field| &field.ty).collect()
             }
-            Data::Union(_) => return TokenStream::new(),
+            Data::Union(_) => return None,
         };
-        // The lifetime keeps a condition that is not met from being an error.
+        let always = |ty: &&Type| match ty {
+            Type::Path(path) => {
+                path.path.segments.last().is_some_and(|last| ALWAYS.iter().any(|name| last.ident == name))
+            }
+            _ => false,
+        };
+        if fields.is_empty() || !fields.iter().all(always) {
+            return None;
+        }
+        let here = Span::mixed_site();
+        let krate = self.krate.at(here);
+        let name = &input.ident;
+        let mut generics = input.generics.clone();
+        // The name may be another type's after all. The lifetime keeps a condition that is not met from being an error.
         let condition =
             |ty: &&Type| -> WherePredicate { parse_quote!(for<'__idem> #ty: #krate::__private::NeverMissing) };
         generics.make_where_clause().predicates.extend(fields.iter().map(condition));
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
-        quote_spanned! {here=>
+        Some(quote_spanned! {here=>
             #[automatically_derived]
             impl #impl_generics #krate::__private::NeverMissing for #name #type_generics #where_clause {}
-        }
+        })
     }
 
     fn body(&self, input: &DeriveInput) -> syn::Result<TokenStream> {

@@ -82,6 +82,7 @@ pub(crate) struct Call {
 pub(crate) enum Argument {
     Expression(Box<Expr>),
     Time(Time),
+    Nothing,
     /// A variant of one of the enums that the `idem` crate exports.
     Variant(&'static str, Ident),
 }
@@ -285,6 +286,9 @@ fn handling(setting: Option<ErrorsSetting>) -> Handling {
             for arm in &mut arms {
                 let mut bound = Names::default();
                 bound.visit_pat(&arm.pattern);
+                if let Some((_, guard)) = &arm.guard {
+                    bound.visit_expr(guard);
+                }
                 for time in arm.action.times() {
                     let tokens = time.to_token_stream();
                     // What the error itself says is read when there is one; everything else before the body uses the parameters up.
@@ -306,7 +310,7 @@ impl Argument {
     pub(crate) fn expression(&self) -> Option<&Expr> {
         match self {
             Self::Expression(expr) | Self::Time(Time::Computed(expr)) => Some(expr),
-            Self::Time(Time::Fixed(_)) | Self::Variant(..) => None,
+            Self::Time(Time::Fixed(_)) | Self::Nothing | Self::Variant(..) => None,
         }
     }
 }
@@ -403,6 +407,9 @@ impl Options<'_> {
             Some((ABANDONED.variant(&word)?, None))
         })?;
         self.call(None, setting, Some(variant));
+        if reconcile.is_some() {
+            self.call(Some("asks_first"), setting, Some(Argument::Nothing));
+        }
         reconcile
     }
 }

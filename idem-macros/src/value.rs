@@ -214,10 +214,11 @@ pub(crate) fn string(expr: &Expr) -> Option<&LitStr> {
 /// The names of fields and methods in a string, which all lie at the string: as names of ours, so that the compiler does not offer to
 /// replace the whole string by one that is similar.
 fn members_of_ours(tokens: TokenStream) -> TokenStream {
-    let mut after_dot = false;
-    let mut ours = |mut tree: TokenTree| {
+    let (mut dots, mut ours) = (0, TokenStream::new());
+    for mut tree in tokens {
         match &mut tree {
-            TokenTree::Ident(member) if after_dot => member.set_span(diag::located(member.span())),
+            // Not after `..`.
+            TokenTree::Ident(member) if dots == 1 => member.set_span(diag::located(member.span())),
             TokenTree::Group(group) => {
                 let mut inner = Group::new(group.delimiter(), members_of_ours(group.stream()));
                 inner.set_span(group.span());
@@ -225,10 +226,10 @@ fn members_of_ours(tokens: TokenStream) -> TokenStream {
             }
             _ => {}
         }
-        after_dot = matches!(&tree, TokenTree::Punct(punct) if punct.as_char() == '.');
-        tree
-    };
-    tokens.into_iter().map(&mut ours).collect()
+        dots = if matches!(&tree, TokenTree::Punct(punct) if punct.as_char() == '.') { dots + 1 } else { 0 };
+        ours.extend([tree]);
+    }
+    ours
 }
 
 /// `&expr`, with the caret of an error under the expression. Parentheses are set where they are needed: the compiler does not
