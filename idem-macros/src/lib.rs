@@ -100,7 +100,7 @@ use proc_macro::TokenStream;
 ///   the option `abandoned` says.
 /// - `retry(max = 3)`: the body runs again, up to three times more in one call, all its errors together. The lease is held and renewed
 ///   meanwhile, and the attempt stays the same. `backoff = "100ms"` is the first pause; each further one is twice as long, up to
-///   `max_backoff = "10s"`, and each is lengthened at random by up to a half. After the last try, `then = release` (or `abandon`, `keep`,
+///   `max_backoff = "10s"` (or the backoff, if that is longer), and each is lengthened at random by up to a half. After the last try, `then = release` (or `abandon`, `keep`,
 ///   `keep(ttl = "1h")`). The arguments that the body uses are `Clone`, and each try gets its own.
 ///
 /// `errors(policy)` asks the type, as no `errors` at all does, and allows it to retry.
