@@ -120,7 +120,12 @@ impl Args {
             return self.errors(keyword, input, errors);
         }
         let Some((slot, example)) = self.slot(&name) else {
-            let (message, meant) = unknown(&name);
+            let (mut message, meant) = unknown(&name);
+            let stands_alone = input.is_empty() || input.peek(Token![,]);
+            if meant.is_none() && stands_alone && self.key.is_none() {
+                message = format!("unknown option `{name}`: to make it the key, write `key = {name}`");
+                self.misspelt_key = true;
+            }
             self.misspelt_key |= meant == Some("key");
             return Err(Error::new(keyword.span(), message));
         };
