@@ -29,6 +29,9 @@ enum PaymentError {
     #[error("the gateway is down")]
     #[idem(release)]
     Down,
+    /// Without a key from the call there is none for the gateway, and a retry could charge twice.
+    #[error("not guarded")]
+    Unguarded,
     /// What `idem` itself has to say. It is never kept.
     #[error(transparent)]
     #[serde(skip)]
@@ -39,8 +42,8 @@ enum PaymentError {
 #[idempotent(key = order.id, fingerprint = order, name = "payments.charge", ttl = "24h", errors(policy))]
 async fn charge(gateway: &Gateway, order: &Order) -> Result<Receipt, PaymentError> {
     // The same key in each try and each attempt: however often the request comes, the gateway carries it out once.
-    let key = idem::current().map(|call| call.child_key("gateway.charge"));
-    gateway.transfer(key, order.cents).await
+    let call = idem::current().ok_or(PaymentError::Unguarded)?;
+    gateway.transfer(Some(call.child_key("gateway.charge")), order.cents).await
 }
 
 /// The gateway takes no keys for refunds, so what is right for a charge is wrong here: a refund whose reply was lost is not sent again
@@ -52,7 +55,7 @@ async fn charge(gateway: &Gateway, order: &Order) -> Result<Receipt, PaymentErro
     errors(
         PaymentError::NoReply => abandon,
         PaymentError::Declined { .. } => keep,
-        PaymentError::Down | PaymentError::Idempotency(_) => release,
+        PaymentError::Down | PaymentError::Unguarded | PaymentError::Idempotency(_) => release,
     ),
 )]
 async fn refund(gateway: &Gateway, order: &Order) -> Result<Receipt, PaymentError> {

@@ -279,6 +279,23 @@ async fn p8_an_unguarded_body_inside_a_guarded_one_is_not_its_call() {
 }
 
 #[tokio::test]
+async fn p4_a_body_that_runs_although_the_store_failed_has_the_child_keys_that_it_would_have_had() {
+    let store = MemoryStore::new();
+    let (idempotency, faults) = faulty(&store);
+    let call = || {
+        idempotency.operation("op").key("k").store_failure(StoreFailure::Run).run(async || {
+            let call = idem::current().expect("inside a body");
+            Ok::<_, Error>((call.attempt(), call.child_key("gateway")))
+        })
+    };
+    faults.always(Step::Claim, Fault::Refuse);
+    let (attempt, unguarded) = call().await.unwrap().into_inner();
+    assert_eq!(attempt, 0);
+    faults.clear();
+    assert_eq!(call().await.unwrap().into_inner(), (1, unguarded));
+}
+
+#[tokio::test]
 async fn a_detached_body_may_call_the_operation_that_began_it_once_that_is_over() {
     let idempotency = Idempotency::new(MemoryStore::new());
     let (begun, go, answer) = (Arc::new(Notify::new()), Arc::new(Notify::new()), tokio::sync::oneshot::channel());

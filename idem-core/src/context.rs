@@ -70,7 +70,8 @@ pub async fn scope<F: Future>(idempotency: Idempotency, future: F) -> F::Output 
     SCOPED.scope(idempotency, future).await
 }
 
-/// The call whose body is running: `None` outside, and in a task that a body spawned.
+/// The call whose body is running: `None` outside, in a task that a body spawned, and where a body runs without its key being known
+/// (under [`Idempotency::disabled`], and with `missing_key = run`).
 ///
 /// # Examples
 ///
@@ -108,26 +109,25 @@ fn innermost() -> Option<Call> {
     CALL.try_with(Clone::clone).ok()
 }
 
-/// Runs a body that nothing guards: a call around it is not its own, but is still known for what would wait for itself.
-pub(crate) async fn unguarded<F: Future>(body: F) -> F::Output {
-    match innermost() {
-        Some(outer) => {
-            let inner = Inner {
-                id: outer.0.id.clone(),
-                attempt: 0,
-                after_abandoned: false,
-                troubled: AtomicBool::new(false),
-                asks: false,
-                question: AtomicU8::new(NOT_ASKED),
-                over: AtomicBool::new(true),
-                hidden: true,
-                runtime: 0,
-                outer: Some(outer),
-            };
-            CALL.scope(Call(Arc::new(inner)), body).await
-        }
-        None => body.await,
-    }
+/// Runs a body that nothing guards, with its key where that is known. A call around it is not its own, but is still known for what would
+/// wait for itself.
+pub(crate) async fn unguarded<F: Future>(id: Option<&RecordId>, body: F) -> F::Output {
+    let outer = innermost();
+    let hidden = id.is_none();
+    let Some(id) = id.or(outer.as_ref().map(|outer| &outer.0.id)).cloned() else { return body.await };
+    let inner = Inner {
+        id,
+        hidden,
+        attempt: 0,
+        after_abandoned: false,
+        troubled: AtomicBool::new(false),
+        asks: false,
+        question: AtomicU8::new(NOT_ASKED),
+        over: AtomicBool::new(true),
+        runtime: 0,
+        outer,
+    };
+    CALL.scope(Call(Arc::new(inner)), body).await
 }
 
 /// The process's default runtime, if one was [installed](install).
@@ -190,7 +190,8 @@ impl Call {
         self.0.id.operation()
     }
 
-    /// 1 for the first claim of this key, +1 for each later one: also a fencing number, which a sink can compare.
+    /// 1 for the first claim of this key, +1 for each later one: also a fencing number, which a sink can compare. 0 where the body runs
+    /// unguarded, because the store failed (`store_failure = run`).
     pub fn attempt(&self) -> u64 {
         self.0.attempt
     }
@@ -252,7 +253,7 @@ impl Call {
 
     fn is_in_trouble(&self) {
         let calls = std::iter::successors(Some(self), |call| call.0.outer.as_ref());
-        if let Some(call) = calls.into_iter().find(|call| !call.0.hidden) {
+        if let Some(call) = calls.into_iter().find(|call| call.0.attempt > 0) {
             call.0.troubled.store(true, Ordering::Relaxed);
         }
     }

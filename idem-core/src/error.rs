@@ -78,7 +78,7 @@ pub enum Error {
     /// An earlier owner was cut off, what became of its work is unknown, and this operation wants that settled first
     /// (`abandoned = reject`).
     #[error(
-        "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle` or `forget` the key"
+        "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle`, `settle_error` or `forget` the key"
     )]
     #[non_exhaustive]
     Abandoned {

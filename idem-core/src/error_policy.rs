@@ -55,9 +55,12 @@ pub enum ErrorAction {
 pub struct Retry {
     max: u32,
     backoff: Duration,
-    max_backoff: Duration,
+    /// Unless it is given, [`LONGEST_PAUSE`], or the backoff if that is longer.
+    max_backoff: Option<Duration>,
     then: Then,
 }
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// What is done with an error that is not, or no more, retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,11 +71,10 @@ pub(crate) enum Then {
 }
 
 impl Retry {
-    /// Up to `max` more tries of one call, all its errors together, with a backoff of 100 ms that doubles up to 10 s. Then the
-    /// key is released.
+    /// Up to `max` more tries of one call, all its errors together, with a backoff of 100 ms that doubles up to 10 s (or the backoff, if that
+    /// is longer). Then the key is released.
     pub const fn new(max: u32) -> Self {
-        let (backoff, max_backoff) = (Duration::from_millis(100), Duration::from_secs(10));
-        Self { max, backoff, max_backoff, then: Then::Release }
+        Self { max, backoff: Duration::from_millis(100), max_backoff: None, then: Then::Release }
     }
 
     /// The pause before the first retry.
@@ -81,9 +83,9 @@ impl Retry {
         self
     }
 
-    /// The longest pause, to which the backoff doubles, before it is lengthened at random. Not shorter than the backoff.
+    /// The longest pause, to which the backoff doubles, before it is lengthened at random. It holds for the backoff as well.
     pub const fn max_backoff(mut self, max_backoff: Duration) -> Self {
-        self.max_backoff = max_backoff;
+        self.max_backoff = Some(max_backoff);
         self
     }
 
@@ -132,8 +134,8 @@ impl Tries {
                 let doubled = 2_u32.checked_pow(self.made).unwrap_or(u32::MAX);
                 self.made += 1;
                 self.unknown |= retry.then == Then::Abandon;
-                let longest = retry.max_backoff.max(retry.backoff).min(MAX_LENGTH);
-                let pause = retry.backoff.saturating_mul(doubled).min(longest);
+                let longest = retry.max_backoff.unwrap_or_else(|| LONGEST_PAUSE.max(retry.backoff));
+                let pause = retry.backoff.saturating_mul(doubled).min(longest).min(MAX_LENGTH);
                 let jitter = pause.mul_f64(fastrand::f64() / 2.0);
                 Next::Retry { pause: pause + jitter, then: retry.then }
             }
@@ -366,8 +368,9 @@ mod tests {
     fn what_follows_the_last_try_is_as_the_retry_says() {
         let (none, end) = pauses(Retry::new(0).then_keep_for(Duration::from_secs(1)));
         assert_eq!((none, end), (vec![], Next::Then(Then::Keep(Some(Duration::from_secs(1))))));
-        let (long, _) = pauses(Retry::new(2).backoff(Duration::MAX).max_backoff(Duration::ZERO));
+        let (long, _) = pauses(Retry::new(2).backoff(Duration::MAX));
         assert!(long.iter().all(|pause| *pause >= MAX_LENGTH), "{long:?}");
+        assert_eq!(pauses(Retry::new(2).backoff(Duration::MAX).max_backoff(Duration::ZERO)).0, [Duration::ZERO; 2]);
         assert_eq!(pauses(Retry::new(2).backoff(Duration::ZERO)).0, [Duration::ZERO; 2]);
     }
 

@@ -21,7 +21,7 @@ use crate::lease::Term;
 use crate::observe::{self, Decision, Observer};
 use crate::operation::{Draft, Prepared};
 use crate::outcome::{Outcome, Recorded, Witness};
-use crate::record::Encoded;
+use crate::record::{Encoded, RecordId};
 use crate::runtime::Runtime;
 
 /// How a call is carried out: what is done with what its body returns, and where the next try comes from.
@@ -42,14 +42,14 @@ where
     pub(crate) async fn run(mut self, draft: Draft<'_>, body: Pin<&mut Option<Body>>) -> Result<Outcome<T>, E> {
         let (runtime, request) = match draft.prepare() {
             Err(error) => return Err(self.fail(error)),
-            Ok(Prepared::Unguarded(operation)) => return self.unguarded(&operation, body).await,
+            Ok(Prepared::Unguarded(operation)) => return self.unguarded(&operation, None, body).await,
             Ok(Prepared::Guarded(runtime, request)) => (runtime, request),
         };
         let span = runtime.observer.span(&request.id);
         async {
             match runtime.begin(&request).await {
                 Err(error) => Err(self.fail(error)),
-                Ok(Begun::Unguarded) => self.unguarded(request.id.operation(), body).await,
+                Ok(Begun::Unguarded) => self.unguarded(request.id.operation(), Some(&request.id), body).await,
                 Ok(Begun::Replay(recorded)) => self.replay(&recorded),
                 Ok(Begun::Owner(held)) => {
                     span.record("attempt", held.term().attempt);
@@ -74,7 +74,7 @@ where
         let (runtime, request) = match draft.prepare() {
             Err(error) => return Err(self.fail(error)),
             Ok(Prepared::Unguarded(operation)) => {
-                return self.unguarded_and_detached(operation.into_owned(), body).await;
+                return self.unguarded_and_detached(operation.into_owned(), None, body).await;
             }
             Ok(Prepared::Guarded(runtime, request)) => (runtime, request),
         };
@@ -82,7 +82,9 @@ where
         async {
             match runtime.begin(&request).await {
                 Err(error) => Err(self.fail(error)),
-                Ok(Begun::Unguarded) => self.unguarded_and_detached(request.id.operation().to_owned(), body).await,
+                Ok(Begun::Unguarded) => {
+                    self.unguarded_and_detached(request.id.operation().to_owned(), Some(request.id.clone()), body).await
+                }
                 Ok(Begun::Replay(recorded)) => self.replay(&recorded),
                 Ok(Begun::Owner(held)) => {
                     span.record("attempt", held.term().attempt);
@@ -233,11 +235,16 @@ where
     }
 
     /// Runs the body without a record: an error can be tried again, and there is nothing to keep or to give up.
-    async fn unguarded(&mut self, operation: &str, mut body: Pin<&mut Option<Body>>) -> Result<Outcome<T>, E> {
+    async fn unguarded(
+        &mut self,
+        operation: &str,
+        id: Option<&RecordId>,
+        mut body: Pin<&mut Option<Body>>,
+    ) -> Result<Outcome<T>, E> {
         let mut tries = Tries::default();
         loop {
             let returned = match body.as_mut().as_pin_mut() {
-                Some(running) => context::unguarded(running).await,
+                Some(running) => context::unguarded(id, running).await,
                 // Callers pass a body: there is nothing to run only where it was taken, which nobody does.
                 None => return pending().await,
             };
@@ -257,7 +264,12 @@ where
         }
     }
 
-    async fn unguarded_and_detached(mut self, operation: String, body: Body) -> Result<Outcome<T>, E>
+    async fn unguarded_and_detached(
+        mut self,
+        operation: String,
+        id: Option<RecordId>,
+        body: Body,
+    ) -> Result<Outcome<T>, E>
     where
         Self: Send + 'static,
         R: Send + 'static,
@@ -265,7 +277,7 @@ where
         E: Send + 'static,
         Body: Send + 'static,
     {
-        match detached(async move { self.unguarded(&operation, pin!(Some(body))).await }).await {
+        match detached(async move { self.unguarded(&operation, id.as_ref(), pin!(Some(body))).await }).await {
             Some(returned) => returned,
             // The tokio runtime is shutting down, and this future with it.
             None => pending().await,

@@ -1,6 +1,6 @@
 //! `#[derive(ErrorPolicy)]`.
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{quote, quote_spanned};
 use syn::parse::ParseStream;
 use syn::{Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Member, Token, Type, parse_quote};
@@ -23,6 +23,8 @@ struct Case<'a> {
     variant: Option<&'a Ident>,
     fields: &'a Fields,
     policy: &'a Policy,
+    /// It says itself that it is kept, and to serde that it is not written.
+    is_skipped: bool,
 }
 
 /// Expands the derive. With any mistake in it, the type still gets an implementation, so that its uses are not errors as well.
@@ -52,10 +54,11 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
                 variant: Some(&variant.ident),
                 fields: &variant.fields,
                 policy: own.as_ref().unwrap_or(&whole),
+                is_skipped: own.is_some() && is_skipped(&variant.attrs),
             });
             case.collect()
         }
-        Data::Struct(data) => vec![Case { variant: None, fields: &data.fields, policy: &whole }],
+        Data::Struct(data) => vec![Case { variant: None, fields: &data.fields, policy: &whole, is_skipped: false }],
         Data::Union(_) => Vec::new(),
     };
     for case in &cases {
@@ -114,6 +117,15 @@ fn policy(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, error
     policy
 }
 
+/// `#[serde(skip)]`, or `skip_serializing`.
+fn is_skipped(attributes: &[Attribute]) -> bool {
+    let words = attributes.iter().filter(|attribute| attribute.path().is_ident("serde")).filter_map(|attribute| {
+        let list = attribute.meta.require_list().ok()?;
+        Some(list.tokens.clone())
+    });
+    words.flatten().any(|tree| matches!(&tree, TokenTree::Ident(word) if word == "skip" || word == "skip_serializing"))
+}
+
 fn one_policy(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Policy> {
     let word: Option<Ident> = input.fork().parse().ok();
     match word {
@@ -131,6 +143,10 @@ impl Case<'_> {
         for field in self.fields.iter().filter(with_idem) {
             let message = "`#[idem(..)]` is for a whole error: write it above the variant, or above the struct";
             errors.on(field.attrs.iter().find(|attribute| attribute.path().is_ident("idem")), message);
+        }
+        if let (Some(keep), true) = (self.action().and_then(Action::keeps), self.is_skipped) {
+            let message = "serde skips this variant, so it cannot be kept: leave out the `#[serde(skip)]`, or write `#[idem(release)]`";
+            errors.at(keep, message);
         }
         if let Policy::Inner(word) = self.policy
             && self.inner().is_none()

@@ -167,4 +167,12 @@ enum Many {
     Three,
 }
 
+#[derive(Debug, serde::Serialize, serde::Deserialize, ErrorPolicy)]
+enum KeptAndSkipped {
+    #[idem(keep)]
+    #[serde(skip)]
+    Idempotency(u8),
+    Other,
+}
+
 fn main() {}
