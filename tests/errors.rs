@@ -704,6 +704,16 @@ mod retried_arguments {
         Ok(format!("{inline}{run}"))
     }
 
+    #[idempotent(
+        key = req.id,
+        name = "args.guard",
+        errors(_ if req.names.is_empty() => retry(max = 5, backoff = "1ms"), _ => release),
+    )]
+    async fn guarded(service: &Service, req: Req) -> Result<u32, OrderError> {
+        drop(req);
+        service.fails_twice()
+    }
+
     #[async_trait::async_trait]
     trait Orders {
         async fn place(&self, req: Json<Req>) -> Result<u32, OrderError>;
@@ -787,6 +797,7 @@ mod retried_arguments {
             assert_eq!(Arc::new(service()).shared(1).await, Ok(3));
             let destructured = destructured(&service(), req(), "n".into(), vec![1], NotClone(1), NotClone(2)).await;
             assert_eq!(destructured, Ok("n3".to_owned()));
+            assert_eq!(guarded(&service(), req().0).await, Ok(3));
             assert_eq!(service().place(req()).await, Ok(3));
             assert_eq!(service().by_reference(&req().0).await, Ok(3));
             assert_eq!(Orders::shared(Arc::new(service()), 1).await, Ok(3));

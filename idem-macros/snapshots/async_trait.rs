@@ -31,7 +31,7 @@ fn charge<'life0, 'life1, 'async_trait>(
                         ::idem::ErrorAction::Retry(::idem::Retry::new(1))
                     }
                 });
-            let __idem_body = move || {
+            let __idem_body = || {
                 #[allow(clippy::shadow_reuse)]
                 let __self = ::idem::__private::again(&__self);
                 #[allow(clippy::shadow_reuse)]

@@ -1,6 +1,7 @@
 //! The parameters, as the body and the attribute's expressions name them.
 
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
+use quote::ToTokens as _;
 use syn::parse::Parser as _;
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprPath, FnArg, GenericParam, Pat, PatIdent, Receiver, Signature, Token};
@@ -86,6 +87,13 @@ impl Bindings {
                 errors.on(name, self.unknown(name));
             }
         }
+    }
+
+    /// Whether the expression names a parameter.
+    pub(crate) fn are_in(&self, expr: &Expr) -> bool {
+        let tokens = expr.to_token_stream();
+        let receiver = self.receiver.as_ref().map(|_| "self".to_owned());
+        self.all.iter().map(|binding| binding.name.to_string()).chain(receiver).any(|name| mentions(&tokens, &name))
     }
 
     fn unknown(&self, name: &Ident) -> String {

@@ -129,10 +129,13 @@ impl Plan {
             let retry = diag::located(retry);
             let (arguments, block) = self.used_again(retry, block);
             let body = self.body(&block);
+            // A guard that looks at a parameter needs it to stay where it is; otherwise it may be one that cannot be shared.
+            let shares = self.detached.is_none() && self.errors.guards().any(|guard| self.bindings.are_in(guard));
+            let by_value = (!shares).then(|| quote_spanned!(retry=> move));
             let run = Ident::new(if self.detached.is_some() { "run_detached_again" } else { "run_again" }, at);
             return (
                 quote_spanned! {retry=>
-                    let __idem_body = move || {
+                    let __idem_body = #by_value || {
                         #arguments
                         #body
                     };

@@ -62,6 +62,15 @@ impl Handling {
         }
     }
 
+    /// The guards of the arms.
+    pub(crate) fn guards(&self) -> impl Iterator<Item = &Expr> {
+        let arms = match self {
+            Self::Arms(Matching { arms, .. }) => arms.as_slice(),
+            Self::Default | Self::Policy(_) => &[],
+        };
+        arms.iter().filter_map(|arm| arm.guard.as_ref().map(|(_, guard)| guard))
+    }
+
     /// Where it says that the body is tried again.
     pub(crate) fn retries(&self) -> Option<Span> {
         match self {

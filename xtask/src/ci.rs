@@ -1,13 +1,14 @@
 //! What CI runs, step by step.
 
-use std::env;
+use std::path::PathBuf;
+use std::{env, fs};
 
 use anyhow::Result;
 use clap::ValueEnum;
 use xshell::cmd;
 
 use crate::steps::Steps;
-use crate::workspace::{FACADE, Workspace};
+use crate::workspace::{FACADE, Package, Workspace};
 use crate::{deliveries, documents, redis, suite, tool};
 
 /// In the order in which they run: cheap ones first.
@@ -142,9 +143,11 @@ fn package(workspace: &Workspace) -> Result<()> {
     let mut cargo = workspace.cargo().arg("package");
     // Named, because `--workspace` has those in it that are never published. Packed together, each builds on the
     // others' packages.
-    for package in workspace.published()? {
+    let packages = workspace.published()?;
+    for package in &packages {
         cargo = cargo.args(["-p", &package.name]);
     }
+    forget_unpacked(&packages)?;
     // CI has a clean checkout, and a change there is a fault that cargo shall report. At home it is work not yet
     // committed.
     if env::var_os("CI").is_none() && is_dirty(workspace) {
@@ -152,6 +155,26 @@ fn package(workspace: &Workspace) -> Result<()> {
         cargo = cargo.arg("--allow-dirty");
     }
     cargo.run()?;
+    Ok(())
+}
+
+/// Removes what cargo has unpacked of our own packages in an earlier run. It does not unpack a version twice, so the packages would be
+/// built on those of the earlier run. They lie under the name of a registry without a host, which is the folder that they are packed into.
+fn forget_unpacked(packages: &[Package]) -> Result<()> {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| Some(env::home_dir()?.join(".cargo")));
+    let Some(Ok(registries)) = home.map(|home| fs::read_dir(home.join("registry/src"))) else { return Ok(()) };
+    for registry in registries {
+        let registry = registry?;
+        if !registry.file_name().to_string_lossy().starts_with('-') {
+            continue;
+        }
+        for package in packages {
+            let unpacked = registry.path().join(format!("{}-{}", package.name, package.version));
+            if unpacked.exists() {
+                fs::remove_dir_all(unpacked)?;
+            }
+        }
+    }
     Ok(())
 }
 

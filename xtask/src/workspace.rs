@@ -20,6 +20,7 @@ pub(crate) struct Workspace {
 #[derive(Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
+    pub(crate) version: String,
     features: BTreeMap<String, Vec<String>>,
     /// The registries it may go to: `None` is any, an empty list is `publish = false`.
     publish: Option<Vec<String>>,
