@@ -773,6 +773,26 @@ mod retried_arguments {
         std::future::ready(Ok(None)).await
     }
 
+    #[idempotent(
+        key = id,
+        name = "args.asks",
+        lease = "100ms",
+        abandoned = reconcile(asked(count)),
+        errors(_ => retry(max = 5, backoff = "1ms")),
+    )]
+    async fn asks_once(service: &Service, id: u64, count: &AtomicU32) -> Result<u32, OrderError> {
+        service.fails_twice()
+    }
+
+    #[tokio::test]
+    async fn p5_a_retried_function_asks_only_once_what_became_of_an_earlier_attempt() {
+        let idempotency = Idempotency::new(idem::MemoryStore::new());
+        crash(idempotency.operation("args.asks").key(&1).lease(Duration::from_millis(100))).await;
+        let (service, count) = (Service { runs: AtomicU32::new(0) }, AtomicU32::new(0));
+        assert_eq!(idem::scope(idempotency, asks_once(&service, 1, &count)).await, Ok(3));
+        assert_eq!(count.load(Ordering::SeqCst), 1);
+    }
+
     #[tokio::test]
     async fn p5_a_body_that_panics_before_it_could_ask_leaves_the_record_abandoned() {
         let idempotency = Idempotency::new(idem::MemoryStore::new());
