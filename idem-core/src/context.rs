@@ -100,7 +100,7 @@ pub fn current() -> Option<Call> {
 /// A guarded call, or a step of one by hand, fails with an error of `idem`: the body around it must not be kept with that inside.
 pub(crate) fn trouble() {
     if let Some(call) = innermost() {
-        call.is_in_trouble();
+        call.trouble();
     }
 }
 
@@ -156,7 +156,7 @@ struct Inner {
     question: AtomicU8,
     /// The body has ended, though what it began may go on.
     over: AtomicBool,
-    /// No call: the mark of an unguarded body.
+    /// No call of its own: the mark of an unguarded body whose key is not known.
     hidden: bool,
     /// The address of the runtime: keys of two runtimes have nothing to do with each other.
     runtime: usize,
@@ -246,14 +246,15 @@ impl Call {
 
     /// What the body returned goes to the body around it.
     pub(crate) fn passes_on_trouble(&self) {
-        if self.is_troubled() {
-            self.0.outer.as_ref().inspect(|outer| outer.is_in_trouble());
+        if let Some(outer) = self.0.outer.as_ref().filter(|_| self.is_troubled()) {
+            outer.trouble();
         }
     }
 
-    fn is_in_trouble(&self) {
-        let calls = std::iter::successors(Some(self), |call| call.0.outer.as_ref());
-        if let Some(call) = calls.into_iter().find(|call| call.0.attempt > 0) {
+    /// Marks the nearest call that has a record: an unguarded one keeps nothing.
+    fn trouble(&self) {
+        let mut calls = std::iter::successors(Some(self), |call| call.0.outer.as_ref());
+        if let Some(call) = calls.find(|call| call.0.attempt > 0) {
             call.0.troubled.store(true, Ordering::Relaxed);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Dropped while the body runs, it leaves the record as it is: the body was cut somewhere, so the lease has to run out. Dropped while a
 //! commit or release is under way, that is carried on in the background, as is one that the store did not take: the body is over, and
-//! what it did must not be lost.
+//! what it did must not be lost. Between two tries no body runs, and what is left to do is a release.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,12 @@
 //! The parameters, as the body and the attribute's expressions name them.
 
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
-use quote::ToTokens as _;
+use quote::ToTokens;
 use syn::parse::Parser as _;
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprPath, FnArg, GenericParam, Pat, PatIdent, Receiver, Signature, Token};
+use syn::{
+    Expr, ExprPath, FnArg, GenericParam, Lifetime, Pat, PatIdent, Receiver, ReceiverKind, Signature, Token, Type,
+};
 
 use crate::async_trait::{Boxed, is_item};
 use crate::diag::{self, Errors};
@@ -124,6 +126,48 @@ impl Bindings {
     fn names(&self) -> Vec<String> {
         let names = self.all.iter().map(|binding| binding.name.to_string());
         names.filter(|name| !name.starts_with("__")).collect()
+    }
+}
+
+/// A parameter that is a reference.
+pub(crate) struct Borrow {
+    /// What its pattern binds.
+    pub(crate) names: Vec<String>,
+    /// Where an error about it lies.
+    pub(crate) caret: TokenStream,
+    pub(crate) is_static: bool,
+    pub(crate) is_mutable: bool,
+}
+
+impl Borrow {
+    /// All of a function.
+    pub(crate) fn of(signature: &Signature) -> Vec<Self> {
+        let inputs = signature.inputs.iter();
+        let borrows = inputs.filter_map(|input| match input {
+            FnArg::Receiver(receiver) => match &receiver.kind {
+                ReceiverKind::Reference(_, lifetime, mutability) => {
+                    Some(Self::new(vec!["self".to_owned()], receiver, lifetime.as_ref(), mutability.is_some()))
+                }
+                ReceiverKind::Typed(_, ty) => Self::of_type(vec!["self".to_owned()], ty),
+                _ => None,
+            },
+            FnArg::Typed(input) => {
+                let mut names = Names::default();
+                names.visit_pat(&input.pat);
+                Self::of_type(names.found.iter().map(|(name, _)| name.to_string()).collect(), &input.ty)
+            }
+        });
+        borrows.collect()
+    }
+
+    fn of_type(names: Vec<String>, ty: &Type) -> Option<Self> {
+        let Type::Reference(reference) = ty else { return None };
+        Some(Self::new(names, ty, reference.lifetime.as_ref(), reference.mutability.is_some()))
+    }
+
+    fn new(names: Vec<String>, caret: &impl ToTokens, lifetime: Option<&Lifetime>, is_mutable: bool) -> Self {
+        let is_static = lifetime.is_some_and(|lifetime| lifetime.ident == "static");
+        Self { names, caret: caret.to_token_stream(), is_static, is_mutable }
     }
 }
 

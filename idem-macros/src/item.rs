@@ -5,7 +5,7 @@ use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt as _;
 use syn::parse::{ParseStream, Parser as _};
-use syn::visit::Visit;
+use syn::visit::{self, Visit};
 use syn::{
     Attribute, Error, FnArg, GenericArgument, GenericParam, PathArguments, ReturnType, Signature, Token, Type,
     TypeImplTrait, TypeReference, Visibility,
@@ -105,7 +105,7 @@ impl Function {
         });
         let unnamed = || {
             inputs.iter().find_map(|input| match input {
-                FnArg::Typed(input) => impl_trait(&input.ty).map(ToTokens::to_token_stream),
+                FnArg::Typed(input) => First::inside(&input.ty).impl_trait.map(ToTokens::to_token_stream),
                 FnArg::Receiver(_) => None,
             })
         };
@@ -160,7 +160,7 @@ impl Function {
     /// which knows what names mean.
     fn storable(&self, outcome: &Type, errors: &mut Errors) -> Option<Type> {
         let name = &self.signature.ident;
-        if let Some(hidden) = impl_trait(outcome) {
+        if let Some(hidden) = First::inside(outcome).impl_trait {
             errors.on(hidden, "an outcome is stored, and stored values need a type with a name: write the type itself");
             return None;
         }
@@ -189,17 +189,7 @@ fn borrowed_value(outcome: &Type) -> Option<&TypeReference> {
     let last = path.path.segments.last().filter(|last| last.ident == "Result")?;
     let PathArguments::AngleBracketed(arguments) = &last.arguments else { return None };
     let GenericArgument::Type(value) = arguments.args.first()? else { return None };
-    let mut found = FoundReference(None);
-    found.visit_type(value);
-    found.0
-}
-
-struct FoundReference<'ast>(Option<&'ast TypeReference>);
-
-impl<'ast> Visit<'ast> for FoundReference<'ast> {
-    fn visit_type_reference(&mut self, ty: &'ast TypeReference) {
-        self.0.get_or_insert(ty);
-    }
+    First::inside(value).reference
 }
 
 /// `$body:block` of `macro_rules!` comes in an invisible group.
@@ -271,17 +261,28 @@ fn self_type(tokens: TokenStream) -> Option<Ident> {
     })
 }
 
-/// The first `impl Trait` inside.
-fn impl_trait(ty: &Type) -> Option<&TypeImplTrait> {
-    let mut found = Found(None);
-    found.visit_type(ty);
-    found.0
+/// The first of what cannot be stored, or named, inside of a type.
+#[derive(Default)]
+struct First<'ast> {
+    impl_trait: Option<&'ast TypeImplTrait>,
+    reference: Option<&'ast TypeReference>,
 }
 
-struct Found<'ast>(Option<&'ast TypeImplTrait>);
+impl<'ast> First<'ast> {
+    fn inside(ty: &'ast Type) -> Self {
+        let mut first = Self::default();
+        first.visit_type(ty);
+        first
+    }
+}
 
-impl<'ast> Visit<'ast> for Found<'ast> {
+impl<'ast> Visit<'ast> for First<'ast> {
     fn visit_type_impl_trait(&mut self, ty: &'ast TypeImplTrait) {
-        self.0.get_or_insert(ty);
+        self.impl_trait.get_or_insert(ty);
+    }
+
+    fn visit_type_reference(&mut self, ty: &'ast TypeReference) {
+        self.reference.get_or_insert(ty);
+        visit::visit_type_reference(self, ty);
     }
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use proc_macro2::{Ident, Literal, Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, format_ident};
 use syn::visit::Visit as _;
-use syn::{Error, Expr, FnArg, Lifetime, LitStr, Receiver, ReceiverKind, Type, TypeReference};
+use syn::{Error, Expr, LitStr, Receiver, ReceiverKind, Type};
 
 use crate::args::{Args, ErrorsSetting, Setting};
 use crate::arms::{Arm, Arms};
-use crate::bindings::{Bindings, Names, mentions};
+use crate::bindings::{Bindings, Borrow, Names, mentions};
 use crate::diag::Errors;
 use crate::item::{Form, Function};
 use crate::paths::Krate;
@@ -183,7 +183,7 @@ impl Plan {
             let message = "each try has a `self` of its own, which a format string does not see: write `{}`, and `self` after the text";
             errors.on(literal, message);
         }
-        for Borrow { names, caret, is_static, is_mutable } in self.borrows() {
+        for Borrow { names, caret, is_static, is_mutable } in Borrow::of(&self.function.signature) {
             for name in names.iter().filter(|name| self.uses(name)) {
                 if self.detached.is_some() && !is_static {
                     let advice = if name == "self" {
@@ -215,42 +215,6 @@ impl Plan {
         (is_owned && self.errors.retries().is_some()).then_some(receiver)
     }
 
-    /// The parameters that are references.
-    fn borrows(&self) -> Vec<Borrow> {
-        let is_static = |lifetime: Option<&Lifetime>| lifetime.is_some_and(|lifetime| lifetime.ident == "static");
-        let borrow = |names, ty: &TypeReference| Borrow {
-            names,
-            caret: ty.to_token_stream(),
-            is_static: is_static(ty.lifetime.as_ref()),
-            is_mutable: ty.mutability.is_some(),
-        };
-        let inputs = self.function.signature.inputs.iter();
-        let borrows = inputs.filter_map(|input| match input {
-            FnArg::Receiver(receiver) => match &receiver.kind {
-                ReceiverKind::Reference(_, lifetime, mutability) => Some(Borrow {
-                    names: vec!["self".to_owned()],
-                    caret: receiver.to_token_stream(),
-                    is_static: is_static(lifetime.as_ref()),
-                    is_mutable: mutability.is_some(),
-                }),
-                ReceiverKind::Typed(_, ty) => match &**ty {
-                    Type::Reference(ty) => Some(borrow(vec!["self".to_owned()], ty)),
-                    _ => None,
-                },
-                _ => None,
-            },
-            FnArg::Typed(input) => match &*input.ty {
-                Type::Reference(ty) => {
-                    let mut names = Names::default();
-                    names.visit_pat(&input.pat);
-                    Some(borrow(names.found.iter().map(|(name, _)| name.to_string()).collect(), ty))
-                }
-                _ => None,
-            },
-        });
-        borrows.collect()
-    }
-
     /// Whether the body uses this parameter.
     pub(crate) fn uses(&self, name: &str) -> bool {
         let block = match &self.form {
@@ -274,16 +238,6 @@ fn format_of_self(tokens: &TokenStream) -> Option<Literal> {
         TokenTree::Group(group) => format_of_self(&group.stream()),
         _ => None,
     })
-}
-
-/// A parameter that is a reference.
-struct Borrow {
-    /// What its pattern binds.
-    names: Vec<String>,
-    /// Where an error about it lies.
-    caret: TokenStream,
-    is_static: bool,
-    is_mutable: bool,
 }
 
 /// What is done with errors; where it cannot be said, because something is wrong with it, nothing.

@@ -1,0 +1,188 @@
+//! P6: what a retried body gets, and asks.
+
+use super::*;
+
+struct Service {
+    runs: AtomicU32,
+}
+
+impl Service {
+    fn fails_twice(&self) -> Result<u32, OrderError> {
+        let run = self.runs.fetch_add(1, Ordering::SeqCst);
+        if run < 2 { Err(OrderError::Gateway) } else { Ok(run + 1) }
+    }
+
+    #[idempotent(key = id, name = "args.borrowed", errors(_ => retry(max = 5, backoff = "1ms")))]
+    async fn borrowed(&self, id: u64) -> Result<u32, OrderError> {
+        self.fails_twice()
+    }
+
+    #[idempotent(key = id, name = "args.shared", errors(_ => retry(max = 5, backoff = "1ms")), detached)]
+    async fn shared(self: Arc<Self>, id: u64) -> Result<u32, OrderError> {
+        fn runs_of(service: &Service) -> u32 {
+            struct Of<'a>(&'a Service);
+            impl Of<'_> {
+                fn runs(&self) -> u32 {
+                    self.0.runs.load(Ordering::SeqCst)
+                }
+            }
+            Of(service).runs()
+        }
+        let before = runs_of(&self);
+        let answer = { self }.fails_twice();
+        answer.inspect(|run| assert_eq!(*run, before + 1))
+    }
+}
+
+#[derive(Clone)]
+struct Json<T>(T);
+
+#[derive(Clone)]
+struct Req {
+    id: u64,
+    names: Vec<String>,
+}
+
+struct NotClone(u64);
+
+#[idempotent(
+    key = (req.id, only_in_key.0),
+    name = "args.destructured",
+    errors(_ => retry(max = 5, backoff = Duration::from_millis(req.id))),
+)]
+async fn destructured(
+    service: &Service,
+    Json(mut req): Json<Req>,
+    inline: String,
+    mut left: Vec<u8>,
+    _unused: NotClone,
+    only_in_key: NotClone,
+) -> Result<String, OrderError> {
+    // What a try does with its arguments is not seen by the next.
+    req.names.push("x".into());
+    assert_eq!((req.names.len(), left.pop()), (1, Some(1)));
+    drop(left);
+    let run = service.fails_twice()?;
+    Ok(format!("{inline}{run}"))
+}
+
+#[idempotent(
+    key = req.id,
+    name = "args.guard",
+    errors(_ if req.names.is_empty() => retry(max = 5, backoff = "1ms"), _ => release),
+)]
+async fn guarded(service: &Service, req: Req) -> Result<u32, OrderError> {
+    drop(req);
+    service.fails_twice()
+}
+
+#[async_trait::async_trait]
+trait Orders {
+    async fn place(&self, req: Json<Req>) -> Result<u32, OrderError>;
+    async fn by_reference(&self, req: &Req) -> Result<u32, OrderError>;
+    async fn shared(self: Arc<Self>, id: u64) -> Result<u32, OrderError>;
+}
+
+#[async_trait::async_trait]
+impl Orders for Service {
+    #[idempotent(
+        key = req.id,
+        name = "args.async_trait",
+        errors(OrderError::Gateway if self.runs.load(Ordering::SeqCst) > 0 => retry(max = 5, backoff = "1ms"), _ => release),
+    )]
+    async fn place(&self, Json(req): Json<Req>) -> Result<u32, OrderError> {
+        assert!(req.names.is_empty());
+        drop(req);
+        self.fails_twice()
+    }
+
+    #[idempotent(key = req.id, fingerprint = &req.names, name = "args.async_trait.ref", errors(_ => retry(max = 2)))]
+    async fn by_reference(&self, req: &Req) -> Result<u32, OrderError> {
+        assert_eq!(req.id, 1);
+        self.fails_twice()
+    }
+
+    #[idempotent(key = id, name = "args.async_trait.arc", errors(_ => retry(max = 2, backoff = "1ms")))]
+    async fn shared(self: Arc<Self>, id: u64) -> Result<u32, OrderError> {
+        assert_eq!(id, 1);
+        { self }.fails_twice()
+    }
+}
+
+struct PanicsOnce(Arc<AtomicU32>);
+
+impl Clone for PanicsOnce {
+    fn clone(&self) -> Self {
+        assert!(self.0.fetch_add(1, Ordering::SeqCst) > 0, "the first clone");
+        Self(self.0.clone())
+    }
+}
+
+#[idempotent(
+    key = "args.panic".len(),
+    name = "args.panic",
+    lease = "100ms",
+    abandoned = reconcile(asked(count)),
+    errors(_ => retry(max = 1)),
+)]
+async fn panics_before_it_asks(clones: PanicsOnce, count: &AtomicU32) -> Result<u32, OrderError> {
+    drop(clones);
+    Ok(1)
+}
+
+async fn asked(count: &AtomicU32) -> Result<Option<u32>, OrderError> {
+    count.fetch_add(1, Ordering::SeqCst);
+    std::future::ready(Ok(None)).await
+}
+
+#[idempotent(
+    key = id,
+    name = "args.asks",
+    lease = "100ms",
+    abandoned = reconcile(asked(count)),
+    errors(_ => retry(max = 5, backoff = "1ms")),
+)]
+async fn asks_once(service: &Service, id: u64, count: &AtomicU32) -> Result<u32, OrderError> {
+    service.fails_twice()
+}
+
+#[tokio::test]
+async fn p5_a_retried_function_asks_only_once_what_became_of_an_earlier_attempt() {
+    let idempotency = Idempotency::new(idem::MemoryStore::new());
+    crash(idempotency.operation("args.asks").key(&1).lease(Duration::from_millis(100))).await;
+    let (service, count) = (Service { runs: AtomicU32::new(0) }, AtomicU32::new(0));
+    assert_eq!(idem::scope(idempotency, asks_once(&service, 1, &count)).await, Ok(3));
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn p5_a_body_that_panics_before_it_could_ask_leaves_the_record_abandoned() {
+    let idempotency = Idempotency::new(idem::MemoryStore::new());
+    crash(idempotency.operation("args.panic").key(&10).lease(Duration::from_millis(100))).await;
+    let (clones, count) = (PanicsOnce(Arc::default()), Arc::new(AtomicU32::new(0)));
+    let call = {
+        let (idempotency, clones, count) = (idempotency.clone(), PanicsOnce(clones.0.clone()), count.clone());
+        async move { idem::scope(idempotency, panics_before_it_asks(clones, &count)).await }
+    };
+    assert!(tokio::spawn(call).await.unwrap_err().is_panic());
+    assert_eq!(idem::scope(idempotency, panics_before_it_asks(clones, &count)).await, Ok(1));
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn p6_each_try_gets_arguments_of_its_own() {
+    let idempotency = Idempotency::new(idem::MemoryStore::new());
+    idem::scope(idempotency, async {
+        let service = || Service { runs: AtomicU32::new(0) };
+        let req = || Json(Req { id: 1, names: vec![] });
+        assert_eq!(service().borrowed(1).await, Ok(3));
+        assert_eq!(Arc::new(service()).shared(1).await, Ok(3));
+        let destructured = destructured(&service(), req(), "n".into(), vec![1], NotClone(1), NotClone(2)).await;
+        assert_eq!(destructured, Ok("n3".to_owned()));
+        assert_eq!(guarded(&service(), req().0).await, Ok(3));
+        assert_eq!(service().place(req()).await, Ok(3));
+        assert_eq!(service().by_reference(&req().0).await, Ok(3));
+        assert_eq!(Orders::shared(Arc::new(service()), 1).await, Ok(3));
+    })
+    .await;
+}
