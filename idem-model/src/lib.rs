@@ -1,0 +1,1 @@
+//! A model of the record's life, explored exhaustively: the promises are its properties.
