@@ -17,16 +17,17 @@ pub use crate::outcome::{FromIdempotency, NoPolicy, Returned, Storable, Witness,
 use crate::runtime::Idempotency;
 pub use crate::site::Site;
 
-/// Begins the call of an annotated function.
-pub fn operation(site: &'static Site, runtime: Option<&Idempotency>) -> Operation<'static> {
-    let runtime = match runtime {
-        Some(runtime) => Some(runtime.clone()),
-        None => context::default_runtime(),
-    };
-    let Some(runtime) = runtime else {
-        Observer::decided_without_key(Decision::NotInstalled, site.label());
-        return Operation::failing(site.label(), Error::NotInstalled { operation: site.label().into() });
-    };
+/// Begins the call of an annotated function, on the default runtime.
+pub fn operation(site: &'static Site) -> Operation<'static> {
+    if let Some(runtime) = context::default_runtime() {
+        return operation_of(site, &runtime);
+    }
+    Observer::decided_without_key(Decision::NotInstalled, site.label());
+    Operation::failing(site.label(), Error::NotInstalled { operation: site.label().into() })
+}
+
+/// Begins the call of an annotated function, on a runtime of its own.
+pub fn operation_of(site: &'static Site, runtime: &Idempotency) -> Operation<'static> {
     if runtime.is_disabled() {
         return runtime.operation(site.label());
     }

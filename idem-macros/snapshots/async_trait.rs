@@ -13,10 +13,7 @@ fn charge<'life0, 'life1, 'async_trait>(
             static __IDEM_SITE: ::idem::__private::Site = ::idem::__private::Site::named(
                 "orders.charge",
             );
-            let __idem_operation = ::idem::__private::operation(
-                    &__IDEM_SITE,
-                    ::core::option::Option::None,
-                )
+            let __idem_operation = ::idem::__private::operation(&__IDEM_SITE)
                 .key(
                     &(
                         ::idem::__private::part(&__self.id),

@@ -6,11 +6,7 @@ async fn charge(mut req: Req, gateway: &Gateway, unused: u8) -> Result<u64, Orde
         ::core::column!(),
         || ::core::any::type_name_of_val(&|| ()),
     );
-    let __idem_operation = ::idem::__private::operation(
-            &__IDEM_SITE,
-            ::core::option::Option::None,
-        )
-        .key(&req.id);
+    let __idem_operation = ::idem::__private::operation(&__IDEM_SITE).key(&req.id);
     let __idem_witness = ::idem::__private::outcome_of::<Result<u64, OrderError>, _>();
     let __idem_time_0: ::core::time::Duration = req.keep;
     #[deny(unreachable_patterns)]

@@ -9,9 +9,9 @@ async fn charge(self: Arc<Self>, req: Req) -> R {
         );
         let _ = __idem_key.can_be_missing();
     };
-    let __idem_operation = crate::idem::__private::operation(
+    let __idem_operation = crate::idem::__private::operation_of(
             &__IDEM_SITE,
-            ::core::option::Option::Some(&self.idempotency),
+            &self.idempotency,
         )
         .key(
             &(

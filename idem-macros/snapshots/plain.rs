@@ -7,10 +7,7 @@ pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
         ::core::column!(),
         || ::core::any::type_name_of_val(&|| ()),
     );
-    let __idem_operation = ::idem::__private::operation(
-            &__IDEM_SITE,
-            ::core::option::Option::None,
-        )
+    let __idem_operation = ::idem::__private::operation(&__IDEM_SITE)
         .key(&req.order_id)
         .ttl(::core::time::Duration::new(300u64, 0u32));
     let __idem_witness = ::idem::__private::outcome_of::<

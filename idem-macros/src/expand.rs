@@ -223,15 +223,20 @@ impl Plan {
     /// Key, fingerprint and everything else that is asked of the parameters, before the body may move or change them.
     fn operation(&self) -> TokenStream {
         let here = Span::mixed_site();
-        let krate = self.krate.at(here);
-        let runtime = if let Some(runtime) = &self.runtime {
-            let (first, _) = diag::ends(runtime);
-            quote_spanned!(first=> ::core::option::Option::Some(#runtime))
-        } else {
-            quote_spanned!(here=> ::core::option::Option::None)
+        let operation = match &self.runtime {
+            Some(runtime) => {
+                // At the expression: an error about its type is one of its own.
+                let (first, _) = diag::ends(runtime);
+                let (krate, site) = (self.krate.at(first), quote_spanned!(here=> &__IDEM_SITE));
+                quote_spanned!(first=> #krate::__private::operation_of(#site, #runtime))
+            }
+            None => {
+                let krate = self.krate.at(here);
+                quote_spanned!(here=> #krate::__private::operation(&__IDEM_SITE))
+            }
         };
         let calls = self.calls.iter().map(|call| self.call(call));
-        self.in_scope(quote_spanned!(here=> #krate::__private::operation(&__IDEM_SITE, #runtime) #(#calls)*))
+        self.in_scope(quote_spanned!(here=> #operation #(#calls)*))
     }
 
     fn call(&self, Call { method, argument }: &Call) -> TokenStream {

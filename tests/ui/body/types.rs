@@ -11,9 +11,9 @@ struct Req {
 #[idempotent(key = id)]
 async fn wrong_value(id: u64) -> Result<u64, Error> {
     if id == 0 {
-        return Ok("zero");
+        return "zero";
     }
-    Ok(id == 1)
+    id == 1
 }
 
 #[idempotent(key = id)]
@@ -50,17 +50,17 @@ async fn no_await(id: u64) -> Result<u64, Error> {
 
 #[idempotent(key = id, detached)]
 async fn wrong_value_of_a_detached_body(id: u64) -> Result<u64, Error> {
-    Ok("zero")
+    "zero"
 }
 
 #[idempotent(key = id, errors(_ => retry(max = 3)))]
 async fn wrong_value_of_a_retried_body(id: u64) -> Result<u64, Error> {
-    Ok("zero")
+    "zero"
 }
 
 #[idempotent(key = id, abandoned = reconcile(lookup(id)))]
 async fn wrong_value_of_a_reconciled_body(id: u64) -> Result<u64, Error> {
-    Ok("zero")
+    "zero"
 }
 
 async fn lookup(id: u64) -> Result<Option<u64>, Error> {
@@ -78,7 +78,7 @@ trait Gateway {
 impl Gateway for Service {
     #[idempotent(key = id, name = "gateway.charge")]
     async fn charge(&self, id: u64) -> Result<u64, Error> {
-        Ok("zero")
+        "zero"
     }
 }
 

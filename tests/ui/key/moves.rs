@@ -6,6 +6,15 @@ use idem::{Error, idempotent};
 
 struct Req {
     order_id: String,
+    number: Number,
+}
+
+struct Number(String);
+
+impl Number {
+    fn into_text(self) -> String {
+        self.0
+    }
 }
 
 impl Req {
@@ -28,7 +37,7 @@ async fn moves_what_the_body_uses_in_a_string(req: Req) -> Result<String, Error>
     Ok(req.order_id)
 }
 
-#[idempotent(key = req.order_id.into_bytes().len())]
+#[idempotent(key = req.number.into_text())]
 async fn moves_out_of_a_reference(req: &Req) -> Result<String, Error> {
     Ok(req.order_id.clone())
 }

@@ -172,7 +172,7 @@ async fn a_closure(req: Req) -> Result<(), Error> {
 
 #[idempotent(key = order_id)]
 async fn two_mistakes(order_id: f32, tenant: String) -> Result<(), Error> {
-    Ok(tenant)
+    tenant
 }
 
 // A key that cannot be missing.
