@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::error::Error;
-use crate::record::{Owner, RecordId, Renewal};
+use crate::record::{Owner, RecordId, Renewal, owner_stops_after, renewal_due_after};
 
 /// The term of one lease that is held in this process.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Term {
     }
 
     fn times(length: Duration, sent: Instant) -> (Instant, Instant) {
-        (clock::after(sent, length / 10 * 9), clock::after(sent, length / 3))
+        (clock::after(sent, owner_stops_after(length)), clock::after(sent, renewal_due_after(length)))
     }
 
     /// Whether the body must not go on. Looked at before each poll of the body: a process that was stopped for longer than its lease

@@ -1,7 +1,6 @@
-//! The record and its life: every state, and what a claim makes of each.
-//!
-//! The transitions are pure functions, so that each store, in whatever language its atomic step is written, takes the same
-//! decisions. A store answers two questions only: what stands at the key, and has its lease run out by the store's own clock.
+//! The record: every state, and what callers wish of it. What becomes of it is said in `record/transitions.rs`.
+
+mod transitions;
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,6 +11,8 @@ use bytes::Bytes;
 use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
 use crate::key::{Key, KeyDigest};
+
+pub use self::transitions::{OnClaim, OnStep, RanOut, owner_stops_after, renewal_due_after};
 
 /// What a record is stored under: the operation's name and the key, as `operation:key`.
 ///
@@ -248,119 +249,6 @@ pub enum Origin {
     Released,
     /// A record whose owner's lease ran out.
     Abandoned,
-}
-
-/// What a claim makes of the record that it found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OnClaim {
-    /// Nothing is written.
-    Answer(Claimed),
-    /// This is written in place of the record that was found, if that is still there.
-    Take(InFlight),
-    /// It depends on the lease, which only the store's clock can tell.
-    IfLeaseRanOut {
-        /// The record's attempt, for [`Claimed::InFlight`] where the lease is alive.
-        attempt: u64,
-        /// What to do where it has run out.
-        then: RanOut,
-    },
-}
-
-/// What a claim makes of a record whose lease has run out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RanOut {
-    /// Nothing is written.
-    Answer(Claimed),
-    /// This is written in place of the record that was found.
-    Take(InFlight),
-}
-
-impl Record {
-    /// What a claim makes of this record. (Where there is none, a claim writes
-    /// `claim.in_flight(1, Origin::Nothing)`.)
-    pub fn on_claim(&self, claim: &Claim) -> OnClaim {
-        match self {
-            Self::Issued => Self::next(claim, 0, Origin::Issued),
-            Self::Released { attempt } => Self::next(claim, *attempt, Origin::Released),
-            Self::InFlight(held) if held.owner == claim.owner => {
-                OnClaim::Answer(Claimed::Owned { attempt: held.attempt, from: held.origin })
-            }
-            _ if self.mismatches(claim.fingerprint) => OnClaim::Answer(Claimed::Mismatch),
-            Self::InFlight(held) => OnClaim::IfLeaseRanOut {
-                attempt: held.attempt,
-                then: match Self::next(claim, held.attempt, Origin::Abandoned) {
-                    OnClaim::Take(next) if claim.take_over => RanOut::Take(next),
-                    OnClaim::Answer(exhausted) if claim.take_over => RanOut::Answer(exhausted),
-                    _ => RanOut::Answer(Claimed::Abandoned { attempt: held.attempt }),
-                },
-            },
-            Self::Committed { attempt, outcome, .. } => {
-                OnClaim::Answer(Claimed::Committed { attempt: *attempt, outcome: outcome.clone() })
-            }
-            Self::Done { attempt, .. } => OnClaim::Answer(Claimed::Done { attempt: *attempt }),
-        }
-    }
-
-    /// The last attempt, 0 if there was none.
-    pub fn attempt(&self) -> u64 {
-        match self {
-            Self::Issued => 0,
-            Self::InFlight(InFlight { attempt, .. })
-            | Self::Released { attempt }
-            | Self::Committed { attempt, .. }
-            | Self::Done { attempt, .. } => *attempt,
-        }
-    }
-
-    /// What must be equal when the key comes again, as far as this record has it.
-    pub fn fingerprint(&self) -> Option<Fingerprint> {
-        match self {
-            Self::InFlight(InFlight { fingerprint, .. })
-            | Self::Committed { fingerprint, .. }
-            | Self::Done { fingerprint, .. } => *fingerprint,
-            Self::Issued | Self::Released { .. } => None,
-        }
-    }
-
-    fn mismatches(&self, other: Option<Fingerprint>) -> bool {
-        matches!((self.fingerprint(), other), (Some(one), Some(two)) if one != two)
-    }
-
-    fn next(claim: &Claim, attempts: u64, origin: Origin) -> OnClaim {
-        if claim.max_attempts.is_some_and(|max| attempts >= max) {
-            OnClaim::Answer(Claimed::Exhausted { attempts })
-        } else {
-            OnClaim::Take(claim.in_flight(attempts.saturating_add(1), origin))
-        }
-    }
-}
-
-impl InFlight {
-    /// The record that a release leaves in this one's place, `None` for none, and how long it stays; `None`: as long as this one would
-    /// have.
-    pub fn released(&self, to: ReleaseTo) -> Option<(Record, Option<Duration>)> {
-        let abandoned =
-            |owner, attempt| Record::InFlight(Self { owner, attempt, lease: Duration::ZERO, ..self.clone() });
-        let before = self.attempt.saturating_sub(1);
-        match (to, self.origin) {
-            (ReleaseTo::Released { keep }, _) => Some((Record::Released { attempt: self.attempt }, Some(keep))),
-            (ReleaseTo::Abandoned, _) => Some((abandoned(self.owner, self.attempt), None)),
-            (ReleaseTo::Undone { .. }, Origin::Nothing) => None,
-            (ReleaseTo::Undone { .. }, Origin::Issued) => Some((Record::Issued, None)),
-            (ReleaseTo::Undone { keep }, Origin::Released) => Some((Record::Released { attempt: before }, Some(keep))),
-            (ReleaseTo::Undone { .. }, Origin::Abandoned) => Some((abandoned(Owner::NOBODY, before), None)),
-        }
-    }
-
-    /// How old the lease is, when the record expires in `left` by the store's clock.
-    pub fn lease_age(&self, left: Duration) -> Duration {
-        self.hold.saturating_sub(left)
-    }
-
-    /// How much of the lease is left, when the record expires in `left` by the store's clock; `None` when it has run out.
-    pub fn lease_left(&self, left: Duration) -> Option<Duration> {
-        self.lease.checked_sub(self.lease_age(left)).filter(|left| !left.is_zero())
-    }
 }
 
 /// Whether the caller of a commit, renewal or release was the current owner.

@@ -14,7 +14,8 @@ use super::Store;
 use crate::clock::{Clock, TokioClock};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
-    Claim, Claimed, Commit, OnClaim, Origin, Ownership, RanOut, Record, RecordId, RecordInfo, Release, Removed, Renewal,
+    Claim, Claimed, Commit, OnClaim, OnStep, Origin, Ownership, RanOut, Record, RecordId, RecordInfo, Release, Removed,
+    Renewal,
 };
 
 const SHARDS: usize = 32;
@@ -117,7 +118,7 @@ impl MemoryStore {
     /// Whether the record is in flight under this attempt, and its lease alive.
     fn is_alive(&self, id: &RecordId, attempt: u64) -> bool {
         self.step(id, |step| {
-            step.find().is_some_and(|(record, left)| record.attempt() == attempt && lease_left(record, left).is_some())
+            step.find().is_some_and(|(record, left)| record.attempt() == attempt && record.lease_left(left).is_some())
         })
     }
 
@@ -142,7 +143,7 @@ impl MemoryStore {
                 OnClaim::Answer(answer) => return Ok(answer),
                 OnClaim::Take(next) => next,
                 OnClaim::IfLeaseRanOut { attempt, then } => {
-                    if let Some(lease_left) = lease_left(record, left) {
+                    if let Some(lease_left) = record.lease_left(left) {
                         return Ok(Claimed::InFlight { attempt, lease_left });
                     }
                     match then {
@@ -183,56 +184,23 @@ impl Store for MemoryStore {
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
         Ok(self.step(&commit.id, |step| {
-            let record = commit.record();
-            match step.find() {
-                Some((Record::InFlight(held), _)) if held.owner == commit.owner => {
-                    let (expires, then_done) = match record {
-                        Record::Committed { .. } => (commit.ttl, commit.remember.saturating_sub(commit.ttl)),
-                        _ => (commit.remember.max(commit.ttl), Duration::ZERO),
-                    };
-                    step.put(record, expires, then_done);
-                    step.wake();
-                    Ownership::Held
-                }
-                Some((found, _)) if *found == record => Ownership::Held,
-                // Recorded before, and the outcome has expired since.
-                Some((Record::Done { attempt, fingerprint }, _))
-                    if (*attempt, *fingerprint) == (commit.attempt, commit.fingerprint) =>
-                {
-                    Ownership::Held
-                }
-                _ => Ownership::Lost,
-            }
+            let on_commit = step.find().map(|(record, _)| record.on_commit(commit));
+            step.carry_out(on_commit, Waking::Wakes)
         }))
     }
 
     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
         Ok(self.step(&release.id, |step| {
-            let Some((Record::InFlight(held), left)) = step.find() else { return Ownership::Lost };
-            if held.owner != release.owner {
-                return Ownership::Lost;
-            }
-            match held.released(release.to) {
-                Some((record, keep)) => step.put(record, keep.unwrap_or(left), Duration::ZERO),
-                None => step.remove(),
-            }
-            step.wake();
-            Ownership::Held
+            let on_release = step.find().map(|(record, _)| record.on_release(release));
+            step.carry_out(on_release, Waking::Wakes)
         }))
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
         let renew = |renewal: &Renewal| {
             self.step(&renewal.id, |step| {
-                let record = match step.find() {
-                    Some((Record::InFlight(held), _)) if held.owner == renewal.owner => {
-                        held.hold = renewal.hold;
-                        Record::InFlight(held.clone())
-                    }
-                    _ => return Ownership::Lost,
-                };
-                step.put(record, renewal.hold, Duration::ZERO);
-                Ownership::Held
+                let on_renew = step.find().map(|(record, _)| record.on_renew(renewal));
+                step.carry_out(on_renew, Waking::LeavesWaiting)
             })
         };
         renewals.iter().map(|renewal| Ok(renew(renewal))).collect()
@@ -260,13 +228,22 @@ impl Store for MemoryStore {
     async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
         Ok(self.step(id, |step| {
             let Some((record, left)) = step.find() else { return Removed::Nothing };
-            if let Some(lease_left) = lease_left(record, left) {
-                return Removed::InFlight { lease_left };
+            let removed = record.on_remove(left);
+            if removed == Removed::Removed {
+                step.remove();
             }
-            step.remove();
-            Removed::Removed
+            removed
         }))
     }
+}
+
+/// Whether a step tells those who wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waking {
+    /// Where it changes the record.
+    Wakes,
+    /// They wait on.
+    LeavesWaiting,
 }
 
 /// One atomic step: the lock is held.
@@ -304,6 +281,23 @@ impl Step<'_> {
         Ok(())
     }
 
+    /// Writes what a step of an owner makes of the record, `None` where there is none.
+    fn carry_out(&mut self, on_step: Option<OnStep>, waking: Waking) -> Ownership {
+        match on_step {
+            None => return Ownership::Lost,
+            Some(OnStep::Answer(answer)) => return answer,
+            Some(OnStep::Put { record, expires_in, then_done }) => {
+                let expires_in = expires_in.or_else(|| self.find().map(|(_, left)| left)).unwrap_or_default();
+                self.put(record, expires_in, then_done);
+            }
+            Some(OnStep::Remove) => self.remove(),
+        }
+        if waking == Waking::Wakes {
+            self.wake();
+        }
+        Ownership::Held
+    }
+
     fn put(&mut self, record: Record, expires_in: Duration, then_done: Duration) {
         let expires = self.now.saturating_add(expires_in);
         self.shard.earliest = self.shard.earliest.min(expires);
@@ -339,8 +333,8 @@ impl Slot {
         if now < self.expires {
             return false;
         }
-        if let Record::Committed { attempt, fingerprint, .. } = self.record {
-            self.record = Record::Done { attempt, fingerprint };
+        if let Some(expired) = self.record.expired() {
+            self.record = expired;
             self.expires = self.expires.saturating_add(self.then_done);
         }
         now >= self.expires
@@ -382,13 +376,6 @@ impl Drop for Waiting<'_> {
                 }
             }
         }
-    }
-}
-
-fn lease_left(record: &Record, left: Duration) -> Option<Duration> {
-    match record {
-        Record::InFlight(held) => held.lease_left(left),
-        _ => None,
     }
 }
 

@@ -1,0 +1,227 @@
+//! The life of the record: what a claim, a commit, a release, a renewal, a removal and the passing of time make of each state.
+//!
+//! The transitions are pure functions, so that each store, in whatever language its atomic step is written, takes the same
+//! decisions, and so that `idem-model` explores the very ones that run. A store answers two questions only: what stands at the key,
+//! and has its lease run out by the store's own clock.
+
+use std::time::Duration;
+
+use super::{
+    Claim, Claimed, Commit, Fingerprint, InFlight, Origin, Owner, Ownership, Record, Release, ReleaseTo, Removed,
+    Renewal,
+};
+
+/// What a claim makes of the record that it found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OnClaim {
+    /// Nothing is written.
+    Answer(Claimed),
+    /// This is written in place of the record that was found, if that is still there.
+    Take(InFlight),
+    /// It depends on the lease, which only the store's clock can tell.
+    IfLeaseRanOut {
+        /// The record's attempt, for [`Claimed::InFlight`] where the lease is alive.
+        attempt: u64,
+        /// What to do where it has run out.
+        then: RanOut,
+    },
+}
+
+/// What a claim makes of a record whose lease has run out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RanOut {
+    /// Nothing is written.
+    Answer(Claimed),
+    /// This is written in place of the record that was found.
+    Take(InFlight),
+}
+
+/// What a step of an owner (a commit, a release or a renewal) makes of the record that it found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OnStep {
+    /// Nothing is written.
+    Answer(Ownership),
+    /// This is written in place of the record that was found. The answer is [`Ownership::Held`].
+    Put {
+        /// What is written.
+        record: Record,
+        /// Its expiry, from now; `None`: that of the record that was found.
+        expires_in: Option<Duration>,
+        /// For a committed one: how long after that it stays as done.
+        then_done: Duration,
+    },
+    /// The record is removed. The answer is [`Ownership::Held`].
+    Remove,
+}
+
+/// How long an owner goes on without a confirmed renewal, by its own clock: nine tenths of the lease, counted from before the claim (or
+/// the last confirmed renewal) was sent.
+///
+/// The store counts the whole lease, from when it carried the step out, which is later. So, as long as the two clocks run at the
+/// same rate within 10 %, the body is stopped before the store lets anybody else claim.
+pub fn owner_stops_after(lease: Duration) -> Duration {
+    lease / 10 * 9
+}
+
+/// How long after the claim (or the last confirmed renewal) was sent a renewal is due: a third of the lease.
+pub fn renewal_due_after(lease: Duration) -> Duration {
+    lease / 3
+}
+
+impl Record {
+    /// What a claim makes of this record. (Where there is none, a claim writes
+    /// `claim.in_flight(1, Origin::Nothing)`.)
+    pub fn on_claim(&self, claim: &Claim) -> OnClaim {
+        match self {
+            Self::Issued => Self::next(claim, 0, Origin::Issued),
+            Self::Released { attempt } => Self::next(claim, *attempt, Origin::Released),
+            Self::InFlight(held) if held.owner == claim.owner => {
+                OnClaim::Answer(Claimed::Owned { attempt: held.attempt, from: held.origin })
+            }
+            _ if self.mismatches(claim.fingerprint) => OnClaim::Answer(Claimed::Mismatch),
+            Self::InFlight(held) => OnClaim::IfLeaseRanOut {
+                attempt: held.attempt,
+                then: match Self::next(claim, held.attempt, Origin::Abandoned) {
+                    OnClaim::Take(next) if claim.take_over => RanOut::Take(next),
+                    OnClaim::Answer(exhausted) if claim.take_over => RanOut::Answer(exhausted),
+                    _ => RanOut::Answer(Claimed::Abandoned { attempt: held.attempt }),
+                },
+            },
+            Self::Committed { attempt, outcome, .. } => {
+                OnClaim::Answer(Claimed::Committed { attempt: *attempt, outcome: outcome.clone() })
+            }
+            Self::Done { attempt, .. } => OnClaim::Answer(Claimed::Done { attempt: *attempt }),
+        }
+    }
+
+    /// What a commit makes of this record. (Where there is none, it is [`Ownership::Lost`].)
+    ///
+    /// The owner is asked for, not its lease: the last who claimed may record what its body did, however late.
+    pub fn on_commit(&self, commit: &Commit) -> OnStep {
+        let record = commit.record();
+        match self {
+            Self::InFlight(held) if held.owner == commit.owner => {
+                let (expires_in, then_done) = match record {
+                    Self::Committed { .. } => (commit.ttl, commit.remember.saturating_sub(commit.ttl)),
+                    _ => (commit.remember.max(commit.ttl), Duration::ZERO),
+                };
+                OnStep::Put { record, expires_in: Some(expires_in), then_done }
+            }
+            found if *found == record => OnStep::Answer(Ownership::Held),
+            // Recorded before, and the outcome has expired since.
+            Self::Done { attempt, fingerprint } if (*attempt, *fingerprint) == (commit.attempt, commit.fingerprint) => {
+                OnStep::Answer(Ownership::Held)
+            }
+            _ => OnStep::Answer(Ownership::Lost),
+        }
+    }
+
+    /// What a release makes of this record. (Where there is none, it is [`Ownership::Lost`].)
+    pub fn on_release(&self, release: &Release) -> OnStep {
+        match self {
+            Self::InFlight(held) if held.owner == release.owner => match held.released(release.to) {
+                Some((record, expires_in)) => OnStep::Put { record, expires_in, then_done: Duration::ZERO },
+                None => OnStep::Remove,
+            },
+            _ => OnStep::Answer(Ownership::Lost),
+        }
+    }
+
+    /// What a renewal makes of this record. (Where there is none, it is [`Ownership::Lost`].)
+    pub fn on_renew(&self, renewal: &Renewal) -> OnStep {
+        match self {
+            Self::InFlight(held) if held.owner == renewal.owner => {
+                let record = Self::InFlight(InFlight { hold: renewal.hold, ..held.clone() });
+                OnStep::Put { record, expires_in: Some(renewal.hold), then_done: Duration::ZERO }
+            }
+            _ => OnStep::Answer(Ownership::Lost),
+        }
+    }
+
+    /// What becomes of a removal of this record, when it expires in `left` by the store's clock. (Where there is none, it is
+    /// [`Removed::Nothing`].)
+    pub fn on_remove(&self, left: Duration) -> Removed {
+        match self.lease_left(left) {
+            Some(lease_left) => Removed::InFlight { lease_left },
+            None => Removed::Removed,
+        }
+    }
+
+    /// What is left of this record when its expiry has passed: of an outcome, that there was one, for as long as that is remembered.
+    pub fn expired(&self) -> Option<Self> {
+        match *self {
+            Self::Committed { attempt, fingerprint, .. } => Some(Self::Done { attempt, fingerprint }),
+            _ => None,
+        }
+    }
+
+    /// How much of the lease is left, when the record expires in `left` by the store's clock; `None` where it has run out, or there is
+    /// none.
+    pub fn lease_left(&self, left: Duration) -> Option<Duration> {
+        match self {
+            Self::InFlight(held) => held.lease_left(left),
+            _ => None,
+        }
+    }
+
+    /// The last attempt, 0 if there was none.
+    pub fn attempt(&self) -> u64 {
+        match self {
+            Self::Issued => 0,
+            Self::InFlight(InFlight { attempt, .. })
+            | Self::Released { attempt }
+            | Self::Committed { attempt, .. }
+            | Self::Done { attempt, .. } => *attempt,
+        }
+    }
+
+    /// What must be equal when the key comes again, as far as this record has it.
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        match self {
+            Self::InFlight(InFlight { fingerprint, .. })
+            | Self::Committed { fingerprint, .. }
+            | Self::Done { fingerprint, .. } => *fingerprint,
+            Self::Issued | Self::Released { .. } => None,
+        }
+    }
+
+    fn mismatches(&self, other: Option<Fingerprint>) -> bool {
+        matches!((self.fingerprint(), other), (Some(one), Some(two)) if one != two)
+    }
+
+    fn next(claim: &Claim, attempts: u64, origin: Origin) -> OnClaim {
+        if claim.max_attempts.is_some_and(|max| attempts >= max) {
+            OnClaim::Answer(Claimed::Exhausted { attempts })
+        } else {
+            OnClaim::Take(claim.in_flight(attempts.saturating_add(1), origin))
+        }
+    }
+}
+
+impl InFlight {
+    /// The record that a release leaves in this one's place, `None` for none, and how long it stays; `None`: as long as this one would
+    /// have.
+    pub fn released(&self, to: ReleaseTo) -> Option<(Record, Option<Duration>)> {
+        let abandoned =
+            |owner, attempt| Record::InFlight(Self { owner, attempt, lease: Duration::ZERO, ..self.clone() });
+        let before = self.attempt.saturating_sub(1);
+        match (to, self.origin) {
+            (ReleaseTo::Released { keep }, _) => Some((Record::Released { attempt: self.attempt }, Some(keep))),
+            (ReleaseTo::Abandoned, _) => Some((abandoned(self.owner, self.attempt), None)),
+            (ReleaseTo::Undone { .. }, Origin::Nothing) => None,
+            (ReleaseTo::Undone { .. }, Origin::Issued) => Some((Record::Issued, None)),
+            (ReleaseTo::Undone { keep }, Origin::Released) => Some((Record::Released { attempt: before }, Some(keep))),
+            (ReleaseTo::Undone { .. }, Origin::Abandoned) => Some((abandoned(Owner::NOBODY, before), None)),
+        }
+    }
+
+    /// How old the lease is, when the record expires in `left` by the store's clock.
+    pub fn lease_age(&self, left: Duration) -> Duration {
+        self.hold.saturating_sub(left)
+    }
+
+    /// How much of the lease is left, when the record expires in `left` by the store's clock; `None` when it has run out.
+    pub fn lease_left(&self, left: Duration) -> Option<Duration> {
+        self.lease.checked_sub(self.lease_age(left)).filter(|left| !left.is_zero())
+    }
+}
