@@ -76,7 +76,7 @@ impl Gate {
         at_least(&self.arrived, 1).await;
     }
 
-    async fn pass(&self) {
+    pub(crate) async fn pass(&self) {
         self.arrived.send_modify(|arrived| *arrived += 1);
         // The sender is held here, so it is not gone.
         let _ = self.open.subscribe().wait_for(|open| *open).await;
@@ -262,7 +262,7 @@ impl<S: Store> Store for FaultStore<S> {
     }
 }
 
-async fn at_least(count: &watch::Sender<u64>, least: u64) {
+pub(crate) async fn at_least(count: &watch::Sender<u64>, least: u64) {
     // The sender is held by the caller, so it is not gone.
     let _ = count.subscribe().wait_for(|count| *count >= least).await;
 }

@@ -16,6 +16,6 @@ pub use libtest_mimic;
 pub use crate::check::{BoxError, Failure};
 pub use crate::clock::ManualClock;
 pub use crate::fault::{Fault, FaultStore, Faults, Gate, Step};
-pub use crate::proxy::Proxy;
+pub use crate::proxy::{Mishap, Passing, Proxy};
 pub use crate::server::{RedisServer, RedisServerBuilder, Reply};
 pub use crate::subject::{Clones, Connections, Subject, Time};

@@ -1,8 +1,12 @@
 //! A faulty network between a client and a server.
 
+mod frames;
+mod passing;
+
+use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -11,14 +15,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// A TCP proxy that can cut connections, swallow replies and delay them.
+use self::frames::{Frame, Said};
+pub use self::passing::{Mishap, Passing};
+use crate::fault::Gate;
+
+/// A TCP proxy that can cut connections, swallow replies and delay them; and, where the two speak as Redis does, lose or hold single
+/// requests and replies.
 ///
 /// It runs in the tokio runtime in which it was started, and ends, with all its connections, when it is dropped.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// use idem_testkit::{Proxy, RedisServer};
+/// use idem_testkit::{Mishap, Proxy, RedisServer};
 ///
 /// # async fn example() -> std::io::Result<()> {
 /// let server = RedisServer::start().await?;
@@ -26,6 +35,8 @@ use tokio::task::JoinHandle;
 /// // Connect to proxy.url(), then:
 /// proxy.swallow_replies(true); // requests are carried out, and nobody hears of it
 /// proxy.restore();
+/// let increments = proxy.passing(|words| words[0] == b"INCR");
+/// increments.next(Mishap::LoseReply); // the next one is carried out, and the connection ends
 /// # Ok(())
 /// # }
 /// ```
@@ -33,8 +44,12 @@ use tokio::task::JoinHandle;
 pub struct Proxy {
     port: u16,
     mode: Arc<watch::Sender<Mode>>,
+    kinds: Kinds,
     listening: JoinHandle<()>,
 }
+
+/// The kinds of requests that somebody asked for; a request is of the first that it fits.
+type Kinds = Arc<RwLock<Vec<Passing>>>;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Mode {
@@ -55,8 +70,9 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
         let mode = Arc::new(watch::Sender::new(Mode::default()));
-        let listening = tokio::spawn(listen(listener, address, mode.subscribe()));
-        Ok(Self { port, mode, listening })
+        let kinds = Kinds::default();
+        let listening = tokio::spawn(listen(listener, address, mode.subscribe(), kinds.clone()));
+        Ok(Self { port, mode, kinds, listening })
     }
 
     /// Where Redis clients connect to.
@@ -67,6 +83,14 @@ impl Proxy {
     /// Where any client connects to.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// The requests whose words are such: to count them, and to have single ones go wrong. Of several kinds that a request fits, it is
+    /// of the one that was asked for first.
+    pub fn passing(&self, is_one: impl Fn(&[&[u8]]) -> bool + Send + Sync + 'static) -> Passing {
+        let kind = Passing::new(is_one);
+        self.kinds.write().unwrap_or_else(PoisonError::into_inner).push(kind.clone());
+        kind
     }
 
     /// Ends all connections, and each new one at once.
@@ -85,7 +109,7 @@ impl Proxy {
         self.mode.send_modify(|mode| mode.delay = delay);
     }
 
-    /// Does nothing of it any more.
+    /// Does nothing of it any more. The mishaps of single requests stay as they are scripted.
     pub fn restore(&self) {
         self.mode.send_replace(Mode::default());
     }
@@ -98,50 +122,162 @@ impl Drop for Proxy {
     }
 }
 
-async fn listen(listener: TcpListener, upstream: Arc<str>, mode: watch::Receiver<Mode>) {
+async fn listen(listener: TcpListener, upstream: Arc<str>, mode: watch::Receiver<Mode>, kinds: Kinds) {
     while let Ok((client, _)) = listener.accept().await {
         if !mode.borrow().cut {
-            tokio::spawn(connect(client, Arc::clone(&upstream), mode.clone()));
+            tokio::spawn(connect(client, Arc::clone(&upstream), mode.clone(), kinds.clone()));
         }
     }
 }
 
-async fn connect(client: TcpStream, upstream: Arc<str>, mode: watch::Receiver<Mode>) {
+async fn connect(client: TcpStream, upstream: Arc<str>, mode: watch::Receiver<Mode>, kinds: Kinds) {
     // A server that is down looks to the client as it is: the connection ends.
     let Ok(server) = TcpStream::connect(&*upstream).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let mut cut = mode.clone();
+    let pending = Pending::default();
     // Whichever ends first ends the connection, in both directions.
     tokio::select! {
         biased;
         _ = cut.wait_for(|mode| mode.cut) => {}
-        () = requests(from_client, to_server) => {}
-        () = replies(from_server, to_client, mode) => {}
+        () = requests(from_client, to_server, &kinds, &pending) => {}
+        () = replies(from_server, to_client, mode, &pending) => {}
     }
 }
 
-async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
-    let _ = tokio::io::copy(&mut from, &mut to).await;
+/// The requests of one connection that were not answered yet, in their order.
+#[derive(Default)]
+struct Pending(Mutex<VecDeque<Awaited>>);
+
+struct Awaited {
+    /// How many replies it still gets: a subscription is confirmed for each channel.
+    replies: usize,
+    /// What goes wrong with the first of them.
+    mishap: Mishap,
 }
 
-async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut mode: watch::Receiver<Mode>) {
-    let mut buffer = vec![0; 64 * 1024];
-    let mut swallowed = false;
-    loop {
-        let read = tokio::select! {
-            _ = mode.wait_for(|mode| swallowed && !mode.swallow) => return,
-            read = from.read(&mut buffer) => read,
-        };
-        let (Ok(length @ 1..), Mode { swallow, delay, .. }) = (read, *mode.borrow()) else { return };
-        if swallow {
-            swallowed = true;
-            continue;
+impl Pending {
+    fn push(&self, words: &[&[u8]], mishap: Mishap) {
+        let subscribes = words.first().is_some_and(|name| name.to_ascii_lowercase().ends_with(b"subscribe"));
+        let replies = if subscribes { words.len().saturating_sub(1).max(1) } else { 1 };
+        self.lock().push_back(Awaited { replies, mishap });
+    }
+
+    /// A reply has come. Says what goes wrong with it.
+    fn answered(&self) -> Mishap {
+        let mut pending = self.lock();
+        let Some(first) = pending.front_mut() else { return Mishap::Pass };
+        first.replies -= 1;
+        let mishap = std::mem::replace(&mut first.mishap, Mishap::Pass);
+        if first.replies == 0 {
+            pending.pop_front();
         }
-        tokio::time::sleep(delay).await;
-        if to.write_all(&buffer[..length]).await.is_err() {
+        mishap
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Awaited>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What becomes of a request or a reply.
+enum Next {
+    /// It goes on; so long it is.
+    Send(usize),
+    /// It goes on when the gate is open; so long it is.
+    Hang(usize, Gate),
+    /// It is lost, and the connection with it.
+    End,
+}
+
+async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, kinds: &Kinds, pending: &Pending) {
+    let mut read = Vec::new();
+    while from.read_buf(&mut read).await.is_ok_and(|length| length > 0) {
+        if !send_on(&mut read, &mut to, |bytes| first_request(bytes, kinds, pending)).await {
             return;
         }
     }
+}
+
+async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut mode: watch::Receiver<Mode>, pending: &Pending) {
+    let mut read = Vec::new();
+    let mut swallowed = false;
+    loop {
+        let length = tokio::select! {
+            _ = mode.wait_for(|mode| swallowed && !mode.swallow) => return,
+            length = from.read_buf(&mut read) => length,
+        };
+        let (Ok(1..), Mode { swallow, delay, .. }) = (length, *mode.borrow()) else { return };
+        if swallow {
+            swallowed = true;
+            read.clear();
+            continue;
+        }
+        tokio::time::sleep(delay).await;
+        if !send_on(&mut read, &mut to, |bytes| first_reply(bytes, pending)).await {
+            return;
+        }
+    }
+}
+
+/// Sends on what is whole of what was read, and keeps the rest. `false` if the connection is to end.
+async fn send_on(read: &mut Vec<u8>, to: &mut OwnedWriteHalf, first: impl Fn(&[u8]) -> Option<Next>) -> bool {
+    let mut ready = 0;
+    loop {
+        let next = first(read.get(ready..).unwrap_or_default());
+        if let Some(Next::Send(length)) = next {
+            // What came together goes on together.
+            ready += length;
+            continue;
+        }
+        if to.write_all(read.get(..ready).unwrap_or_default()).await.is_err() {
+            return false;
+        }
+        read.drain(..ready);
+        match next {
+            Some(Next::Hang(length, gate)) => {
+                gate.pass().await;
+                ready = length;
+            }
+            Some(Next::End) => return false,
+            _ => return true,
+        }
+    }
+}
+
+/// What becomes of the first request in some bytes; `None` while it is not all there.
+fn first_request(bytes: &[u8], kinds: &Kinds, pending: &Pending) -> Option<Next> {
+    let (words, length) = match frames::request(bytes) {
+        Frame::Part => return None,
+        Frame::Whole(words, length) => (words, length),
+        Frame::Unknown => return Some(Next::Send(bytes.len())),
+    };
+    let kinds = kinds.read().unwrap_or_else(PoisonError::into_inner);
+    let mishap = kinds.iter().find_map(|kind| kind.meet(&words)).unwrap_or(Mishap::Pass);
+    let (next, of_reply) = match mishap {
+        Mishap::LoseRequest => return Some(Next::End),
+        Mishap::Hang(gate) => (Next::Hang(length, gate), Mishap::Pass),
+        of_reply => (Next::Send(length), of_reply),
+    };
+    pending.push(&words, of_reply);
+    Some(next)
+}
+
+/// What becomes of the first reply in some bytes; `None` while it is not all there.
+fn first_reply(bytes: &[u8], pending: &Pending) -> Option<Next> {
+    let (said, length) = match frames::reply(bytes) {
+        Frame::Part => return None,
+        Frame::Whole(said, length) => (said, length),
+        Frame::Unknown => return Some(Next::Send(bytes.len())),
+    };
+    Some(match said {
+        Said::Reply => match pending.answered() {
+            Mishap::LoseReply => Next::End,
+            Mishap::HangReply(gate) => Next::Hang(length, gate),
+            _ => Next::Send(length),
+        },
+        Said::Message => Next::Send(length),
+    })
 }

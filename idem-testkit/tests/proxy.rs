@@ -5,7 +5,7 @@
 use std::io;
 use std::time::Duration;
 
-use idem_testkit::{Proxy, RedisServer};
+use idem_testkit::{Gate, Mishap, Passing, Proxy, RedisServer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -108,4 +108,86 @@ async fn dropped_it_takes_its_connections_along() {
     assert_eq!(ask(&mut stream, "PING").await.unwrap(), "+PONG\r\n");
     drop(proxy);
     assert!(ended(answer(&mut stream).await));
+}
+
+/// The requests that count something up.
+fn increments(proxy: &Proxy) -> Passing {
+    proxy.passing(|words| words.first() == Some(&&b"INCR"[..]))
+}
+
+async fn counted(server: &RedisServer) -> Option<i64> {
+    let reply = server.cli(&["GET", "n"]).await.unwrap();
+    reply.bytes().map(|digits| std::str::from_utf8(digits).unwrap().parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_single_request_or_reply_is_lost_with_its_connection() {
+    let server = RedisServer::start().await.unwrap();
+    let proxy = Proxy::start(&server.url()).await.unwrap();
+    let increments = increments(&proxy);
+    for mishap in [Mishap::Pass, Mishap::LoseRequest, Mishap::LoseReply] {
+        increments.next(mishap);
+    }
+    let mut stream = connect(&proxy).await;
+    // What comes together with it, but before it, goes on.
+    assert_eq!(ask(&mut stream, "PING\r\nINCR n").await.unwrap(), "+PONG\r\n:1\r\n");
+    assert!(ended(ask(&mut stream, "INCR n").await));
+    assert_eq!(counted(&server).await, Some(1));
+    assert!(ended(ask(&mut connect(&proxy).await, "*2\r\n$4\r\nINCR\r\n$1\r\nn").await));
+    assert_eq!((counted(&server).await, increments.calls()), (Some(2), 3));
+    assert_eq!(ask(&mut connect(&proxy).await, "INCR n").await.unwrap(), ":3\r\n");
+}
+
+#[tokio::test]
+async fn a_request_that_hangs_arrives_when_the_gate_opens_even_if_its_sender_is_gone() {
+    let server = RedisServer::start().await.unwrap();
+    let proxy = Proxy::start(&server.url()).await.unwrap();
+    let (increments, gate) = (increments(&proxy), Gate::new());
+    increments.next(Mishap::Hang(gate.clone()));
+    let mut stream = connect(&proxy).await;
+    stream.write_all(b"INCR n\r\n").await.unwrap();
+    gate.reached().await;
+    drop(stream);
+    assert_eq!(counted(&server).await, None);
+    gate.open();
+    let arrived = async {
+        while counted(&server).await.is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LONG, arrived).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reply_that_hangs_holds_up_those_behind_it() {
+    let server = RedisServer::start().await.unwrap();
+    let proxy = Proxy::start(&server.url()).await.unwrap();
+    let (increments, gate) = (increments(&proxy), Gate::new());
+    increments.next(Mishap::HangReply(gate.clone()));
+    let mut stream = connect(&proxy).await;
+    stream.write_all(b"PING\r\nINCR n\r\nPING\r\n").await.unwrap();
+    assert_eq!(answer(&mut stream).await.unwrap(), "+PONG\r\n");
+    gate.reached().await;
+    assert_eq!(counted(&server).await, Some(1));
+    assert!(timeout(MOMENT, answer(&mut stream)).await.is_err());
+    gate.open();
+    assert_eq!(answer(&mut stream).await.unwrap(), ":1\r\n+PONG\r\n");
+}
+
+#[tokio::test]
+async fn what_is_pushed_is_no_reply_to_anybody() {
+    let server = RedisServer::start().await.unwrap();
+    let proxy = Proxy::start(&server.url()).await.unwrap();
+    let increments = increments(&proxy);
+    increments.next(Mishap::LoseReply);
+    let mut stream = connect(&proxy).await;
+    stream.write_all(b"HELLO 3\r\nSUBSCRIBE c\r\n").await.unwrap();
+    let mut said = String::new();
+    while !said.ends_with("$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n") {
+        said += &answer(&mut stream).await.unwrap();
+    }
+    server.cli(&["PUBLISH", "c", "x"]).await.unwrap();
+    assert!(answer(&mut stream).await.unwrap().contains("message"));
+    assert!(ended(ask(&mut stream, "INCR n").await));
+    assert_eq!(counted(&server).await, Some(1));
 }
