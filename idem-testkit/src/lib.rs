@@ -17,5 +17,7 @@ pub use crate::check::{BoxError, Failure};
 pub use crate::clock::ManualClock;
 pub use crate::fault::{Fault, FaultStore, Faults, Gate, Step};
 pub use crate::proxy::{Mishap, Passing, Proxy};
-pub use crate::server::{RedisServer, RedisServerBuilder, Reply};
+pub use crate::server::{
+    RedisCluster, RedisClusterBuilder, RedisSentinels, RedisSentinelsBuilder, RedisServer, RedisServerBuilder, Reply,
+};
 pub use crate::subject::{Clones, Connections, Subject, Time};

@@ -1,19 +1,25 @@
-//! A private `redis-server` for tests.
+//! A private `redis-server` for tests, and several that belong together.
 
+mod cluster;
+mod members;
 mod process;
 mod resp;
+mod sentinels;
 
 use std::ffi::OsString;
-use std::io;
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{fs, io};
 
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
+pub use self::cluster::{RedisCluster, RedisClusterBuilder};
 use self::process::Process;
 pub use self::resp::Reply;
+pub use self::sentinels::{RedisSentinels, RedisSentinelsBuilder};
 
 /// How many ports are tried.
 const PORTS: u32 = 3;
@@ -45,6 +51,10 @@ pub struct RedisServer {
     program: OsString,
     args: Vec<OsString>,
     port: u16,
+    /// Where the nodes of a cluster talk to each other.
+    bus: Option<u16>,
+    /// The file in which the server itself keeps its settings, where it has one.
+    config: Option<PathBuf>,
     process: Mutex<Option<Process>>,
     // Dropped after the process.
     dir: TempDir,
@@ -55,6 +65,8 @@ pub struct RedisServer {
 pub struct RedisServerBuilder {
     program: OsString,
     args: Vec<OsString>,
+    config: Option<String>,
+    bus: bool,
 }
 
 impl RedisServer {
@@ -69,7 +81,7 @@ impl RedisServer {
 
     /// For one with other settings.
     pub fn builder() -> RedisServerBuilder {
-        RedisServerBuilder { program: "redis-server".into(), args: Vec::new() }
+        RedisServerBuilder { program: "redis-server".into(), args: Vec::new(), config: None, bus: false }
     }
 
     /// One for all tests of this process. It is started at the first call, and killed when the process ends. Tests that share it
@@ -163,8 +175,10 @@ impl RedisServer {
         let fixed =
             ["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no", "--logfile", "", "--dir"];
         let fixed = fixed.into_iter().map(OsString::from).chain([self.dir.path().into()]);
-        // Later arguments win, so the caller's come last.
-        Process::spawn(&self.program, fixed.chain(self.args.iter().cloned()), self.dir.path())
+        let bus = self.bus.map(|bus| ["--cluster-port".into(), bus.to_string().into()]).into_iter().flatten();
+        // The file comes first, or is taken for a value. Later arguments win, so the caller's come last.
+        let args = self.config.iter().map(OsString::from).chain(fixed).chain(bus).chain(self.args.iter().cloned());
+        Process::spawn(&self.program, args, self.dir.path())
     }
 
     async fn ready(&self, process: &mut Process) -> io::Result<()> {
@@ -198,6 +212,33 @@ impl RedisServerBuilder {
         self
     }
 
+    /// Gives it a file of settings, which the server may write to: it is made once, and a restart finds it as the server left it.
+    fn config(mut self, text: String) -> Self {
+        self.config = Some(text);
+        self
+    }
+
+    /// Gives it the second port that a cluster's node has.
+    fn bus(mut self) -> Self {
+        self.bus = true;
+        self
+    }
+
+    fn prepare(self) -> io::Result<RedisServer> {
+        let Self { program, args, config, bus } = self;
+        let [port, other] = free_ports()?;
+        let dir = tempfile::Builder::new().prefix("idem-redis-").tempdir()?;
+        let config = match config {
+            Some(text) => {
+                let file = dir.path().join("redis.conf");
+                fs::write(&file, text)?;
+                Some(file)
+            }
+            None => None,
+        };
+        Ok(RedisServer { program, args, port, bus: bus.then_some(other), config, process: Mutex::new(None), dir })
+    }
+
     /// Starts it.
     ///
     /// # Errors
@@ -208,9 +249,7 @@ impl RedisServerBuilder {
         let mut tries = PORTS;
         loop {
             tries -= 1;
-            let Self { program, args } = self.clone();
-            let (port, dir) = (free_port()?, tempfile::Builder::new().prefix("idem-redis-").tempdir()?);
-            let server = RedisServer { program, args, port, process: Mutex::new(None), dir };
+            let server = self.clone().prepare()?;
             let mut process = server.spawn()?;
             match server.ready(&mut process).await {
                 Ok(()) => {
@@ -225,6 +264,8 @@ impl RedisServerBuilder {
     }
 }
 
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+/// Two of them, so that they differ.
+fn free_ports() -> io::Result<[u16; 2]> {
+    let (one, two) = (TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
+    Ok([one.local_addr()?.port(), two.local_addr()?.port()])
 }

@@ -86,7 +86,9 @@ impl Process {
 
     /// Whether the server has said that it listens.
     pub(super) fn says_ready(&self) -> bool {
-        self.log().contains("Ready to accept connections")
+        let log = self.log();
+        // A Sentinel says its id instead.
+        log.contains("Ready to accept connections") || log.contains("Sentinel ID is")
     }
 
     fn end_of_log(&self) -> String {

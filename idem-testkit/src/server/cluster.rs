@@ -1,0 +1,222 @@
+//! The nodes of a Redis Cluster.
+
+use std::ffi::OsString;
+use std::io;
+
+use tokio::sync::OnceCell;
+
+use super::members::{ask, index_of, most_say, says, tell, until, url};
+use super::{RedisServer, RedisServerBuilder, Reply};
+
+/// How many slots a cluster has.
+const SLOTS: usize = 16_384;
+/// The settings of every node. A dead master is found within 1.5 s or so, and a replica takes its place.
+const SETTINGS: &[&str] = &[
+    "--cluster-enabled",
+    "yes",
+    "--cluster-config-file",
+    "nodes.conf",
+    "--cluster-node-timeout",
+    "1500",
+    "--cluster-replica-validity-factor",
+    "0",
+    // A replica stays with its master, even where another has lost its own.
+    "--cluster-migration-barrier",
+    "10",
+    "--repl-diskless-sync-delay",
+    "0",
+];
+
+/// A Redis Cluster: three masters with one replica each, unless the [builder](Self::builder) is told otherwise.
+///
+/// It is quick: two to three seconds after a master is gone, its replica takes its place. A node that comes back is a replica of the
+/// one that did.
+///
+/// # Examples
+///
+/// ```no_run
+/// use idem_testkit::RedisCluster;
+///
+/// # async fn example() -> std::io::Result<()> {
+/// let cluster = RedisCluster::start().await?;
+/// let old = cluster.master_of("idem:orders:o-1").await?;
+/// cluster.nodes()[old].kill()?;
+/// let new = cluster.failed_over("idem:orders:o-1", old).await?;
+/// cluster.nodes()[old].restart().await?;
+/// cluster.settled().await?; // the old master is a replica of the new one
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
+}
+
+/// A [`RedisCluster`] with other settings.
+#[derive(Debug, Clone)]
+pub struct RedisClusterBuilder {
+    node: RedisServerBuilder,
+    masters: usize,
+    replicas: usize,
+}
+
+impl RedisCluster {
+    /// Starts one, and waits until it serves all slots.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::start`], and if the nodes do not find each other.
+    pub async fn start() -> io::Result<Self> {
+        Self::builder().start().await
+    }
+
+    /// For one with other settings.
+    pub fn builder() -> RedisClusterBuilder {
+        RedisClusterBuilder { node: RedisServer::builder(), masters: 3, replicas: 1 }
+    }
+
+    /// One for all tests of this process, as [`RedisServer::shared`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub async fn shared() -> io::Result<&'static Self> {
+        static SHARED: OnceCell<RedisCluster> = OnceCell::const_new();
+        SHARED.get_or_try_init(Self::start).await
+    }
+
+    /// `redis+cluster://` and the nodes that are masters at the start.
+    pub fn url(&self) -> String {
+        url("redis+cluster", self.nodes.get(..3).unwrap_or(&self.nodes))
+    }
+
+    /// The nodes: at the start first the masters, then the replicas.
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// Which of the [nodes](Self::nodes) is the master of a key's slot, by what most of them say.
+    ///
+    /// # Errors
+    ///
+    /// If no node answers.
+    pub async fn master_of(&self, key: &str) -> io::Result<usize> {
+        let slot = most_say(&self.nodes, &["CLUSTER", "KEYSLOT", key], Reply::number).await?;
+        let port = most_say(&self.nodes, &["CLUSTER", "SLOTS"], |reply| {
+            let Reply::List(ranges) = reply else { return None };
+            ranges.iter().find_map(|range| match range {
+                Reply::List(range) => match range.as_slice() {
+                    [first, last, Reply::List(master), ..] if (first.number()?..=last.number()?).contains(&slot) => {
+                        master.get(1)?.number()
+                    }
+                    _ => None,
+                },
+                _ => None,
+            })
+        });
+        index_of(&self.nodes, u16::try_from(port.await?).unwrap_or_default())
+    }
+
+    /// Waits until another node than this one is the master of a key's slot, and the cluster serves all slots again; gives that node.
+    ///
+    /// # Errors
+    ///
+    /// If that takes longer than 15 seconds.
+    pub async fn failed_over(&self, key: &str, from: usize) -> io::Result<usize> {
+        let mut master = from;
+        until("another node is the master of the slot", async || {
+            let Ok(now) = self.master_of(key).await else { return false };
+            master = now;
+            now != from && says(&self.nodes[now], "replication", &["role:master"]).await && self.serves(now).await
+        })
+        .await?;
+        Ok(master)
+    }
+
+    /// Waits until all nodes are there, each says that all slots are served, and all replicas have their master's data.
+    ///
+    /// # Errors
+    ///
+    /// If that takes longer than 15 seconds, as it does while a node is stopped.
+    pub async fn settled(&self) -> io::Result<()> {
+        until("the cluster serves all slots", async || {
+            for (index, node) in self.nodes.iter().enumerate() {
+                let whole = says(node, "replication", &["role:master"]).await
+                    || says(node, "replication", &["role:slave", "master_link_status:up"]).await;
+                if !whole || !self.serves(index).await {
+                    return false;
+                }
+            }
+            true
+        })
+        .await
+    }
+
+    async fn serves(&self, node: usize) -> bool {
+        let info = ask(&self.nodes[node], &["CLUSTER", "INFO"]).await;
+        info.is_ok_and(|info| info.to_string().lines().any(|line| line == "cluster_state:ok"))
+    }
+
+    /// Has the nodes meet, gives the masters their slots, and the replicas their masters.
+    async fn join(&self, masters: usize) -> io::Result<()> {
+        let (first, others) = self.nodes.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        for (index, master) in self.nodes[..masters].iter().enumerate() {
+            let range = [index * SLOTS / masters, (index + 1) * SLOTS / masters - 1].map(|slot| slot.to_string());
+            tell(master, &["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]).await?;
+            tell(master, &["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]).await?;
+        }
+        for node in others {
+            let [port, bus] = [node.port, node.bus.unwrap_or_default()].map(|port| port.to_string());
+            tell(first, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
+        }
+        let known = format!("cluster_known_nodes:{}", self.nodes.len());
+        until("the nodes know each other", async || {
+            for node in &self.nodes {
+                let info = ask(node, &["CLUSTER", "INFO"]).await.map(|info| info.to_string()).unwrap_or_default();
+                if !["cluster_state:ok", &known].iter().all(|wanted| info.lines().any(|line| line == *wanted)) {
+                    return false;
+                }
+            }
+            true
+        })
+        .await?;
+        for (index, replica) in self.nodes[masters..].iter().enumerate() {
+            let id = ask(&self.nodes[index % masters], &["CLUSTER", "MYID"]).await?.to_string();
+            tell(replica, &["CLUSTER", "REPLICATE", &id]).await?;
+        }
+        self.settled().await
+    }
+}
+
+impl RedisClusterBuilder {
+    /// Adds an argument to those of every node, as [`RedisServerBuilder::arg`].
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.node = self.node.arg(arg);
+        self
+    }
+
+    /// How many replicas each master has.
+    #[must_use]
+    pub fn replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Starts it, and waits until it serves all slots.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisCluster::start`].
+    pub async fn start(self) -> io::Result<RedisCluster> {
+        let settings = SETTINGS.iter().map(OsString::from).chain(self.node.args);
+        let node = settings.fold(RedisServer::builder().bus(), RedisServerBuilder::arg);
+        let mut nodes = Vec::new();
+        for _ in 0..self.masters * (1 + self.replicas) {
+            nodes.push(node.clone().start().await?);
+        }
+        let cluster = RedisCluster { nodes };
+        cluster.join(self.masters).await?;
+        Ok(cluster)
+    }
+}

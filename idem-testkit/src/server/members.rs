@@ -1,0 +1,81 @@
+//! What is asked of several servers that belong together.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::{RedisServer, Reply};
+
+/// A server that is stopped is passed over after this time.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
+/// How often it is looked whether something has come true, and the pause between two looks.
+const LOOKS: u32 = 600;
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// What a server answers, if it does.
+pub(super) async fn ask(server: &RedisServer, command: &[&str]) -> io::Result<Reply> {
+    match timeout(ANSWERS_WITHIN, server.cli(command)).await?? {
+        Reply::Error(error) => Err(io::Error::other(error)),
+        reply => Ok(reply),
+    }
+}
+
+/// Has a server carry out a command.
+pub(super) async fn tell(server: &RedisServer, command: &[&str]) -> io::Result<()> {
+    match server.cli(command).await? {
+        Reply::Error(error) => Err(io::Error::other(format!("{}: {error}", command.join(" ")))),
+        _ => Ok(()),
+    }
+}
+
+/// What most of the servers say that answer.
+pub(super) async fn most_say<T: PartialEq>(
+    servers: &[RedisServer],
+    command: &[&str],
+    read: impl Fn(&Reply) -> Option<T>,
+) -> io::Result<T> {
+    let mut said: Vec<(T, usize)> = Vec::new();
+    for server in servers {
+        let Some(answer) = ask(server, command).await.ok().as_ref().and_then(&read) else { continue };
+        match said.iter_mut().find(|(other, _)| *other == answer) {
+            Some((_, times)) => *times += 1,
+            None => said.push((answer, 1)),
+        }
+    }
+    let most = said.into_iter().max_by_key(|(_, times)| *times);
+    most.map(|(answer, _)| answer).ok_or_else(|| io::Error::other(format!("no server knows: {}", command.join(" "))))
+}
+
+/// Which of the servers listens at a port.
+pub(super) fn index_of(servers: &[RedisServer], port: u16) -> io::Result<usize> {
+    servers
+        .iter()
+        .position(|server| server.port() == port)
+        .ok_or_else(|| io::Error::other(format!("none of the servers listens at port {port}")))
+}
+
+/// Whether INFO has each of these lines.
+pub(super) async fn says(server: &RedisServer, section: &str, lines: &[&str]) -> bool {
+    ask(server, &["INFO", section]).await.is_ok_and(|info| {
+        let info = info.to_string();
+        lines.iter().all(|wanted| info.lines().any(|line| line == *wanted))
+    })
+}
+
+/// Waits until something has come true.
+pub(super) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) -> io::Result<()> {
+    for _ in 0..LOOKS {
+        if holds().await {
+            return Ok(());
+        }
+        sleep(PAUSE).await;
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, format!("not within {:?}: {what}", PAUSE * LOOKS)))
+}
+
+/// `scheme://host:port,host:port`.
+pub(super) fn url(scheme: &str, servers: &[RedisServer]) -> String {
+    let hosts: Vec<_> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+    format!("{scheme}://{}", hosts.join(","))
+}
