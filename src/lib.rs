@@ -8,7 +8,7 @@ pub use idem_core::{
     ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency, Idempotency, InFlight, Key,
     KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile,
     RecordInfo, RecordState, Recorded, Retry, Sometimes, Storable, Store, StoreError, StoreErrorKind, StoreFailure,
-    current, install, installed, scope,
+    Unfinished, current, install, installed, scope,
 };
 pub use idem_core::{record, wire};
 pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};

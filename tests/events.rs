@@ -5,6 +5,7 @@
 mod support;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -146,8 +147,51 @@ over_both_stores! {
         let then_kept = failing("then", true, once(idem::Retry::new(1).then_keep()));
         expect!(log, then_kept, [INFO "retried", DEBUG "error_kept"]).unwrap_err();
 
+        faults.next(Step::Claim, Fault::DelayReply(LEASE / 3 + Duration::from_millis(20)));
+        let far = idempotency.operation("events.far").key("k").lease(LEASE).run(async || Ok::<_, Error>(7));
+        expect!(log, far, [WARN "lease_too_short", DEBUG "executed"]).unwrap();
+
         let plain = world.builder().await.log_keys().build();
         plain.operation("events").key("asked-for").run(async || Ok::<_, Error>(1)).await.unwrap();
         assert!(log.text().contains("asked-for"));
     }
+}
+
+/// Panics at the first event that a renewal failed.
+struct Panicking(AtomicBool);
+
+impl Subscriber for Panicking {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "idem"
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut logged = Logged::default();
+        event.record(&mut Fields(&mut logged, Level::WARN));
+        let failed = logged.0.iter().any(|(_, decision)| decision == "renewal_failed");
+        assert!(!failed || self.0.swap(true, Ordering::SeqCst), "a subscriber that panics");
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test]
+async fn p1_leases_are_renewed_on_after_a_panic_in_the_applications_subscriber() {
+    let subscriber = Arc::new(Panicking(AtomicBool::new(false)));
+    let _logging = tracing::subscriber::set_default(subscriber.clone());
+    let (builder, faults) = World::memory().faulty().await;
+    let idempotency = builder.build();
+    faults.next(Step::Renew, Fault::Refuse);
+    let body = async || {
+        // Two renewals more than the one whose failure is reported.
+        faults.reached(Step::Renew, 4).await;
+        Ok::<_, Error>(7)
+    };
+    let outcome = idempotency.operation("events.panic").key("k").lease(LEASE).run(body).await.unwrap();
+    assert_eq!(outcome.into_inner(), 7);
+    assert!(subscriber.0.load(Ordering::SeqCst), "it did not panic");
 }

@@ -188,6 +188,7 @@ impl Runtime {
             drop(Orphan::new(self, claim));
             return Err(self.reject(request, &Rejected::TooLate(attempt)));
         }
+        self.observer.took(&request.id, attempt, claim.lease, clock::now().saturating_duration_since(sent));
         if from == Origin::Abandoned {
             self.observer.decided(Decision::TakenOver, &request.id, attempt);
         }

@@ -42,7 +42,7 @@ where
     pub(crate) async fn run(mut self, draft: Draft<'_>, body: Pin<&mut Option<Body>>) -> Result<Outcome<T>, E> {
         let (runtime, request) = match draft.prepare() {
             Err(error) => return Err(self.fail(error)),
-            Ok(Prepared::Unguarded(operation)) => return self.unguarded(&operation, None, body).await,
+            Ok(Prepared::Unguarded(operation, _)) => return self.unguarded(&operation, None, body).await,
             Ok(Prepared::Guarded(runtime, request)) => (runtime, request),
         };
         let span = runtime.observer.span(&request.id);
@@ -73,8 +73,8 @@ where
         let fail = self.witness.fail;
         let (runtime, request) = match draft.prepare() {
             Err(error) => return Err(self.fail(error)),
-            Ok(Prepared::Unguarded(operation)) => {
-                return self.unguarded_and_detached(operation.into_owned(), None, body).await;
+            Ok(Prepared::Unguarded(operation, runtime)) => {
+                return self.unguarded_and_detached(operation.into_owned(), None, runtime.as_ref(), body).await;
             }
             Ok(Prepared::Guarded(runtime, request)) => (runtime, request),
         };
@@ -83,14 +83,19 @@ where
             match runtime.begin(&request).await {
                 Err(error) => Err(self.fail(error)),
                 Ok(Begun::Unguarded) => {
-                    self.unguarded_and_detached(request.id.operation().to_owned(), Some(request.id.clone()), body).await
+                    let (operation, id) = (request.id.operation().to_owned(), request.id.clone());
+                    self.unguarded_and_detached(operation, Some(id), Some(&runtime), body).await
                 }
                 Ok(Begun::Replay(recorded)) => self.replay(&recorded),
                 Ok(Begun::Owner(held)) => {
                     span.record("attempt", held.term().attempt);
                     let lost = held.term().lost_error();
                     let asks = request.settings.reconciles;
-                    let owning = async move { self.own(&runtime, asks, held, pin!(Some(body))).await };
+                    let counted = runtime.background.body();
+                    let owning = async move {
+                        let _counted = counted;
+                        self.own(&runtime, asks, held, pin!(Some(body))).await
+                    };
                     // Only a tokio runtime that shuts down stops the task.
                     detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
                 }
@@ -268,6 +273,7 @@ where
         mut self,
         operation: String,
         id: Option<RecordId>,
+        runtime: Option<&Arc<Runtime>>,
         body: Body,
     ) -> Result<Outcome<T>, E>
     where
@@ -277,7 +283,12 @@ where
         E: Send + 'static,
         Body: Send + 'static,
     {
-        match detached(async move { self.unguarded(&operation, id.as_ref(), pin!(Some(body))).await }).await {
+        let counted = runtime.map(|runtime| runtime.background.body());
+        let running = async move {
+            let _counted = counted;
+            self.unguarded(&operation, id.as_ref(), pin!(Some(body))).await
+        };
+        match detached(running).await {
             Some(returned) => returned,
             // The tokio runtime is shutting down, and this future with it.
             None => pending().await,

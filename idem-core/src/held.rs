@@ -290,13 +290,17 @@ impl Parts {
 
     /// Carries the step on in a task of its own.
     fn carry_on(self) {
-        let unfinished = self.runtime.unfinished.clone().try_acquire_owned();
-        let (Ok(permit), Ok(handle)) = (unfinished, tokio::runtime::Handle::try_current()) else {
+        let bytes = match &self.step {
+            Step::Committing(Commit { outcome: Some(outcome), .. }) => outcome.payload.len(),
+            _ => 0,
+        };
+        let (Some(counted), Ok(handle)) = (self.runtime.background.step(bytes), tokio::runtime::Handle::try_current())
+        else {
             return self.give_up(&"too many others are being tried again, or there is no tokio runtime to do it on");
         };
         handle.spawn(async move {
             Retrying { parts: Some(self) }.run().await;
-            drop(permit);
+            drop(counted);
         });
     }
 
@@ -389,14 +393,12 @@ impl Orphan {
 impl Drop for Orphan {
     fn drop(&mut self) {
         let Some((runtime, release, lease)) = self.undone.take() else { return };
-        let (Ok(permit), Ok(handle)) =
-            (runtime.unfinished.clone().try_acquire_owned(), tokio::runtime::Handle::try_current())
-        else {
+        let (Some(counted), Ok(handle)) = (runtime.background.step(0), tokio::runtime::Handle::try_current()) else {
             return runtime.observer.decided(Decision::NotReleased, &release.id, 0);
         };
         handle.spawn(async move {
             undo(&runtime, &release, lease).await;
-            drop(permit);
+            drop(counted);
         });
     }
 }

@@ -216,16 +216,27 @@ async fn keep(running: Running) {
     let keeper = &running.0;
     let mut under_way = FuturesUnordered::<Batch>::new();
     let mut idle_since = None;
-    while let Some((due, next)) = keeper.look(&mut idle_since) {
-        if !due.is_empty() {
-            under_way.push(renew(keeper.store.clone(), due));
-        }
-        tokio::select! {
-            () = keeper.wake.notified() => {}
-            () = sleep_until(next) => {}
-            Some((sent, leases, answers)) = under_way.next() => settle(keeper.observer, sent, &leases, answers),
+    // A panic, say of the application's subscriber to events, ends a round and not the keeper.
+    loop {
+        let round = AssertUnwindSafe(round(keeper, &mut under_way, &mut idle_since));
+        if let Ok(false) = round.catch_unwind().await {
+            return;
         }
     }
+}
+
+/// Renews what is due, and waits until there is something to do. Says whether there may be more.
+async fn round(keeper: &Keeper, under_way: &mut FuturesUnordered<Batch>, idle_since: &mut Option<Instant>) -> bool {
+    let Some((due, next)) = keeper.look(idle_since) else { return false };
+    if !due.is_empty() {
+        under_way.push(renew(keeper.store.clone(), due));
+    }
+    tokio::select! {
+        () = keeper.wake.notified() => {}
+        () = sleep_until(next) => {}
+        Some((sent, leases, answers)) = under_way.next() => settle(keeper.observer, sent, &leases, answers),
+    }
+    true
 }
 
 fn renew(store: Arc<dyn DynStore>, due: Vec<Arc<Term>>) -> Batch {
@@ -239,24 +250,25 @@ fn renew(store: Arc<dyn DynStore>, due: Vec<Arc<Term>>) -> Batch {
 }
 
 fn settle(observer: Observer, sent: Instant, leases: &[Arc<Term>], answers: Vec<Result<Ownership, StoreError>>) {
+    let round_trip = clock::now().saturating_duration_since(sent);
     let mut answers = answers.into_iter();
-    for lease in leases {
-        match answers.next() {
+    let answers: Vec<_> = leases.iter().map(|lease| (lease, answers.next())).collect();
+    // All of them, before anything is reported: reporting runs code of the application.
+    for (lease, answer) in &answers {
+        match answer {
             Some(Ok(Ownership::Held)) => lease.renewed(sent),
             Some(Ok(Ownership::Lost)) => lease.mark_lost(),
-            Some(Err(error)) => {
-                observer.decided_because(Decision::RenewalFailed, &lease.id, lease.attempt, &error);
-                lease.not_renewed();
-            }
-            None => {
-                observer.decided_because(
-                    Decision::RenewalFailed,
-                    &lease.id,
-                    lease.attempt,
-                    &"the store gave no answer",
-                );
-                lease.not_renewed();
-            }
+            Some(Err(_)) | None => lease.not_renewed(),
+        }
+    }
+    for (lease, answer) in answers {
+        let failed = |why: &dyn std::fmt::Display| {
+            observer.decided_because(Decision::RenewalFailed, &lease.id, lease.attempt, why);
+        };
+        match answer {
+            Some(Ok(_)) => observer.took(&lease.id, lease.attempt, lease.length(), round_trip),
+            Some(Err(error)) => failed(&error),
+            None => failed(&"the store gave no answer"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The runtime core of `idem`. Applications use it through the facade, the package `idem-rs`; stores of one's own are written against
 //! this crate alone.
 
+mod background;
 mod body;
 mod by_hand;
 mod clock;
@@ -29,6 +30,7 @@ mod site;
 mod store;
 pub mod wire;
 
+pub use crate::background::Unfinished;
 pub use crate::by_hand::{Begin, Lease};
 pub use crate::clock::Clock;
 pub use crate::codec::{Codec, CodecFailure, CodecId};

@@ -2,7 +2,8 @@
 //!
 //! Events have the target `idem` and the fields `operation`, `key` (a digest unless the runtime logs keys), `decision`, `attempt`
 //! where there is one, and `detail`. The counter is `idem_decisions_total` with the labels `operation` and `decision`; the
-//! histograms `idem_body_seconds` and `idem_wait_seconds` have the label `operation`.
+//! histograms `idem_body_seconds` and `idem_wait_seconds` have the label `operation`; the gauge `idem_background` has the label `kind`,
+//! `steps` or `bodies`.
 
 use std::fmt;
 use std::time::Duration;
@@ -39,6 +40,7 @@ pub(crate) enum Decision {
     RenewalFailed,
     LeaseLost,
     ClaimTooLate,
+    LeaseTooShort,
     CommitRefused,
     ReleaseRefused,
     CommitDelayed,
@@ -84,6 +86,7 @@ impl Decision {
             Self::RenewalFailed => ("renewal_failed", Level::WARN),
             Self::LeaseLost => ("lease_lost", Level::WARN),
             Self::ClaimTooLate => ("claim_too_late", Level::WARN),
+            Self::LeaseTooShort => ("lease_too_short", Level::WARN),
             Self::CommitRefused => ("commit_refused", Level::WARN),
             Self::ReleaseRefused => ("release_refused", Level::WARN),
             Self::CommitDelayed => ("commit_delayed", Level::WARN),
@@ -118,6 +121,17 @@ impl Observer {
     /// Reports a decision about a record, and why.
     pub(crate) fn decided_because(self, decision: Decision, id: &RecordId, attempt: u64, why: &dyn fmt::Display) {
         self.report(decision, id, attempt, Some(why));
+    }
+
+    /// Looks whether a lease is long enough for the way to the store, on which a claim or renewal took so long: with fewer than three
+    /// round trips, one slow renewal loses it.
+    pub(crate) fn took(self, id: &RecordId, attempt: u64, lease: Duration, round_trip: Duration) {
+        if lease < round_trip.saturating_mul(3) {
+            let why = format!(
+                "the lease is {lease:?} and a round trip to the store took {round_trip:.1?}; make `lease` longer than three of them"
+            );
+            self.decided_because(Decision::LeaseTooShort, id, attempt, &why);
+        }
     }
 
     fn report(self, decision: Decision, id: &RecordId, attempt: u64, why: Option<&dyn fmt::Display>) {
@@ -181,6 +195,29 @@ pub(crate) fn body_took(id: &RecordId, time: Duration) {
 pub(crate) fn wait_took(id: &RecordId, time: Duration) {
     #[cfg(feature = "metrics")]
     metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned()).record(time);
+}
+
+/// What goes on without a caller.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(feature = "metrics"), allow(dead_code))]
+pub(crate) enum Unattended {
+    /// Steps that are tried again at the store.
+    Steps,
+    /// Detached bodies.
+    Bodies,
+}
+
+/// Reports that more of it goes on, or less.
+#[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+pub(crate) fn unattended(what: Unattended, more: f64) {
+    #[cfg(feature = "metrics")]
+    {
+        let kind = match what {
+            Unattended::Steps => "steps",
+            Unattended::Bodies => "bodies",
+        };
+        metrics::gauge!("idem_background", "kind" => kind).increment(more);
+    }
 }
 
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]

@@ -404,7 +404,7 @@ impl Operation<'_> {
     async fn try_begin(mut self) -> Result<Begin, Error> {
         self.draft.settings.missing_key = MissingKey::Reject;
         match self.draft.prepare()? {
-            Prepared::Unguarded(_) => Ok(Begin::Execute(Lease::unguarded())),
+            Prepared::Unguarded(..) => Ok(Begin::Execute(Lease::unguarded())),
             Prepared::Guarded(runtime, request) => match runtime.begin(&request).await? {
                 Begun::Owner(held) => Ok(Begin::Execute(Lease::new(held, &runtime))),
                 Begun::Replay(recorded) => Ok(Begin::Replay(recorded)),
@@ -519,7 +519,7 @@ impl<'a> Draft<'a> {
             }
             return Err(problem);
         }
-        let Some(runtime) = self.runtime else { return Ok(Prepared::Unguarded(self.name)) };
+        let Some(runtime) = self.runtime else { return Ok(Prepared::Unguarded(self.name, None)) };
         if let Err(reason) = self.settings.check() {
             Observer::decided_without_key(Decision::Misconfigured, &self.name);
             return Err(Error::Config { operation: (*self.name).into(), reason: reason.0 });
@@ -528,7 +528,7 @@ impl<'a> Draft<'a> {
             return match self.settings.missing_key {
                 MissingKey::Run => {
                     Observer::decided_without_key(Decision::RanUnguarded, &self.name);
-                    Ok(Prepared::Unguarded(self.name))
+                    Ok(Prepared::Unguarded(self.name, Some(runtime)))
                 }
                 MissingKey::Reject => {
                     Observer::decided_without_key(Decision::RejectedMissingKey, &self.name);
@@ -543,7 +543,7 @@ impl<'a> Draft<'a> {
     fn prepare_admin(mut self) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
         self.settings.missing_key = MissingKey::Reject;
         match self.prepare()? {
-            Prepared::Unguarded(_) => Ok(None),
+            Prepared::Unguarded(..) => Ok(None),
             Prepared::Guarded(runtime, request) => Ok(Some((runtime, request))),
         }
     }
@@ -564,7 +564,7 @@ impl<Q, P> fmt::Debug for Operation<'_, Q, P> {
 
 /// A call that is ready to be carried out.
 pub(crate) enum Prepared<'a> {
-    /// The operation's name is that of the events.
-    Unguarded(Cow<'a, str>),
+    /// The operation's name is that of the events; with a runtime, where there is one.
+    Unguarded(Cow<'a, str>, Option<Arc<Runtime>>),
     Guarded(Arc<Runtime>, Request),
 }

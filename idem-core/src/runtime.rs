@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
-
+use crate::background::{Background, Unfinished};
 use crate::codec::{AnyCodec, Codec};
 use crate::error::ConfigError;
 use crate::flight::Flights;
@@ -14,9 +13,6 @@ use crate::observe::Observer;
 use crate::operation::Operation;
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
 use crate::store::{DynStore, Store};
-
-/// How many commits and releases that the store did not take may be tried again at once. More are given up, and said so.
-const MAX_UNFINISHED: usize = 10_000;
 
 /// A runtime: a store, the defaults of all operations, and the leases of this process.
 ///
@@ -52,7 +48,7 @@ pub(crate) struct Runtime {
     pub(crate) observer: Observer,
     pub(crate) flights: Arc<Flights>,
     pub(crate) keepers: Keepers,
-    pub(crate) unfinished: Arc<Semaphore>,
+    pub(crate) background: Arc<Background>,
     /// A setting that cannot be: every call is refused.
     pub(crate) problem: Option<ConfigError>,
 }
@@ -87,6 +83,43 @@ impl Idempotency {
     /// by `::`, 128 bytes at most. A name that is none is [`Error::Config`](crate::Error::Config) when the call is made.
     pub fn operation<'a>(&self, name: impl Into<std::borrow::Cow<'a, str>>) -> Operation<'a> {
         Operation::new(self.clone(), name.into())
+    }
+
+    /// Waits until nothing of this runtime goes on in the background: [detached](Operation::run_detached) bodies have ended, and every
+    /// outcome and release that the store did not take at once is taken or given up. For the end of a process, after it has stopped
+    /// taking requests. Then, or after `timeout`, the process can end.
+    ///
+    /// Nothing is stopped or refused: bodies that have callers are their callers' to wait for, and the runtime can be used on. What begins
+    /// meanwhile is waited for too.
+    ///
+    /// # Errors
+    ///
+    /// Says how much was still under way after `timeout`. It goes on as long as the process does. What is cut then is abandoned, as in a
+    /// crash.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped, it changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use std::time::Duration;
+    /// # use idem::{Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// // The server has stopped.
+    /// if let Err(unfinished) = idempotency.shutdown(Duration::from_secs(10)).await {
+    ///     eprintln!("{unfinished}");
+    /// }
+    /// # }
+    /// ```
+    pub async fn shutdown(&self, timeout: Duration) -> Result<(), Unfinished> {
+        match &self.runtime {
+            Some(runtime) => runtime.background.finished(timeout).await,
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn checked(&self) -> Result<(), ConfigError> {
@@ -233,7 +266,7 @@ impl Builder {
         let runtime = Runtime {
             keepers: Keepers::new(store.clone(), observer),
             flights: Arc::new(Flights::new()),
-            unfinished: Arc::new(Semaphore::new(MAX_UNFINISHED)),
+            background: Arc::default(),
             store,
             settings,
             codec,

@@ -1,0 +1,84 @@
+//! The end of a process: what goes on without a caller is waited for, and what is left is said.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem::{Error, MissingKey, RecordState};
+use idem_testkit::{Fault, Step};
+use support::{LEASE, LONG, World, eventually};
+use tokio::sync::Semaphore;
+
+type Res<T = u64> = Result<T, Error>;
+
+const SOON: Duration = Duration::from_millis(50);
+
+over_both_stores! {
+    async fn p8_a_detached_body_without_a_caller_is_waited_for(world: World) {
+        let idempotency = world.process().await;
+        let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        for key in ["guarded", ""] {
+            let call = idempotency.operation("shutdown.detached").key(key).missing_key(MissingKey::Run).run_detached({
+                let (begun, go) = (begun.clone(), go.clone());
+                async move || {
+                    begun.add_permits(1);
+                    go.acquire().await.unwrap().forget();
+                    Res::Ok(7)
+                }
+            });
+            tokio::select! {
+                _ = call => panic!("the body is not to end"),
+                permit = begun.acquire() => permit.unwrap().forget(),
+            }
+        }
+        let unfinished = idempotency.shutdown(SOON).await.unwrap_err();
+        assert_eq!((unfinished.bodies, unfinished.steps), (2, 0), "{unfinished}");
+        go.add_permits(2);
+        idempotency.shutdown(LONG).await.unwrap();
+        // Its outcome was recorded before.
+        let replayed = idempotency.operation("shutdown.detached").key("guarded").run(async || Res::Ok(0)).await.unwrap();
+        assert!(replayed.is_replayed() && replayed.into_inner() == 7);
+    }
+
+    async fn p9_an_outcome_that_the_store_does_not_take_is_waited_for(world: World) {
+        let (builder, faults) = world.faulty().await;
+        let idempotency = builder.build();
+        let operation = || idempotency.operation("shutdown.commit").key("k").lease(LEASE);
+        for _ in 0..3 {
+            faults.next(Step::Commit, Fault::Refuse);
+        }
+        let value = operation().run(async || Res::Ok(7)).await.unwrap();
+        assert!(!value.is_replayed());
+        idempotency.shutdown(LONG).await.unwrap();
+        let info = operation().inspect().await.unwrap().unwrap();
+        assert_eq!(info.state, RecordState::Committed);
+    }
+
+    async fn what_is_left_after_the_time_is_said_and_goes_on(world: World) {
+        let (builder, faults) = world.faulty().await;
+        let idempotency = builder.build();
+        let operation = || idempotency.operation("shutdown.late").key("k").lease(LEASE);
+        faults.always(Step::Commit, Fault::Refuse);
+        operation().run(async || Res::Ok(7)).await.unwrap();
+        let unfinished = idempotency.shutdown(SOON).await.unwrap_err();
+        assert_eq!((unfinished.bodies, unfinished.steps), (0, 1), "{unfinished}");
+        assert!(unfinished.to_string().contains("1 commits"), "{unfinished}");
+        faults.clear();
+        eventually("it is recorded", async || {
+            operation().inspect().await.unwrap().is_some_and(|info| info.state == RecordState::Committed)
+        })
+        .await;
+        idempotency.shutdown(LONG).await.unwrap();
+    }
+
+    async fn with_nothing_under_way_it_is_over_at_once_and_calls_go_on(world: World) {
+        let idempotency = world.process().await;
+        idempotency.shutdown(Duration::ZERO).await.unwrap();
+        let value = idempotency.operation("shutdown.on").key("k").run(async || Res::Ok(7)).await.unwrap();
+        assert_eq!(value.into_inner(), 7);
+        idem::Idempotency::disabled().shutdown(Duration::ZERO).await.unwrap();
+    }
+}
