@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -17,6 +17,7 @@ use crate::error::StoreError;
 use crate::fingerprint::Fingerprint;
 use crate::lease::Term;
 use crate::record::{Encoded, RecordId};
+use crate::sync::{Mutex, MutexGuard};
 
 const SHARDS: usize = 32;
 /// How long a call that does not wait for an owner gives the leader to find out whether there is one: as long as a claim may take.

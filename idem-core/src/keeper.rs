@@ -8,7 +8,7 @@
 //! A keeper ends with its tokio runtime, as do the bodies there. So each tokio runtime has its own; most processes have one.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -22,8 +22,9 @@ use crate::clock;
 use crate::error::StoreError;
 use crate::lease::{Due, Term};
 use crate::observe::{Decision, Observer};
-use crate::record::{Ownership, Renewal};
+use crate::record::{Ownership, Renewal, renewal_due_after};
 use crate::store::DynStore;
+use crate::sync::{Mutex, MutexGuard, RwLock};
 
 /// How often a keeper looks although nothing is due: a twelfth of the shortest lease it has seen, within these.
 const LOOK: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
@@ -79,16 +80,7 @@ impl Keepers {
             return Enrolled { keeper: None, place: None, term };
         };
         let keeper = self.keeper_of(&handle);
-        let first = clock::after(clock::now(), term.length() / 3);
-        let (place, earlier) = {
-            let mut state = keeper.lock();
-            state.shortest = state.shortest.min(term.length());
-            let earlier = state.planned.is_none_or(|planned| first < planned);
-            if earlier {
-                state.planned = Some(first);
-            }
-            (state.leases.insert(term.clone()), earlier)
-        };
+        let (place, earlier) = keeper.take(term.clone());
         if earlier {
             // Rare: the keeper looks often enough by itself, once it knows how long leases are.
             let keeper = keeper.clone();
@@ -111,10 +103,7 @@ impl Keepers {
                 return keeper;
             }
             keepers.retain(|(_, keeper)| !keeper.lock().ended);
-            let state =
-                State { leases: Slab::new(), shortest: Duration::MAX, planned: None, closed: false, ended: false };
-            let (store, observer) = (self.store.clone(), self.observer);
-            let keeper = Arc::new(Keeper { store, observer, state: Mutex::new(state), wake: Notify::new() });
+            let keeper = Arc::new(Keeper::new(self.store.clone(), self.observer));
             keepers.push((id, keeper.clone()));
             keeper
         };
@@ -133,8 +122,7 @@ fn elsewhere(handle: &Handle, work: impl FnOnce() + Send + 'static) {
 impl Drop for Keepers {
     fn drop(&mut self) {
         for (_, keeper) in self.by_runtime.get_mut().unwrap_or_else(PoisonError::into_inner) {
-            keeper.lock().closed = true;
-            keeper.wake.notify_one();
+            keeper.close();
         }
     }
 }
@@ -159,6 +147,29 @@ impl Drop for Enrolled {
 }
 
 impl Keeper {
+    fn new(store: Arc<dyn DynStore>, observer: Observer) -> Self {
+        let state = State { leases: Slab::new(), shortest: Duration::MAX, planned: None, closed: false, ended: false };
+        Self { store, observer, state: Mutex::new(state), wake: Notify::new() }
+    }
+
+    /// Takes a lease into care. Gives its place, and says whether the keeper must be woken, because it plans to look too late.
+    fn take(&self, term: Arc<Term>) -> (usize, bool) {
+        let first = clock::after(clock::now(), renewal_due_after(term.length()));
+        let mut state = self.lock();
+        state.shortest = state.shortest.min(term.length());
+        let earlier = state.planned.is_none_or(|planned| first < planned);
+        if earlier {
+            state.planned = Some(first);
+        }
+        (state.leases.insert(term), earlier)
+    }
+
+    /// No more leases come: the keeper ends after the last.
+    fn close(&self) {
+        self.lock().closed = true;
+        self.wake.notify_one();
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -277,5 +288,45 @@ async fn sleep_until(instant: Option<Instant>) {
     match instant {
         Some(instant) => tokio::time::sleep_until(instant).await,
         None => std::future::pending().await,
+    }
+}
+
+/// A keeper without a tokio runtime, for the explorer of schedules.
+#[cfg(all(test, shuttle))]
+pub(crate) mod explored {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    pub(crate) struct Kept(Arc<Keeper>);
+
+    impl Clone for Kept {
+        fn clone(&self) -> Self {
+            Self(self.0.clone())
+        }
+    }
+
+    pub(crate) fn start() -> Kept {
+        Kept(Arc::new(Keeper::new(Arc::new(MemoryStore::new()), Observer::default())))
+    }
+
+    pub(crate) fn run(keeper: &Kept) -> impl Future<Output = ()> + use<> {
+        keep(Running(keeper.0.clone()))
+    }
+
+    pub(crate) fn enrol(keeper: &Kept, term: Term) -> Enrolled {
+        let term = Arc::new(term);
+        let (place, earlier) = keeper.0.take(term.clone());
+        if earlier {
+            keeper.0.wake.notify_one();
+        }
+        Enrolled { keeper: Some(keeper.0.clone()), place: Some(place), term }
+    }
+
+    pub(crate) fn close(keeper: &Kept) {
+        keeper.0.close();
+    }
+
+    pub(crate) fn has_ended(keeper: &Kept) -> bool {
+        keeper.0.lock().ended
     }
 }

@@ -4,7 +4,7 @@
 //! after nine tenths of its length. The store counts from when it carried the step out, which is later. So, as long as the two
 //! clocks run at the same rate within 10 %, the body is stopped before the store lets anybody else claim.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::error::Error;
 use crate::record::{Owner, RecordId, Renewal, owner_stops_after, renewal_due_after};
+use crate::sync::{Mutex, MutexGuard};
 
 /// The term of one lease that is held in this process.
 #[derive(Debug)]

@@ -11,6 +11,8 @@ mod engine;
 mod error;
 mod error_policy;
 mod execute;
+#[cfg(all(test, shuttle))]
+mod explored;
 mod fingerprint;
 mod flight;
 mod generator;
@@ -28,6 +30,7 @@ pub mod record;
 mod runtime;
 mod site;
 mod store;
+mod sync;
 pub mod wire;
 
 pub use crate::background::Unfinished;

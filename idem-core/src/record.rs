@@ -239,7 +239,7 @@ pub enum Claimed {
 }
 
 /// What a successful claim found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// No record.
     Nothing,

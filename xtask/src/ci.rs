@@ -22,6 +22,7 @@ pub(crate) enum Step {
     Docs,
     Features,
     Test,
+    Explore,
     Examples,
     Package,
 }
@@ -55,6 +56,7 @@ impl Step {
             Self::Docs => "docs",
             Self::Features => "features",
             Self::Test => "test",
+            Self::Explore => "explore",
             Self::Examples => "examples",
             Self::Package => "package",
         }
@@ -70,6 +72,7 @@ impl Step {
             Self::Docs => "the API docs build without a warning",
             Self::Features => "each feature builds alone",
             Self::Test => "cargo xtask test",
+            Self::Explore => "no schedule of threads is found that breaks a promise",
             Self::Examples => "the examples build, run and end well",
             Self::Package => "each package builds from what would be published",
         }
@@ -85,6 +88,7 @@ impl Step {
             Self::Docs => docs(workspace),
             Self::Features => features(workspace),
             Self::Test => suite::run(workspace, &[]),
+            Self::Explore => suite::explore(workspace),
             Self::Examples => examples(workspace),
             Self::Package => package(workspace),
         }

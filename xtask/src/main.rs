@@ -42,6 +42,8 @@ enum Chore {
         #[arg(long)]
         list: bool,
     },
+    /// Run what threads do at once inside a process under thousands of schedules
+    Explore,
     /// Write the golden files of the UI tests anew
     Bless,
     /// Run the benchmarks
@@ -78,6 +80,7 @@ fn run(chore: Chore) -> Result<()> {
             Ok(())
         }
         Chore::Ci { only, .. } => ci::run(&workspace, &only),
+        Chore::Explore => suite::explore(&workspace),
         Chore::Bless => golden::bless(&workspace),
         Chore::Bench { args } => suite::bench(&workspace, &args),
         Chore::Deliveries { check: true } => deliveries::check(&workspace),

@@ -26,6 +26,14 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     steps.finish()
 }
 
+/// `idem-core/src/explored.rs`. Its locks are those of the explorer, so it is built apart from everything else.
+pub(crate) fn explore(workspace: &Workspace) -> Result<()> {
+    let cargo =
+        workspace.cargo().args(["test", "-p", "idem-core", "--lib", "--target-dir", "target/explore", "explored"]);
+    cargo.env("RUSTFLAGS", "--cfg shuttle").run()?;
+    Ok(())
+}
+
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     redis::ensure(workspace.shell())?;
     workspace.cargo().args(["bench", "-p", FACADE, "--all-features"]).args(args).run()?;

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::fmt;
 use std::hash::BuildHasher as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -17,6 +16,8 @@ use crate::record::{
     Claim, Claimed, Commit, OnClaim, OnStep, Origin, Ownership, RanOut, Record, RecordId, RecordInfo, Release, Removed,
     Renewal,
 };
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 const SHARDS: usize = 32;
 const DEFAULT_CAPACITY: usize = 1_000_000;
@@ -101,6 +102,12 @@ impl MemoryStore {
             len: AtomicUsize::new(0),
             clock,
         }))
+    }
+
+    /// How many records somebody waits for.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn waiting(&self) -> usize {
+        self.0.shards.iter().map(|shard| lock(shard).waiters.len()).sum()
     }
 
     /// Runs one atomic step on the record of an id.

@@ -1,0 +1,317 @@
+//! What threads do at once inside a process, under many schedules: `cargo xtask explore`.
+//!
+//! Shuttle runs each test thousands of times, on threads that go on one at a time, and chooses at each lock, counter and await
+//! (`sync.rs`) which one. A schedule in which all of them wait for ever is a failure: so a wake-up that can get lost is found. Time
+//! stands still here, so no limit rescues a waiter that was forgotten.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use shuttle::future::block_on;
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, Runner, thread};
+
+use crate::background::Background;
+use crate::clock::{self, Clock};
+use crate::codec::CodecId;
+use crate::flight::{Ending, Flights, Followed, Joined};
+use crate::keeper::explored as keeper;
+use crate::key::Key;
+use crate::lease::Term;
+use crate::record::{
+    Claim, Claimed, Commit, Encoded, Owner, Ownership, RecordId, Release, ReleaseTo, Removed, Renewal,
+};
+use crate::store::{MemoryStore, Store};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+
+const LONG: Duration = Duration::from_secs(3600);
+/// At each of some thousand schedules, and as many that are chosen so that few switches make the difference.
+const SCHEDULES: usize = 2_000;
+const SWITCHES: usize = 3;
+
+fn explore(test: impl Fn() + Send + Sync + Clone + 'static) {
+    let run = |test: &dyn Fn()| {
+        // Timers are made here, and none is ever due: nobody drives them.
+        let timers = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let _entered = timers.enter();
+        test();
+    };
+    let mut config = Config::default();
+    // Debug builds of timers and formatting need more than shuttle's 32 KiB.
+    config.stack_size = 1 << 20;
+    let (random, few) = (test.clone(), test);
+    Runner::new(RandomScheduler::new(SCHEDULES), config.clone()).run(move || run(&random));
+    Runner::new(PctScheduler::new(SWITCHES, SCHEDULES), config).run(move || run(&few));
+}
+
+/// A clock that stands still.
+struct Still;
+
+impl Clock for Still {
+    fn elapsed(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+fn id(key: &str) -> RecordId {
+    RecordId::new("explored", &Key::encode(key).unwrap()).unwrap()
+}
+
+fn claim(key: &str) -> Claim {
+    Claim {
+        id: id(key),
+        owner: Owner::generate(),
+        lease: LONG,
+        hold: LONG,
+        fingerprint: None,
+        take_over: true,
+        max_attempts: None,
+    }
+}
+
+fn outcome(text: &'static str) -> Encoded {
+    Encoded { is_error: false, codec: CodecId::JSON, payload: Bytes::from_static(text.as_bytes()) }
+}
+
+fn commit(claim: &Claim, attempt: u64) -> Commit {
+    let outcome = Some(outcome("1"));
+    let id = claim.id.clone();
+    Commit { id, owner: claim.owner, attempt, fingerprint: None, outcome, ttl: LONG, remember: LONG }
+}
+
+fn release(claim: &Claim) -> Release {
+    Release { id: claim.id.clone(), owner: claim.owner, to: ReleaseTo::Released { keep: LONG } }
+}
+
+/// Runs these at once, each on a thread of its own, and waits for all.
+fn at_once<F: Future<Output = ()> + Send + 'static>(futures: impl IntoIterator<Item = F>) {
+    let threads: Vec<_> = futures.into_iter().map(|future| thread::spawn(move || block_on(future))).collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn memory_of_claims_at_once_one_owns_and_waiters_are_woken_by_commit_and_by_release() {
+    explore(|| {
+        let store = MemoryStore::with_clock(Still);
+        let bodies = Arc::new(AtomicUsize::new(0));
+        let caller = |fails: bool| {
+            let (store, bodies) = (store.clone(), bodies.clone());
+            async move {
+                let claim = claim("k");
+                loop {
+                    match store.claim(&claim).await.unwrap() {
+                        Claimed::Owned { attempt, .. } => {
+                            assert_eq!(bodies.fetch_add(1, Ordering::SeqCst), 0, "two bodies at once");
+                            thread::yield_now();
+                            bodies.fetch_sub(1, Ordering::SeqCst);
+                            let step = if fails && attempt == 1 {
+                                store.release(&release(&claim)).await
+                            } else {
+                                store.commit(&commit(&claim, attempt)).await
+                            };
+                            assert_eq!(step.unwrap(), Ownership::Held);
+                            if !fails || attempt > 1 {
+                                return;
+                            }
+                        }
+                        Claimed::InFlight { attempt, .. } => store.wait(&claim.id, attempt, LONG).await.unwrap(),
+                        Claimed::Committed { outcome, .. } => return assert_eq!(&*outcome.payload, b"1"),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+        };
+        at_once([caller(true), caller(false), caller(false)]);
+        assert_eq!(store.waiting(), 0, "a waiter's place was left behind");
+    });
+}
+
+#[test]
+fn memory_counts_its_records_however_they_come_and_go() {
+    explore(|| {
+        let store = MemoryStore::with_capacity(2);
+        let refused = Arc::new(AtomicUsize::new(0));
+        let come_and_go = |key: &'static str, goes: bool| {
+            let (store, refused) = (store.clone(), refused.clone());
+            async move {
+                let claim = claim(key);
+                if store.claim(&claim).await.is_err() {
+                    refused.fetch_add(1, Ordering::SeqCst);
+                } else if goes {
+                    store.release(&release(&claim)).await.unwrap();
+                    assert_eq!(store.remove(&claim.id).await.unwrap(), Removed::Removed);
+                }
+                assert!(store.len() <= 2, "more than fit in");
+            }
+        };
+        at_once([come_and_go("a", false), come_and_go("b", true), come_and_go("c", false)]);
+        let left = store.len();
+        assert!(left <= 2 && left + refused.load(Ordering::SeqCst) >= 2, "{left} are left");
+    });
+}
+
+#[test]
+fn memory_an_owner_that_is_renewed_while_it_commits_changes_nothing_twice() {
+    explore(|| {
+        let store = MemoryStore::with_clock(Still);
+        let claim = claim("k");
+        block_on(store.claim(&claim)).unwrap();
+        let renewal = [Renewal { id: claim.id.clone(), owner: claim.owner, hold: LONG }];
+        let (renewing, committing, late) = (store.clone(), store.clone(), store.clone());
+        let (step, nobody) = (commit(&claim, 1), commit(&super::explored::claim("k"), 1));
+        let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + Send>>; 3] = [
+            Box::pin(async move { drop(renewing.renew(&renewal).await) }),
+            Box::pin(async move { assert_eq!(committing.commit(&step).await.unwrap(), Ownership::Held) }),
+            Box::pin(async move {
+                // Another owner's commit is accepted only as the very same record.
+                let _ = late.commit(&Commit { outcome: Some(outcome("2")), ..nobody }).await;
+            }),
+        ];
+        at_once(futures);
+        let found = block_on(store.claim(&super::explored::claim("k"))).unwrap();
+        assert_eq!(found, Claimed::Committed { attempt: 1, outcome: outcome("1") });
+    });
+}
+
+/// One key of one process, whose calls share flights: each leads, or follows and gets what the leader got.
+#[test]
+fn flights_have_one_leader_at_a_time_and_forget_no_follower() {
+    explore(|| {
+        let flights = Arc::new(Flights::new());
+        let leaders = Arc::new(AtomicUsize::new(0));
+        // What the store has.
+        let committed = Arc::new(Mutex::new(false));
+        let caller = |gives_up: bool| {
+            let (flights, leaders, committed) = (flights.clone(), leaders.clone(), committed.clone());
+            async move {
+                loop {
+                    match flights.join(&id("k"), None) {
+                        Joined::Leader(leader) => {
+                            assert_eq!(leaders.fetch_add(1, Ordering::SeqCst), 0, "two leaders");
+                            if *committed.lock().unwrap() {
+                                leaders.fetch_sub(1, Ordering::SeqCst);
+                                return leader.end(Ending::Committed(outcome("1")));
+                            }
+                            leader.owns(Arc::new(term()));
+                            thread::yield_now();
+                            leaders.fetch_sub(1, Ordering::SeqCst);
+                            if gives_up {
+                                // Dropped: one of those who follow leads.
+                                return;
+                            }
+                            *committed.lock().unwrap() = true;
+                            return leader.end(Ending::Committed(outcome("1")));
+                        }
+                        Joined::Follower(flight) => {
+                            let deadline = Some(clock::after(clock::now(), LONG));
+                            match flight.follow(None, deadline).await {
+                                Followed::Over(Ending::Committed(outcome)) => {
+                                    assert!(*committed.lock().unwrap());
+                                    return assert_eq!(&*outcome.payload, b"1");
+                                }
+                                Followed::Over(Ending::Gone) => {}
+                                _ => panic!("a follower learned what nobody said"),
+                            }
+                        }
+                        Joined::Alone => panic!("a flight that could not be shared"),
+                    }
+                }
+            }
+        };
+        at_once([caller(true), caller(false), caller(false)]);
+        assert!(matches!(flights.join(&id("k"), None), Joined::Leader(_)), "a flight was left behind");
+    });
+}
+
+fn term() -> Term {
+    Term::new(id("k"), Owner::generate(), 1, (LONG, LONG), clock::now())
+}
+
+#[test]
+fn lease_that_is_lost_is_told_to_all_who_wait_for_it() {
+    explore(|| {
+        let term = Arc::new(term());
+        let waiters = [term.clone(), term.clone()].map(|term| {
+            thread::spawn(move || {
+                block_on(term.lost());
+                assert!(term.is_lost());
+            })
+        });
+        let renewing = thread::spawn({
+            let term = term.clone();
+            move || term.renewed(clock::now())
+        });
+        term.mark_lost();
+        renewing.join().unwrap();
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+        assert!(term.is_lost(), "a renewal brought a lost lease back");
+    });
+}
+
+#[test]
+fn keeper_ends_after_its_last_lease_and_not_before() {
+    explore(|| {
+        let keeper = keeper::start();
+        let kept = shuttle::future::spawn(keeper::run(&keeper));
+        let holders = [(); 2].map(|()| {
+            let keeper = keeper.clone();
+            thread::spawn(move || {
+                let lease = keeper::enrol(&keeper, term());
+                thread::yield_now();
+                assert!(!keeper::has_ended(&keeper), "it ended while there was a lease");
+                drop(lease);
+            })
+        });
+        for holder in holders {
+            holder.join().unwrap();
+        }
+        keeper::close(&keeper);
+        block_on(kept).unwrap();
+    });
+}
+
+#[test]
+fn keeper_that_is_told_to_end_ends_with_the_leases_that_outlive_its_runtime() {
+    explore(|| {
+        let keeper = keeper::start();
+        let kept = shuttle::future::spawn(keeper::run(&keeper));
+        let lease = keeper::enrol(&keeper, term());
+        let closing = thread::spawn({
+            let keeper = keeper.clone();
+            move || keeper::close(&keeper)
+        });
+        drop(lease);
+        closing.join().unwrap();
+        block_on(kept).unwrap();
+    });
+}
+
+#[test]
+fn background_is_finished_when_the_last_has_ended_and_not_before() {
+    explore(|| {
+        let background = Arc::new(Background::default());
+        let done = Arc::new(AtomicUsize::new(0));
+        let body = background.body();
+        let ending = thread::spawn({
+            let (background, done) = (background.clone(), done.clone());
+            move || {
+                // A detached body whose commit goes on behind it.
+                let step = background.step(8).unwrap();
+                drop(body);
+                thread::yield_now();
+                done.store(1, Ordering::SeqCst);
+                drop(step);
+            }
+        });
+        block_on(background.finished(LONG)).unwrap();
+        assert_eq!(done.load(Ordering::SeqCst), 1, "it was not waited for");
+        ending.join().unwrap();
+    });
+}
