@@ -70,10 +70,8 @@ impl Background {
     pub(crate) async fn finished(&self, limit: Duration) -> Result<(), Unfinished> {
         let finished = async {
             loop {
+                // Before the look, so that an end in between is not missed: it is told to all that are there, polled or not.
                 let ended = self.ended.notified();
-                tokio::pin!(ended);
-                // Enrolled before the look, so that an end in between is not missed.
-                ended.as_mut().enable();
                 if self.unfinished().is_none() {
                     return;
                 }

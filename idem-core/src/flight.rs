@@ -122,10 +122,8 @@ impl Flight {
     /// somebody owns the key asks the store first.
     pub(crate) async fn follow(&self, fingerprint: Option<Fingerprint>, deadline: Option<Instant>) -> Followed {
         loop {
+            // Before the look, so that a change in between is not missed: it is told to all that are there, polled or not.
             let changed = self.changed.notified();
-            tokio::pin!(changed);
-            // Enrolled before the look, so that a change in between is not missed.
-            changed.as_mut().enable();
             match self.stage() {
                 // It became an answer to other arguments between joining and now: this call asks for itself.
                 Stage::Over(_) if self.mismatches(fingerprint) => return Followed::Ask,

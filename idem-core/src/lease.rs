@@ -99,10 +99,8 @@ impl Term {
     /// It has a timer of its own: the keeper may be held up by a blocked thread, or have ended with its tokio runtime.
     pub(crate) async fn lost(&self) {
         loop {
+            // Before the look, so that a loss in between is not missed: it is told to all that are there, polled or not.
             let notified = self.lost.notified();
-            tokio::pin!(notified);
-            // Enrolled before the look, so that a loss in between is not missed.
-            notified.as_mut().enable();
             if self.is_lost() {
                 return;
             }

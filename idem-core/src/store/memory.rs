@@ -218,10 +218,8 @@ impl Store for MemoryStore {
             return Ok(());
         }
         let waiting = Waiting::new(self, id);
+        // Then looked at again: a commit or release from here on wakes this waiter, polled or not; one before is seen now.
         let notified = waiting.notify.notified();
-        tokio::pin!(notified);
-        // Enrolled, then looked at again: a commit or release from here on wakes this waiter, one before is seen now.
-        notified.as_mut().enable();
         if self.is_alive(id, attempt) {
             let _ = tokio::time::timeout(limit, notified).await;
         }
