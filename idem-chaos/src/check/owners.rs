@@ -1,0 +1,62 @@
+//! P1, P3, P9: one owner at a time, each later one under a higher attempt.
+
+use super::{Claim, Index, Key, Violation};
+use crate::history::How;
+
+pub(super) fn check(index: &Index, name: &str, key: &Key, lease: u64, violations: &mut Vec<Violation>) {
+    let mut broken = |promise, at, text| violations.push(Violation { promise, at, key: name.to_owned(), text });
+
+    // P1: polled after a later one began. The poll counts from when that of the whole call began, which is before the look at the lease.
+    let mut latest: Option<&super::Body> = None;
+    for body in index.bodies_of(key) {
+        if let Some(earlier) = latest.filter(|earlier| earlier.last_from > body.begun) {
+            let after = (earlier.last_from - body.begun) / 1_000;
+            let text = format!(
+                "body {} (attempt {}) was polled {after} µs after body {} (attempt {}) had begun",
+                earlier.body, earlier.attempt, body.body, body.attempt
+            );
+            broken("P1", earlier.last_from, text);
+        }
+        if latest.is_none_or(|latest| latest.last_from < body.last_from) {
+            latest = Some(body);
+        }
+    }
+
+    // P3: attempts increase from body to body; several bodies of one call are tries under one attempt.
+    let mut last: Option<&super::Body> = None;
+    for body in index.bodies_of(key) {
+        if let Some(last) = last.filter(|last| last.call != body.call && last.attempt >= body.attempt) {
+            let text = format!("attempt {} (body {}) came after attempt {}", body.attempt, body.body, last.attempt);
+            broken("P3", body.begun, text);
+        }
+        last = Some(body);
+    }
+
+    check_claims(index, key, lease, &mut broken);
+}
+
+/// P1 and P9: no key is given away as long as its owner may count on its lease, unless the owner gave it up.
+fn check_claims(index: &Index, key: &Key, lease: u64, broken: &mut impl FnMut(&'static str, u64, String)) {
+    // An owner counts on nine tenths of a lease, from when it sent what was confirmed.
+    let counts_on = lease / 10 * 9;
+    let mut owners: Vec<(u64, u64, &Claim)> =
+        key.claims.values().filter_map(|claim| claim.owned.map(|(at, attempt)| (attempt, at, claim))).collect();
+    owners.sort_by_key(|(attempt, at, _)| (*attempt, *at));
+    for (i, (attempt, _, earlier)) in owners.iter().enumerate() {
+        let confirmed = earlier.renewed.iter().copied().max().unwrap_or_default().max(earlier.sent);
+        for (later_attempt, at, _) in &owners[i + 1..] {
+            let gave_up = earlier.releasing.is_some_and(|releasing| releasing <= *at);
+            if later_attempt > attempt && *at < confirmed + counts_on && !gave_up {
+                let mut of = index.bodies_of(key).filter(|body| body.attempt == *attempt);
+                let done = of.any(|body| {
+                    body.ended.is_some_and(|(end, how)| end < *at && matches!(how, How::Value | How::Kept))
+                });
+                let early = (confirmed + counts_on - at) / 1_000;
+                let text = format!(
+                    "attempt {later_attempt} was given {early} µs before the owner of attempt {attempt} had to stop"
+                );
+                broken(if done { "P9" } else { "P1" }, *at, text);
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Makes the faults of a plan.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Result;
+use idem_testkit::Proxy;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::history::{Event, Journal};
+use crate::plan::{Fault, Kind};
+use crate::process::Process;
+use crate::settings::Settings;
+use crate::topology::Servers;
+
+/// Everything that can be hit. What is hit is locked, so that no two faults meet at one place; the second is left out.
+#[derive(Debug)]
+pub(crate) struct Field {
+    settings: Settings,
+    journal: Journal,
+    servers: Servers,
+    server: Mutex<()>,
+    places: Vec<Place>,
+    /// The number of the next process, and of the next fault.
+    next: AtomicU64,
+}
+
+/// Where a process of workers runs, and its way to the server.
+#[derive(Debug)]
+struct Place {
+    process: Mutex<Option<Process>>,
+    way: Mutex<()>,
+    proxy: Option<Proxy>,
+}
+
+impl Field {
+    pub(crate) async fn start(settings: Settings, journal: Journal) -> Result<Arc<Self>> {
+        let servers = Servers::start(settings.topology).await?;
+        let mut places = Vec::new();
+        for _ in 0..settings.processes {
+            let proxy = servers.proxy().await?;
+            places.push(Place { process: Mutex::new(None), way: Mutex::new(()), proxy });
+        }
+        let field = Self { settings, journal, servers, server: Mutex::new(()), places, next: AtomicU64::new(1) };
+        for place in &field.places {
+            *place.process.lock().await = Some(field.process(place)?);
+        }
+        Ok(Arc::new(field))
+    }
+
+    /// Makes the faults, each at its time, until the run is over or `enough` says so; all are healed in the end.
+    pub(crate) async fn suffer(self: &Arc<Self>, faults: Vec<Fault>, enough: impl Future<Output = ()>) -> Result<()> {
+        let start = tokio::time::Instant::now();
+        let mut tasks = JoinSet::new();
+        let all = async {
+            for fault in faults {
+                tokio::time::sleep_until(start + fault.at).await;
+                let field = Arc::clone(self);
+                tasks.spawn(async move { field.hit(&fault).await });
+            }
+            tokio::time::sleep_until(start + self.settings.length).await;
+        };
+        tokio::select! {
+            () = all => {}
+            () = enough => {}
+        }
+        while let Some(hit) = tasks.join_next().await {
+            hit??;
+        }
+        Ok(())
+    }
+
+    /// Ends all processes; those that do not end by themselves are a violation, which the history shows.
+    pub(crate) async fn end(&self) -> Result<()> {
+        self.journal.write(Event::Healed);
+        let mut ends = JoinSet::new();
+        for place in &self.places {
+            if let Some(process) = place.process.lock().await.take() {
+                ends.spawn(process.end());
+            }
+        }
+        while let Some(end) = ends.join_next().await {
+            end??;
+        }
+        Ok(())
+    }
+
+    async fn hit(&self, fault: &Fault) -> Result<()> {
+        let place = &self.places[fault.target % self.places.len()];
+        match fault.kind {
+            Kind::Kill | Kind::Pause => {
+                let Ok(mut slot) = place.process.try_lock() else { return Ok(()) };
+                match slot.as_mut() {
+                    Some(process) if fault.kind == Kind::Kill => {
+                        let _over = self.begins(fault.kind, Some(process.number));
+                        process.kill().await?;
+                        self.journal.write(Event::Killed { process: process.number });
+                        sleep(fault.length).await;
+                        *slot = Some(self.process(place)?);
+                    }
+                    Some(process) => {
+                        let _over = self.begins(fault.kind, Some(process.number));
+                        process.stop();
+                        sleep(fault.length).await;
+                        process.go_on();
+                    }
+                    None => {}
+                }
+            }
+            Kind::Cut | Kind::Swallow | Kind::Delay => {
+                let (Ok(_way), Some(proxy)) = (place.way.try_lock(), &place.proxy) else { return Ok(()) };
+                let _over = self.begins(fault.kind, None);
+                match fault.kind {
+                    Kind::Cut => proxy.cut(),
+                    Kind::Swallow => proxy.swallow_replies(true),
+                    _ => proxy.delay(fault.delay),
+                }
+                sleep(fault.length).await;
+                proxy.restore();
+            }
+            Kind::RedisKill | Kind::RedisPause => {
+                let Ok(_server) = self.server.try_lock() else { return Ok(()) };
+                let _over = self.begins(fault.kind, None);
+                if fault.kind == Kind::RedisPause {
+                    self.servers.pause(fault.target, fault.length).await?;
+                } else {
+                    let down = |down| self.journal.write(if down { Event::ServerDown } else { Event::ServerUp });
+                    self.servers.kill(fault.target, fault.length, down).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn process(&self, place: &Place) -> Result<Process> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let process = Process::start(&self.settings, number, &self.servers.url(place.proxy.as_ref()))?;
+        self.journal.write(Event::Started { process: number });
+        Ok(process)
+    }
+
+    fn begins(&self, kind: Kind, process: Option<u64>) -> Over<'_> {
+        let fault = self.next.fetch_add(1, Ordering::Relaxed);
+        self.journal.write(Event::FaultBegan { fault, kind: kind.name().into(), process });
+        Over { fault, journal: &self.journal }
+    }
+}
+
+/// Writes down that a fault is over, however that comes.
+struct Over<'a> {
+    fault: u64,
+    journal: &'a Journal,
+}
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.journal.write(Event::FaultEnded { fault: self.fault });
+    }
+}

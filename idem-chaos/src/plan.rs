@@ -1,0 +1,135 @@
+//! Which faults happen when: thrown beforehand, so that one seed gives the same faults each time.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use fastrand::Rng;
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// A process of workers is killed, and another started in its place.
+    Kill,
+    /// A process of workers stands still.
+    Pause,
+    /// The connections of a process end, and no new ones are made.
+    Cut,
+    /// What a process asks of the server is done, and nobody hears of it.
+    Swallow,
+    /// Replies are late.
+    Delay,
+    /// A server is killed, and started again.
+    RedisKill,
+    /// A server stands still.
+    RedisPause,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Pause => "pause",
+            Self::Cut => "cut",
+            Self::Swallow => "swallow",
+            Self::Delay => "delay",
+            Self::RedisKill => "redis-kill",
+            Self::RedisPause => "redis-pause",
+        }
+    }
+
+    /// Whether it needs a proxy before the server: clients of a Sentinel or a cluster are told the servers' own addresses.
+    pub(crate) fn needs_proxy(self) -> bool {
+        matches!(self, Self::Cut | Self::Swallow | Self::Delay)
+    }
+
+    fn weight(self) -> usize {
+        match self {
+            Self::Pause => 4,
+            Self::Kill | Self::Cut | Self::Swallow => 3,
+            Self::Delay => 2,
+            Self::RedisKill | Self::RedisPause => 1,
+        }
+    }
+}
+
+/// A fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// Since the beginning of the run.
+    pub(crate) at: Duration,
+    pub(crate) kind: Kind,
+    /// Which process or server is hit: a number that is taken modulo how many there are.
+    pub(crate) target: usize,
+    /// Until it is healed.
+    pub(crate) length: Duration,
+    /// How late replies are.
+    pub(crate) delay: Duration,
+}
+
+/// A stretch of faults, and then a quiet one, in which it can be seen that all goes on.
+const STRETCH: Duration = Duration::from_millis(6_000);
+const QUIET: Duration = Duration::from_millis(3_000);
+
+/// The faults of a run.
+pub(crate) fn faults(seed: u64, length: Duration, kinds: &[Kind], lease: Duration) -> Vec<Fault> {
+    let mut dice = Rng::with_seed(seed);
+    let weighted: Vec<Kind> = kinds.iter().flat_map(|kind| std::iter::repeat_n(*kind, kind.weight())).collect();
+    let mut faults = Vec::new();
+    let mut stretch = Duration::ZERO;
+    while stretch < length && !weighted.is_empty() {
+        let end = (stretch + STRETCH).min(length);
+        let mut at = stretch + Duration::from_millis(dice.u64(200..600));
+        while at < end {
+            let kind = weighted[dice.usize(..weighted.len())];
+            let (leases, delay) = (lengths(kind, &mut dice), lease.mul_f64(dice.f64() / 2.0));
+            let length = lease.mul_f64(leases).min(end - at);
+            faults.push(Fault { at, kind, target: dice.usize(..1_000), length, delay });
+            at += Duration::from_millis(dice.u64(20..450));
+        }
+        // An owner that dies where all else is well: its keys must be taken over soon.
+        if kinds.contains(&Kind::Kill) && end < length {
+            let (at, target) = (end + Duration::from_millis(700), dice.usize(..1_000));
+            faults.push(Fault { at, kind: Kind::Kill, target, length: Duration::ZERO, delay: Duration::ZERO });
+        }
+        stretch = end + QUIET;
+    }
+    faults
+}
+
+/// How long a fault lasts, in leases: about as long as a lease, for that is where things change.
+fn lengths(kind: Kind, dice: &mut Rng) -> f64 {
+    match kind {
+        Kind::Kill => dice.f64(),
+        Kind::Pause => 0.3 + dice.f64() * 2.7,
+        Kind::Cut | Kind::Swallow => 0.1 + dice.f64() * 2.4,
+        Kind::Delay => 0.5 + dice.f64() * 3.0,
+        Kind::RedisKill => 0.2 + dice.f64() * 2.5,
+        Kind::RedisPause => 0.2 + dice.f64() * 3.5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_millis(400);
+
+    #[test]
+    fn one_seed_gives_the_same_faults_each_time() {
+        let faults = |seed| faults(seed, Duration::from_secs(30), Kind::value_variants(), LEASE);
+        assert_eq!(faults(7), faults(7));
+        assert_ne!(faults(7), faults(8));
+        for kind in Kind::value_variants() {
+            assert!(faults(7).iter().any(|fault| fault.kind == *kind), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn every_fault_is_healed_before_it_is_quiet() {
+        for fault in faults(3, Duration::from_secs(60), &[Kind::Pause, Kind::RedisKill], LEASE) {
+            let cycle = (STRETCH + QUIET).as_nanos();
+            let within = (fault.at + fault.length).as_nanos() % cycle;
+            assert!(within <= STRETCH.as_nanos(), "{fault:?}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! A run from beginning to end: servers, processes, faults, and the verdict on what happened.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::check::{Findings, check};
+use crate::history::{self, Journal};
+use crate::nemesis::Field;
+use crate::plan;
+use crate::settings::Settings;
+
+/// How often a run that ends with the first violation looks for one.
+const LOOK: Duration = Duration::from_secs(2);
+/// Links find back to their server in this time.
+const RECOVERY: Duration = Duration::from_secs(1);
+/// Beyond its length, a run may take this long: starting, the last calls, the verdict.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// What a run came to.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    pub(crate) findings: Findings,
+    pub(crate) took: Duration,
+    /// Of the run that was asked for, when it began by the clock that all share.
+    pub(crate) epoch: u64,
+}
+
+/// Runs. With `until_found`, only until there is a violation.
+pub(crate) async fn run(settings: Settings, until_found: bool) -> Result<Verdict> {
+    let limit = settings.length + LIMIT;
+    let begun = Instant::now();
+    tokio::time::timeout(limit, carry_out(&settings, until_found)).await??;
+    // Complete: those who were to end have ended, or were ended.
+    let history = history::read(&settings.folder)?;
+    let findings = check(&history, settings.lease, true);
+    Ok(Verdict { findings, took: begun.elapsed(), epoch: settings.epoch })
+}
+
+async fn carry_out(settings: &Settings, until_found: bool) -> Result<()> {
+    let journal = Journal::open(&settings.folder, 0)?;
+    let faults = plan::faults(settings.seed, settings.length, &settings.kinds, settings.lease);
+    let field = Field::start(settings.clone(), journal).await?;
+    let found = async {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if until_found && is_found(settings).await {
+                break;
+            }
+        }
+    };
+    field.suffer(faults, found).await?;
+    tokio::time::sleep(RECOVERY).await;
+    field.end().await
+}
+
+async fn is_found(settings: &Settings) -> bool {
+    let (folder, lease) = (settings.folder.clone(), settings.lease);
+    let looked = tokio::task::spawn_blocking(move || {
+        history::read(&folder).is_ok_and(|history| !check(&history, lease, false).violations.is_empty())
+    });
+    looked.await.unwrap_or_default()
+}

@@ -1,0 +1,24 @@
+//! The settings of a run.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::plan::Kind;
+use crate::topology::Topology;
+
+/// What is to be done.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) topology: Topology,
+    pub(crate) kinds: Vec<Kind>,
+    /// How many processes there are at once.
+    pub(crate) processes: usize,
+    pub(crate) length: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) seed: u64,
+    pub(crate) mutant: Option<String>,
+    /// Where the history is written.
+    pub(crate) folder: PathBuf,
+    /// When the run began, by the clock that all share.
+    pub(crate) epoch: u64,
+}
