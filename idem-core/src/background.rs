@@ -6,9 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
 use crate::observe::{self, Unattended};
+use crate::sync::Notify;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// How many steps that the store did not take may be tried again at once, and how many bytes their outcomes may have in all. More are

@@ -9,7 +9,6 @@ use std::hash::BuildHasher as _;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::clock;
@@ -17,7 +16,7 @@ use crate::error::StoreError;
 use crate::fingerprint::Fingerprint;
 use crate::lease::Term;
 use crate::record::{Encoded, RecordId};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 const SHARDS: usize = 32;
 /// How long a call that does not wait for an owner gives the leader to find out whether there is one: as long as a claim may take.

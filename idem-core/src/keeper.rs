@@ -15,7 +15,6 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use slab::Slab;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::clock;
@@ -24,7 +23,7 @@ use crate::lease::{Due, Term};
 use crate::observe::{Decision, Observer};
 use crate::record::{Ownership, Renewal, renewal_due_after};
 use crate::store::DynStore;
-use crate::sync::{Mutex, MutexGuard, RwLock};
+use crate::sync::{Mutex, MutexGuard, Notify, RwLock};
 
 /// How often a keeper looks although nothing is due: a twelfth of the shortest lease it has seen, within these.
 const LOOK: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));

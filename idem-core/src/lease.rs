@@ -7,13 +7,12 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::clock;
 use crate::error::Error;
 use crate::record::{Owner, RecordId, Renewal, owner_stops_after, renewal_due_after};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// The term of one lease that is held in this process.
 #[derive(Debug)]

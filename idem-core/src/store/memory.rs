@@ -7,8 +7,6 @@ use std::hash::BuildHasher as _;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
 use super::Store;
 use crate::clock::{Clock, TokioClock};
 use crate::error::{StoreError, StoreErrorKind};
@@ -17,7 +15,7 @@ use crate::record::{
     Renewal,
 };
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 const SHARDS: usize = 32;
 const DEFAULT_CAPACITY: usize = 1_000_000;
