@@ -170,6 +170,15 @@ mod tests {
     }
 
     #[test]
+    fn floats_are_read_as_they_were_written() {
+        let json = AnyCodec::Json;
+        for float in [31.245_270_191_439_438, f64::MIN_POSITIVE, f64::MAX, -0.1 - 0.2] {
+            let read: f64 = json.decode(&json.encode(&float).unwrap()).unwrap();
+            assert_eq!(read.to_bits(), float.to_bits(), "{float}");
+        }
+    }
+
+    #[test]
     fn another_codecs_bytes_are_refused() {
         let foreign =
             Encoded { is_error: false, codec: CodecId::parse(b"cbor").unwrap(), payload: Bytes::from_static(b"1") };
