@@ -52,6 +52,15 @@ impl Target {
                 disguised(text)
             ))
         })?;
+        let is_socket = unix && url.host_str().is_none_or(str::is_empty) && !url.path().is_empty();
+        if !is_socket && [Some(url.path()), url.query(), url.fragment()].iter().flatten().any(|part| part.contains('@'))
+        {
+            // A password ended there at one of its own characters, and the rest of it would be shown.
+            return Err(refused(format!(
+                "the Redis URL `{}` has an `@` behind the server's name; in user and password, `/` is written `%2F`, `?` `%3F`, `#` `%23` and `@` `%40`",
+                disguised(text)
+            )));
+        }
         let name = name(&url);
         if url.fragment().is_some() {
             // redis-rs has `#insecure` there.
@@ -60,9 +69,10 @@ impl Target {
             )));
         }
         let known: &[&str] = if unix { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
-        if let Some((unknown, _)) = url.query_pairs().find(|(parameter, _)| !known.contains(&&**parameter)) {
+        if url.query_pairs().any(|(parameter, _)| !known.contains(&&*parameter)) {
+            // It is not named: it may be what stands behind a `&` in a password.
             return Err(refused(format!(
-                "the Redis URL `{name}` has the parameter `{unknown}`, which idem does not know; known here: {}",
+                "the Redis URL `{name}` has a parameter that idem does not know; known here: {}",
                 known.join(", ")
             )));
         }
@@ -129,6 +139,11 @@ mod tests {
             "redis://user:hunter2@host:port/",
             "redis://user:hun#hunter2@host/",
             "redis://user:hun?hunter2@host/",
+            "redis://user:12?hunter2@host/",
+            "redis://user:?hunter2@host/",
+            "redis:///:hunter2@host/",
+            "unix://?:hunter2@/path",
+            "unix:///run/redis.sock?pass=hun&hunter2",
             "redis://user:12/hunter2@host/",
             "redis://host/#hunter2",
             "redis://:hunter2",
