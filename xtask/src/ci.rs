@@ -9,7 +9,7 @@ use xshell::cmd;
 
 use crate::steps::Steps;
 use crate::workspace::{FACADE, Package, Workspace};
-use crate::{deliveries, documents, redis, suite, tool};
+use crate::{deliveries, documents, fuzz, redis, suite, tool};
 
 /// In the order in which they run: cheap ones first.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -23,6 +23,7 @@ pub(crate) enum Step {
     Features,
     Test,
     Explore,
+    Fuzz,
     Examples,
     Package,
 }
@@ -57,6 +58,7 @@ impl Step {
             Self::Features => "features",
             Self::Test => "test",
             Self::Explore => "explore",
+            Self::Fuzz => "fuzz",
             Self::Examples => "examples",
             Self::Package => "package",
         }
@@ -73,6 +75,7 @@ impl Step {
             Self::Features => "each feature builds alone",
             Self::Test => "cargo xtask test",
             Self::Explore => "no schedule of threads is found that breaks a promise",
+            Self::Fuzz => "the fuzz targets pass over their corpus",
             Self::Examples => "the examples build, run and end well",
             Self::Package => "each package builds from what would be published",
         }
@@ -89,6 +92,7 @@ impl Step {
             Self::Features => features(workspace),
             Self::Test => suite::run(workspace, &[]),
             Self::Explore => suite::explore(workspace),
+            Self::Fuzz => fuzz::corpus(workspace),
             Self::Examples => examples(workspace),
             Self::Package => package(workspace),
         }

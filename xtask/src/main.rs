@@ -4,6 +4,7 @@
 mod ci;
 mod deliveries;
 mod documents;
+mod fuzz;
 mod golden;
 mod redis;
 mod steps;
@@ -44,6 +45,18 @@ enum Chore {
     },
     /// Run what threads do at once inside a process under thousands of schedules
     Explore,
+    /// Run the fuzz targets under libFuzzer; installs cargo-fuzz if there is none
+    Fuzz {
+        /// For how long, each target
+        #[arg(long, default_value_t = 20)]
+        seconds: u32,
+        /// Run this target alone; may be given several times
+        #[arg(long, value_name = "NAME")]
+        target: Vec<String>,
+        /// Only run each target over its corpus and over changes of it, without libFuzzer, as CI does
+        #[arg(long, conflicts_with_all = ["seconds", "target"])]
+        corpus: bool,
+    },
     /// Write the golden files of the UI tests anew
     Bless,
     /// Run the benchmarks
@@ -81,6 +94,8 @@ fn run(chore: Chore) -> Result<()> {
         }
         Chore::Ci { only, .. } => ci::run(&workspace, &only),
         Chore::Explore => suite::explore(&workspace),
+        Chore::Fuzz { corpus: true, .. } => fuzz::corpus(&workspace),
+        Chore::Fuzz { seconds, target, .. } => fuzz::run(&workspace, seconds, &target),
         Chore::Bless => golden::bless(&workspace),
         Chore::Bench { args } => suite::bench(&workspace, &args),
         Chore::Deliveries { check: true } => deliveries::check(&workspace),

@@ -1,0 +1,10 @@
+//! `idem_fuzz::duration` under libFuzzer; built without it, a program that runs it over the files that it is given.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| idem_fuzz::duration::run(data));
+
+#[cfg(not(fuzzing))]
+fn main() -> std::io::Result<()> {
+    idem_fuzz::repeat(idem_fuzz::duration::run)
+}
