@@ -5,11 +5,13 @@ use std::io;
 
 use tokio::sync::OnceCell;
 
-use super::members::{ask, index_of, most_say, says, tell, until, url};
+use super::members::{Looks, ask, index_of, most_say, says, tell, url};
 use super::{RedisServer, RedisServerBuilder, Reply};
 
 /// How many slots a cluster has.
 const SLOTS: usize = 16_384;
+/// What a node says that knows a master for each slot.
+const SERVES: &str = "cluster_state:ok";
 /// The settings of every node. A dead master is found within 1.5 s or so, and a replica takes its place.
 const SETTINGS: &[&str] = &[
     "--cluster-enabled",
@@ -123,14 +125,17 @@ impl RedisCluster {
     ///
     /// If that takes longer than 15 seconds.
     pub async fn failed_over(&self, key: &str, from: usize) -> io::Result<usize> {
-        let mut master = from;
-        until("another node is the master of the slot", async || {
-            let Ok(now) = self.master_of(key).await else { return false };
-            master = now;
-            now != from && says(&self.nodes[now], "replication", &["role:master"]).await && self.serves(now).await
-        })
-        .await?;
-        Ok(master)
+        let mut looks = Looks::at("another node is the master of the slot");
+        loop {
+            if let Ok(master) = self.master_of(key).await
+                && master != from
+                && says(&self.nodes[master], "replication", &["role:master"]).await
+                && informed(&self.nodes[master], &[SERVES]).await
+            {
+                return Ok(master);
+            }
+            looks.again().await?;
+        }
     }
 
     /// Waits until all nodes are there, each says that all slots are served, and all replicas have their master's data.
@@ -139,22 +144,22 @@ impl RedisCluster {
     ///
     /// If that takes longer than 15 seconds, as it does while a node is stopped.
     pub async fn settled(&self) -> io::Result<()> {
-        until("the cluster serves all slots", async || {
-            for (index, node) in self.nodes.iter().enumerate() {
-                let whole = says(node, "replication", &["role:master"]).await
-                    || says(node, "replication", &["role:slave", "master_link_status:up"]).await;
-                if !whole || !self.serves(index).await {
-                    return false;
-                }
-            }
-            true
-        })
-        .await
+        let mut looks = Looks::at("the cluster serves all slots, and its replicas have their masters' data");
+        while !self.is_settled().await {
+            looks.again().await?;
+        }
+        Ok(())
     }
 
-    async fn serves(&self, node: usize) -> bool {
-        let info = ask(&self.nodes[node], &["CLUSTER", "INFO"]).await;
-        info.is_ok_and(|info| info.to_string().lines().any(|line| line == "cluster_state:ok"))
+    async fn is_settled(&self) -> bool {
+        for node in &self.nodes {
+            let whole = says(node, "replication", &["role:master"]).await
+                || says(node, "replication", &["role:slave", "master_link_status:up"]).await;
+            if !whole || !informed(node, &[SERVES]).await {
+                return false;
+            }
+        }
+        true
     }
 
     /// Has the nodes meet, gives the masters their slots, and the replicas their masters.
@@ -170,22 +175,24 @@ impl RedisCluster {
             tell(first, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
         }
         let known = format!("cluster_known_nodes:{}", self.nodes.len());
-        until("the nodes know each other", async || {
-            for node in &self.nodes {
-                let info = ask(node, &["CLUSTER", "INFO"]).await.map(|info| info.to_string()).unwrap_or_default();
-                if !["cluster_state:ok", &known].iter().all(|wanted| info.lines().any(|line| line == *wanted)) {
-                    return false;
-                }
+        let mut looks = Looks::at("the nodes know each other");
+        for node in &self.nodes {
+            while !informed(node, &[SERVES, &known]).await {
+                looks.again().await?;
             }
-            true
-        })
-        .await?;
+        }
         for (index, replica) in self.nodes[masters..].iter().enumerate() {
             let id = ask(&self.nodes[index % masters], &["CLUSTER", "MYID"]).await?.to_string();
             tell(replica, &["CLUSTER", "REPLICATE", &id]).await?;
         }
         self.settled().await
     }
+}
+
+/// Whether `CLUSTER INFO` has each of these lines.
+async fn informed(node: &RedisServer, lines: &[&str]) -> bool {
+    let info = ask(node, &["CLUSTER", "INFO"]).await.map(|info| info.to_string()).unwrap_or_default();
+    lines.iter().all(|wanted| info.lines().any(|line| line == *wanted))
 }
 
 impl RedisClusterBuilder {

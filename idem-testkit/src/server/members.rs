@@ -63,15 +63,26 @@ pub(super) async fn says(server: &RedisServer, section: &str, lines: &[&str]) ->
     })
 }
 
-/// Waits until something has come true.
-pub(super) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) -> io::Result<()> {
-    for _ in 0..LOOKS {
-        if holds().await {
-            return Ok(());
-        }
-        sleep(PAUSE).await;
+/// Patience for something that comes true.
+///
+/// No function that takes an async closure: its future could not be sent to another thread.
+pub(super) struct Looks {
+    what: &'static str,
+    left: u32,
+}
+
+impl Looks {
+    pub(super) fn at(what: &'static str) -> Self {
+        Self { what, left: LOOKS }
     }
-    Err(io::Error::new(io::ErrorKind::TimedOut, format!("not within {:?}: {what}", PAUSE * LOOKS)))
+
+    /// Waits a little, unless it has been long enough.
+    pub(super) async fn again(&mut self) -> io::Result<()> {
+        let late = || io::Error::new(io::ErrorKind::TimedOut, format!("not within {:?}: {}", PAUSE * LOOKS, self.what));
+        self.left = self.left.checked_sub(1).ok_or_else(late)?;
+        sleep(PAUSE).await;
+        Ok(())
+    }
 }
 
 /// `scheme://host:port,host:port`.

@@ -5,7 +5,7 @@ use std::io;
 
 use tokio::sync::OnceCell;
 
-use super::members::{ask, index_of, most_say, says, tell, until, url};
+use super::members::{Looks, ask, index_of, most_say, says, tell, url};
 use super::{RedisServer, RedisServerBuilder, Reply};
 
 /// The name under which the Sentinels know the master.
@@ -109,14 +109,16 @@ impl RedisSentinels {
     ///
     /// If that takes longer than 15 seconds.
     pub async fn failed_over(&self, from: usize) -> io::Result<usize> {
-        let mut master = from;
-        until("another server is the master", async || {
-            let Ok(now) = self.master().await else { return false };
-            master = now;
-            now != from && says(&self.servers[now], "replication", &["role:master"]).await
-        })
-        .await?;
-        Ok(master)
+        let mut looks = Looks::at("another server is the master");
+        loop {
+            if let Ok(master) = self.master().await
+                && master != from
+                && says(&self.servers[master], "replication", &["role:master"]).await
+            {
+                return Ok(master);
+            }
+            looks.again().await?;
+        }
     }
 
     /// Waits until there is one master, all other servers are its replicas with its data, and all Sentinels know of all this and of
@@ -126,24 +128,30 @@ impl RedisSentinels {
     ///
     /// If that takes longer than 15 seconds, as it does while a server is stopped.
     pub async fn settled(&self) -> io::Result<()> {
-        until("the servers have settled under their Sentinels", async || {
-            let Ok(master) = self.master().await else { return false };
-            let port = format!("master_port:{}", self.servers[master].port());
-            for (index, server) in self.servers.iter().enumerate() {
-                let replica: &[&str] = &["role:slave", &port, "master_link_status:up"];
-                let lines = if index == master { &["role:master"] } else { replica };
-                if !says(server, "replication", lines).await {
-                    return false;
-                }
+        let mut looks = Looks::at("the servers have settled under their Sentinels");
+        while !self.is_settled().await {
+            looks.again().await?;
+        }
+        Ok(())
+    }
+
+    async fn is_settled(&self) -> bool {
+        let Ok(master) = self.master().await else { return false };
+        let port = self.servers[master].port();
+        let master_port = format!("master_port:{port}");
+        for (index, server) in self.servers.iter().enumerate() {
+            let replica: &[&str] = &["role:slave", &master_port, "master_link_status:up"];
+            let lines = if index == master { &["role:master"] } else { replica };
+            if !says(server, "replication", lines).await {
+                return false;
             }
-            for sentinel in &self.sentinels {
-                if !self.is_informed(sentinel, self.servers[master].port()).await {
-                    return false;
-                }
+        }
+        for sentinel in &self.sentinels {
+            if !self.is_informed(sentinel, port).await {
+                return false;
             }
-            true
-        })
-        .await
+        }
+        true
     }
 
     async fn is_informed(&self, sentinel: &RedisServer, master: u16) -> bool {
