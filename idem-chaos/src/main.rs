@@ -155,18 +155,13 @@ async fn mutants(seconds: u64, seed: u64, only: Vec<Flaw>) -> Result<bool> {
         };
         let verdict = run::run(settings, true).await?;
         let name = name_of(*flaw);
-        match verdict.findings.violations.first() {
-            Some(first) => {
-                let (at, all) = (report::seconds(first.at, verdict.epoch), verdict.findings.violations.len());
-                println!(
-                    "{name:<26} found after {at:>11} s by {:<5} ({all} violations): {}",
-                    first.promise, first.text
-                );
-            }
-            None => {
-                println!("{name:<26} NOT FOUND in {seconds} s");
-                hidden.push(name);
-            }
+        let violations = &verdict.findings.violations;
+        if let Some(first) = violations.first() {
+            let at = report::seconds(first.at, verdict.epoch);
+            println!("{name:<26} found after {at:>10} s: {}; {}", report::by_promise(violations), first.text);
+        } else {
+            println!("{name:<26} NOT FOUND in {seconds} s");
+            hidden.push(name);
         }
     }
     if !hidden.is_empty() {

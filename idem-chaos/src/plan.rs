@@ -82,7 +82,7 @@ pub(crate) fn faults(seed: u64, length: Duration, kinds: &[Kind], lease: Duratio
         while at < end {
             let kind = weighted[dice.usize(..weighted.len())];
             let (leases, delay) = (lengths(kind, &mut dice), lease.mul_f64(dice.f64() / 2.0));
-            let length = lease.mul_f64(leases).min(end - at);
+            let length = lease.mul_f64(leases).min(end.saturating_sub(at));
             faults.push(Fault { at, kind, target: dice.usize(..1_000), length, delay });
             at += Duration::from_millis(dice.u64(20..450));
         }

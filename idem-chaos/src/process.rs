@@ -57,13 +57,11 @@ impl Process {
     pub(crate) async fn end(mut self) -> Result<bool> {
         // One that is gone already cannot be told, which is seen below.
         let _ = self.stdin.write_all(b".").await;
-        match tokio::time::timeout(END, self.child.wait()).await {
-            Ok(status) => Ok(status?.success()),
-            Err(_) => {
-                self.kill().await?;
-                Ok(false)
-            }
+        if let Ok(status) = tokio::time::timeout(END, self.child.wait()).await {
+            return Ok(status?.success());
         }
+        self.kill().await?;
+        Ok(false)
     }
 
     fn signal(&self, signal: Signal) {

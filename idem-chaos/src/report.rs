@@ -126,6 +126,13 @@ pub(crate) fn append(path: &Path, settings: &Settings, verdict: &Verdict) -> Res
     Ok(())
 }
 
+/// How many violations there are of each promise that is broken.
+pub(crate) fn by_promise(violations: &[Violation]) -> String {
+    let counted = PROMISES.iter().map(|(promise, _)| (promise, broken(violations, promise)));
+    let broken: Vec<String> = counted.filter(|(_, n)| *n > 0).map(|(promise, n)| format!("{promise} {n}x")).collect();
+    broken.join(", ")
+}
+
 fn broken(violations: &[Violation], promise: &str) -> usize {
     violations.iter().filter(|violation| violation.promise == promise).count()
 }

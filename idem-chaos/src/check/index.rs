@@ -42,7 +42,7 @@ pub(crate) struct Call {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Body {
-    pub(crate) body: u64,
+    pub(crate) number: u64,
     pub(crate) call: u64,
     pub(crate) by: u64,
     pub(crate) key: String,
@@ -121,7 +121,8 @@ impl Index {
                 if first {
                     self.key(&key).bodies.push(body);
                     let (first_from, last_from) = (from, from);
-                    let info = Body { body, call, by, key, attempt, begun: at, first_from, last_from, ended: None };
+                    let info =
+                        Body { number: body, call, by, key, attempt, begun: at, first_from, last_from, ended: None };
                     self.bodies.insert(body, info);
                 } else if let Some(body) = self.bodies.get_mut(&body) {
                     body.last_from = body.last_from.max(from);
@@ -165,24 +166,30 @@ impl Index {
                 self.faults.push(Fault { number: fault, kind, began: at, ended: u64::MAX });
             }
             Event::FaultEnded { fault } => {
-                let began = self.faults.iter_mut().rev().find(|began| began.number == fault);
-                began.into_iter().for_each(|fault| fault.ended = at);
+                if let Some(fault) = self.faults.iter_mut().rev().find(|began| began.number == fault) {
+                    fault.ended = at;
+                }
             }
             Event::ServerDown => self.dead.push((at, u64::MAX)),
-            Event::ServerUp => self.dead.last_mut().into_iter().for_each(|(_, end)| *end = at),
+            Event::ServerUp => {
+                if let Some((_, up)) = self.dead.last_mut() {
+                    *up = at;
+                }
+            }
             Event::Healed => self.healed = Some(at),
         }
     }
 
     fn answered(&mut self, at: u64, call: u64, answer: Answer) {
         let Some(info) = self.calls.get_mut(&call) else { return };
-        (info.ended, info.answer) = (Some(at), Some(answer.clone()));
-        let key = info.key.clone();
         let replay = match answer {
-            Answer::Value { receipt, replayed: true } => (receipt, Given::Value),
-            Answer::Kept { receipt } if receipt.call != call => (receipt, Given::Kept),
-            _ => return,
+            Answer::Value { receipt, replayed: true } => Some((receipt, Given::Value)),
+            Answer::Kept { receipt } if receipt.call != call => Some((receipt, Given::Kept)),
+            _ => None,
         };
+        (info.ended, info.answer) = (Some(at), Some(answer));
+        let key = info.key.clone();
+        let Some(replay) = replay else { return };
         self.key(&key).replays.push((at, replay.0, replay.1));
     }
 

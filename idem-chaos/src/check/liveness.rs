@@ -13,7 +13,7 @@ pub(super) fn check_dead(index: &Index, violations: &mut Vec<Violation>) {
     for body in index.bodies.values() {
         let Some(call) = index.calls.get(&body.call) else { continue };
         if index.dead.iter().any(|(down, up)| call.begun > *down && body.begun < *up) {
-            let text = format!("body {} began although the server was dead since before its call", body.body);
+            let text = format!("body {} began although the server was dead since before its call", body.number);
             violations.push(Violation { promise: "P4", at: body.begun, key: body.key.clone(), text });
         }
     }
@@ -53,7 +53,7 @@ pub(super) fn check_take_overs(index: &Index, lease: u64, violations: &mut Vec<V
             // A process that had been stopped for long may have lost the key before it died.
             let taken_before = index
                 .bodies_of(key)
-                .any(|other| other.body != body.body && other.last_from > body.last_from && other.begun < died);
+                .any(|other| other.number != body.number && other.last_from > body.last_from && other.begun < died);
             let waited = index
                 .calls
                 .values()
@@ -63,7 +63,7 @@ pub(super) fn check_take_overs(index: &Index, lease: u64, violations: &mut Vec<V
                 let took = next.begun - died;
                 slowest = slowest.max(Some(took));
                 if took > lease + SLACK {
-                    let text = format!("{} ms from the death of body {} to the next", took / 1_000_000, body.body);
+                    let text = format!("{} ms from the death of body {} to the next", took / 1_000_000, body.number);
                     violations.push(Violation { promise: "P5", at: next.begun, key: name.clone(), text });
                 }
             }

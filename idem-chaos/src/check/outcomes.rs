@@ -23,7 +23,7 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, violations: &mut Vec<V
             (Some(body), Some((_, How::Value))) if *given == Given::Value => known.push((*at, body)),
             (Some(body), Some((_, How::Kept))) if *given == Given::Kept => known.push((*at, body)),
             (Some(body), Some((_, How::Value | How::Kept))) => {
-                broken("P6", *at, format!("the outcome of body {} was replayed as {given:?}", body.body));
+                broken("P6", *at, format!("the outcome of body {} was replayed as {given:?}", body.number));
             }
             _ => broken("P2", *at, format!("a replay of {receipt:?}, which no body of this key returned")),
         }
@@ -31,8 +31,9 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, violations: &mut Vec<V
     known.sort_by_key(|(at, _)| *at);
     let Some((first, of)) = known.first().copied() else { return };
     let promise = if matches!(of.ended, Some((_, How::Kept))) { "P6" } else { "P2" };
-    for (at, other) in known.iter().filter(|(_, other)| other.body != of.body) {
-        let text = format!("the outcome of body {} was given or recorded after that of body {}", other.body, of.body);
+    for (at, other) in known.iter().filter(|(_, other)| other.number != of.number) {
+        let text =
+            format!("the outcome of body {} was given or recorded after that of body {}", other.number, of.number);
         broken(if promise == "P6" { promise } else { "P3" }, *at, text);
     }
     for body in index.bodies_of(key).filter(|body| body.call != of.call) {
@@ -41,7 +42,7 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, violations: &mut Vec<V
         if body.first_from > first || body.attempt > of.attempt {
             let text = format!(
                 "body {} (attempt {}) began although the outcome of body {} (attempt {}) was recorded",
-                body.body, body.attempt, of.body, of.attempt
+                body.number, body.attempt, of.number, of.attempt
             );
             broken(promise, body.begun, text);
         }

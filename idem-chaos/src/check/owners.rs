@@ -13,7 +13,7 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, lease: u64, violations
             let after = (earlier.last_from - body.begun) / 1_000;
             let text = format!(
                 "body {} (attempt {}) was polled {after} µs after body {} (attempt {}) had begun",
-                earlier.body, earlier.attempt, body.body, body.attempt
+                earlier.number, earlier.attempt, body.number, body.attempt
             );
             broken("P1", earlier.last_from, text);
         }
@@ -26,7 +26,7 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, lease: u64, violations
     let mut last: Option<&super::Body> = None;
     for body in index.bodies_of(key) {
         if let Some(last) = last.filter(|last| last.call != body.call && last.attempt >= body.attempt) {
-            let text = format!("attempt {} (body {}) came after attempt {}", body.attempt, body.body, last.attempt);
+            let text = format!("attempt {} (body {}) came after attempt {}", body.attempt, body.number, last.attempt);
             broken("P3", body.begun, text);
         }
         last = Some(body);

@@ -145,7 +145,7 @@ impl Caller {
                     Ok(Begin::Replay(recorded)) if recorded.is_error() => return returned(Err(kept(&recorded))),
                     Ok(Begin::Replay(recorded)) => {
                         let value = recorded.decode::<Receipt, _>();
-                        return value.map_or_else(|error| failed(&error), |receipt| replayed(receipt));
+                        return value.map_or_else(|error| failed(&error), replayed);
                     }
                     Err(error) => return failed(&error),
                 };

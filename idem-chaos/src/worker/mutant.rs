@@ -132,7 +132,13 @@ impl<S: Store> Store for Mutant<S> {
                 self.overwrite(commit).await;
                 return Ok(Ownership::Held);
             }
-            (Flaw::ReleaseOnFailedCommit, Err(_)) => drop(self.inner.release(&given_up()).await),
+            (Flaw::ReleaseOnFailedCommit, Err(_)) => {
+                for _ in 0..3 {
+                    if self.inner.release(&given_up()).await.is_ok() {
+                        break;
+                    }
+                }
+            }
             _ => {}
         }
         answer
