@@ -1,1 +1,21 @@
 //! A model of the record's life, explored exhaustively: the promises are its properties.
+
+mod bounds;
+mod caller;
+mod life;
+mod mutant;
+mod promise;
+mod properties;
+mod report;
+mod slot;
+mod state;
+mod store;
+
+pub use crate::bounds::{Bounds, FOREVER, Network};
+pub use crate::caller::{Caller, Ended, Id, Phase, Reply, Request, Stray, Wire};
+pub use crate::life::{Act, Fate, Life, Poll};
+pub use crate::mutant::Mutant;
+pub use crate::promise::{Onlooker, Promise};
+pub use crate::report::{Found, explore};
+pub use crate::slot::{Entry, Slot};
+pub use crate::state::{CALLERS, State};

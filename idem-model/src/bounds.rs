@@ -1,0 +1,101 @@
+//! How large the explored world is.
+
+use std::time::Duration;
+
+use idem_core::record::owner_stops_after;
+
+use crate::mutant::Mutant;
+
+/// One tick of the store's clock, for the functions that take durations.
+pub(crate) const TICK: Duration = Duration::from_secs(1);
+
+/// Ticks that never pass: for what is kept longer than anybody looks.
+pub const FOREVER: u8 = u8::MAX;
+
+/// What a request that its sender gave up on may still do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    /// A claim is carried out before the later steps of the same owner, or never. Anything else comes in any order.
+    ClaimsInOrder,
+    /// Anything comes in any order.
+    AnyOrder,
+}
+
+/// How large the explored world is. Time is unbounded: all times are kept as what is left of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// The lease, in ticks.
+    pub lease: u8,
+    /// How long a record in flight stays, in ticks: at least twice the lease.
+    pub hold: u8,
+    /// How long an outcome is kept, in ticks.
+    pub ttl: u8,
+    /// How long it is known that there was one, in ticks: at least `ttl`.
+    pub remember: u8,
+    /// How long the attempt count of a released key is kept, in ticks.
+    pub keep: u8,
+    /// How many claims of each caller may come to own the key, or stay without an answer. Those that find it in flight or
+    /// committed are not counted.
+    pub calls: u8,
+    /// How many crashes, dropped callers, lost messages and time-outs there are, all callers together.
+    pub faults: u8,
+    /// How many requests of one caller may still be on their way after it gave up on them.
+    pub strays: u8,
+    /// How often a body is polled, at most.
+    pub polls: u8,
+    /// Whether an abandoned record may be claimed (`abandoned = rerun`), or not (`reject`).
+    pub take_over: bool,
+    /// Whether a token was issued: else nothing stands at the key at first.
+    pub issued: bool,
+    /// Whether a commit, release or renewal is refused where the record has another attempt, although it has the same owner. The
+    /// stores do not compare it.
+    pub compares_attempts: bool,
+    /// In which order requests arrive.
+    pub network: Network,
+}
+
+impl Bounds {
+    /// Small enough for every run of the tests.
+    pub const SMALL: Self = Self {
+        lease: 2,
+        hold: 4,
+        ttl: 1,
+        remember: 2,
+        keep: FOREVER,
+        calls: 1,
+        faults: 1,
+        strays: 1,
+        polls: 2,
+        take_over: true,
+        issued: false,
+        compares_attempts: false,
+        network: Network::ClaimsInOrder,
+    };
+
+    /// For a look at what takes longer.
+    pub const LARGE: Self = Self { faults: 2, ..Self::SMALL };
+
+    /// For how many ticks of the store's clock an owner may go on, whose own clock is as slow as is promised: a tenth.
+    pub(crate) fn stops_after(&self, mutant: Option<Mutant>) -> u8 {
+        let lease = TICK * u32::from(self.lease);
+        let by_its_clock = if mutant == Some(Mutant::LeaseToItsEnd) { lease } else { owner_stops_after(lease) };
+        let by_the_stores = by_its_clock.as_nanos() * 10;
+        // It does not go on at the very end, so the last tick counts where it is begun.
+        u8::try_from(by_the_stores.div_ceil(TICK.as_nanos() * 9)).unwrap_or(FOREVER)
+    }
+}
+
+/// One tick less of what is left.
+pub(crate) fn less(left: u8) -> u8 {
+    if left == FOREVER { FOREVER } else { left.saturating_sub(1) }
+}
+
+/// As the functions of `idem-core` take it.
+pub(crate) fn duration(ticks: u8) -> Duration {
+    if ticks == FOREVER { Duration::MAX } else { TICK * u32::from(ticks) }
+}
+
+/// As the model keeps it.
+pub(crate) fn ticks(duration: Duration) -> u8 {
+    u8::try_from(duration.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(FOREVER)
+}

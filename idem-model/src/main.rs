@@ -1,0 +1,47 @@
+//! Explores the model, and each mutant, and prints the figures as tables.
+//!
+//! `cargo run --release -p idem-model` explores what the tests do; `-- large` with one fault more; `-- mutants` the
+//! mutants alone; `-- trace` shows how the promises
+//! break where requests arrive in any order.
+
+use std::io::{Write as _, stdout};
+
+use idem_model::{Bounds, Found, Mutant, Network, Promise, explore};
+
+fn main() -> std::io::Result<()> {
+    let wish = std::env::args().nth(1);
+    let wishes = |what: &str| wish.as_deref() == Some(what);
+    let any_order = Bounds { network: Network::AnyOrder, ..Bounds::SMALL };
+    if wishes("trace") {
+        let found = explore(any_order, None, &[Promise::P1]);
+        return writeln!(stdout(), "{}", found.map(|found| found.steps()).unwrap_or_default());
+    }
+    let largest = if wishes("large") { Bounds::LARGE } else { Bounds::SMALL };
+    writeln!(
+        stdout(),
+        "| explored | states | unique | depth | time | promises |\n| --- | --- | --- | --- | --- | --- |"
+    )?;
+    let rejects = Bounds { take_over: false, ..largest };
+    let issued = Bounds { issued: true, ..largest };
+    if !wishes("mutants") {
+        row("as it is", explore(largest, None, &[]))?;
+        row("`abandoned = reject`", explore(rejects, None, &[]))?;
+        row("an issued token", explore(issued, None, &[]))?;
+        row("requests in any order", explore(any_order, None, &[Promise::P1]))?;
+    }
+    if wishes("large") {
+        let compared = Bounds { compares_attempts: true, ..any_order };
+        row("the same, attempts compared", explore(compared, None, &[]))?;
+    }
+    for mutant in Mutant::ALL {
+        row(&format!("`{mutant:?}`"), explore(mutant.bounds(), Some(*mutant), &[mutant.breaks()]))?;
+    }
+    Ok(())
+}
+
+fn row(what: &str, found: Option<Found>) -> std::io::Result<()> {
+    match found {
+        Some(found) => writeln!(stdout(), "| {what} | {found} |"),
+        None => writeln!(stdout(), "| {what} | no model |"),
+    }
+}

@@ -1,0 +1,102 @@
+//! Deviations that the promises must reject.
+
+use crate::bounds::Bounds;
+use crate::promise::Promise::{self, P1, P2, P3, P5, P6, P8, P9, P10};
+
+macro_rules! mutants {
+    ($($(#[$doc:meta])* $name:ident $promise:ident,)*) => {
+        /// One deviation from what the code does.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Mutant {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Mutant {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// The promise that it breaks first, as the model is explored in order of depth.
+            pub fn breaks(self) -> Promise {
+                match self {
+                    $(Self::$name => $promise,)*
+                }
+            }
+        }
+    };
+}
+
+mutants! {
+    // At the store.
+    /// A commit is accepted from anybody.
+    CommitWithoutOwner P3,
+    /// A release is accepted from anybody.
+    ReleaseWithoutOwner P3,
+    /// A renewal is accepted from anybody.
+    RenewalWithoutOwner P3,
+    /// A claim takes over without looking at the lease.
+    TakesOverAlive P1,
+    /// A claim that takes over has the attempt of the one before.
+    AttemptNotCounted P5,
+    /// A claim that does not take over does.
+    TakesOverAlthoughRejected P5,
+    /// A claim that was sent again is not recognised.
+    NotRecognised P10,
+    /// A renewal is answered, and not carried out.
+    RenewalNotCarriedOut P1,
+    /// A commit leaves the expiry as it was.
+    CommitKeepsExpiry P2,
+    /// A claim that finds an abandoned record replays an outcome that nobody committed.
+    ReplaysUncommitted P2,
+    /// A second commit replaces the outcome.
+    CommitOverCommit P3,
+    /// Undoing a claim removes the record, and the attempt count with it.
+    UndoForgets P10,
+    /// Undoing a claim uses up the attempt.
+    UndoCounts P10,
+    /// Undoing a claim of an abandoned record leaves a released one.
+    UndoReleasesAbandoned P10,
+    /// To abandon is to release.
+    AbandonReleases P6,
+    // At the owner.
+    /// The body goes on past its deadline.
+    NoSelfCancel P1,
+    /// The deadline is looked at when the body begins and by a timer, and not before each poll.
+    NoLookBeforePoll P1,
+    /// A claim that is answered too late starts the body.
+    LateClaimStartsBody P1,
+    /// A claim without an answer starts the body.
+    UnansweredClaimStartsBody P1,
+    /// The lease is counted from the claim's reply.
+    DeadlineFromReply P1,
+    /// The lease is counted from when the claim was sent again.
+    DeadlineFromResend P1,
+    /// The renewed lease is counted from the renewal's reply.
+    DeadlineFromRenewalReply P1,
+    /// The lease is given up at its end, not after nine tenths.
+    LeaseToItsEnd P1,
+    /// A renewal that stays without an answer is taken for a success.
+    UnansweredRenewalCounts P1,
+    /// A claim is sent again as another owner.
+    ResendAsAnother P10,
+    /// A claim of unknown fate is not undone.
+    NoUndo P10,
+    /// A commit that stays without an answer becomes a release.
+    ReleaseOnFailedCommit P9,
+    /// A commit is sent again as another owner.
+    CommitAsAnother P9,
+    /// A dropped caller releases.
+    ReleaseOnDrop P8,
+    /// The lease of a dropped caller is renewed.
+    RenewalAfterDrop P5,
+}
+
+impl Mutant {
+    /// The world in which it is found.
+    pub fn bounds(self) -> Bounds {
+        match self {
+            Self::TakesOverAlthoughRejected => Bounds { take_over: false, ..Bounds::SMALL },
+            Self::ResendAsAnother | Self::CommitAsAnother => Bounds { calls: 2, ..Bounds::SMALL },
+            _ => Bounds::SMALL,
+        }
+    }
+}

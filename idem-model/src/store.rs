@@ -1,0 +1,274 @@
+//! The store: each step as `MemoryStore` carries it out, by the functions of `idem_core::record`, and what the onlooker makes of it.
+
+use std::time::Duration;
+
+use idem_core::record::{
+    Claim, Claimed, Commit, InFlight, OnClaim, OnStep, Origin, Ownership, RanOut, Record, RecordId, Release, ReleaseTo,
+    Renewal,
+};
+
+use crate::bounds::{Bounds, duration, ticks};
+use crate::caller::{Ended, Id, Reply, Request};
+use crate::mutant::Mutant;
+use crate::promise::{Onlooker, Promise};
+use crate::slot::{Entry, Slot, encoded, whose};
+
+/// The one key that all callers want.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    pub(crate) id: RecordId,
+    pub(crate) bounds: Bounds,
+    pub(crate) mutant: Option<Mutant>,
+}
+
+impl Store {
+    fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    /// Carries out a request.
+    pub(crate) fn carry_out(&self, slot: &mut Option<Slot>, seen: &mut Onlooker, by: Id, request: Request) -> Reply {
+        let before = *slot;
+        let reply = match request {
+            Request::Claim => self.claim(slot, by),
+            Request::Undo => self.undo(slot, by),
+            Request::Commit { attempt } | Request::Release { attempt, .. } | Request::Renew { attempt }
+                if self.bounds.compares_attempts && slot.is_some_and(|slot| slot.is_of_another(attempt)) =>
+            {
+                Reply::Lost
+            }
+            Request::Commit { attempt } => self.commit(slot, by, attempt),
+            Request::Release { abandon, .. } => self.release(slot, by, self.to(abandon)),
+            Request::Renew { .. } => self.renew(slot, by),
+        };
+        if request == Request::Claim {
+            self.watch_claim(before, *slot, seen, by, reply);
+        } else {
+            self.watch_step(before, *slot, seen, by, request, reply);
+        }
+        reply
+    }
+
+    /// What a claim makes of what stands there, for somebody who has nothing to do with it.
+    pub(crate) fn probe(&self, slot: Option<Slot>) -> Reply {
+        self.claim(&mut slot.clone(), Id::STRANGER)
+    }
+
+    fn claim(&self, slot: &mut Option<Slot>, by: Id) -> Reply {
+        let claim = self.claim_of(by);
+        let Some(found) = *slot else {
+            *slot = Some(self.in_flight(&claim.in_flight(1, Origin::Nothing)));
+            return Reply::Owned(1);
+        };
+        let on_claim = match found.entry.record() {
+            Record::InFlight(held) if self.is(Mutant::NotRecognised) && held.owner == claim.owner => {
+                return Reply::InFlight;
+            }
+            record => record.on_claim(&claim),
+        };
+        let next = match on_claim {
+            OnClaim::IfLeaseRanOut { .. } if found.is_alive() && !self.is(Mutant::TakesOverAlive) => {
+                return Reply::InFlight;
+            }
+            OnClaim::IfLeaseRanOut { .. } if self.is(Mutant::ReplaysUncommitted) => {
+                return Reply::Committed(found.owner().unwrap_or(Id::NOBODY));
+            }
+            OnClaim::IfLeaseRanOut { attempt, .. } if self.is(Mutant::TakesOverAlthoughRejected) => {
+                claim.in_flight(attempt + 1, Origin::Abandoned)
+            }
+            OnClaim::Answer(answer) | OnClaim::IfLeaseRanOut { then: RanOut::Answer(answer), .. } => {
+                return reply(&answer);
+            }
+            OnClaim::IfLeaseRanOut { attempt, then: RanOut::Take(_) } if self.is(Mutant::AttemptNotCounted) => {
+                claim.in_flight(attempt, Origin::Abandoned)
+            }
+            OnClaim::Take(next) | OnClaim::IfLeaseRanOut { then: RanOut::Take(next), .. } => next,
+        };
+        let next = self.in_flight(&next);
+        *slot = Some(next);
+        Reply::Owned(attempt_of(next.entry))
+    }
+
+    fn commit(&self, slot: &mut Option<Slot>, by: Id, attempt: u8) -> Reply {
+        let Some(found) = *slot else { return Reply::Lost };
+        let mut commit = Commit {
+            id: self.id.clone(),
+            owner: by.owner(),
+            attempt: attempt.into(),
+            fingerprint: None,
+            outcome: Some(encoded(by)),
+            ttl: duration(self.bounds.ttl),
+            remember: duration(self.bounds.remember),
+        };
+        if let Some(owner) = found.owner().filter(|_| self.is(Mutant::CommitWithoutOwner)) {
+            commit.owner = owner.owner();
+        }
+        let mut on_commit = found.entry.record().on_commit(&commit);
+        if matches!(found.entry, Entry::Committed { .. }) && self.is(Mutant::CommitOverCommit) {
+            on_commit = OnStep::Put { record: commit.record(), expires_in: None, then_done: Duration::ZERO };
+        }
+        if let OnStep::Put { expires_in, .. } = &mut on_commit
+            && self.is(Mutant::CommitKeepsExpiry)
+        {
+            *expires_in = None;
+        }
+        step(slot, found, on_commit)
+    }
+
+    fn release(&self, slot: &mut Option<Slot>, by: Id, to: ReleaseTo) -> Reply {
+        let Some(found) = *slot else { return Reply::Lost };
+        let mut release = Release { id: self.id.clone(), owner: by.owner(), to };
+        if let Some(owner) = found.owner().filter(|_| self.is(Mutant::ReleaseWithoutOwner)) {
+            release.owner = owner.owner();
+        }
+        step(slot, found, found.entry.record().on_release(&release))
+    }
+
+    fn undo(&self, slot: &mut Option<Slot>, by: Id) -> Reply {
+        let keep = duration(self.bounds.keep);
+        let from_abandoned =
+            matches!(slot, Some(Slot { entry: Entry::InFlight { origin: Origin::Abandoned, .. }, .. }));
+        let to = match self.mutant {
+            Some(Mutant::UndoCounts) => ReleaseTo::Released { keep },
+            Some(Mutant::UndoReleasesAbandoned) if from_abandoned => ReleaseTo::Released { keep },
+            _ => ReleaseTo::Undone { keep },
+        };
+        let reply = self.release(slot, by, to);
+        if reply == Reply::Held && self.is(Mutant::UndoForgets) {
+            *slot = None;
+        }
+        reply
+    }
+
+    fn renew(&self, slot: &mut Option<Slot>, by: Id) -> Reply {
+        let Some(found) = *slot else { return Reply::Lost };
+        let mut renewal = Renewal { id: self.id.clone(), owner: by.owner(), hold: duration(self.bounds.hold) };
+        if let Some(owner) = found.owner().filter(|_| self.is(Mutant::RenewalWithoutOwner)) {
+            renewal.owner = owner.owner();
+        }
+        let reply = step(slot, found, found.entry.record().on_renew(&renewal));
+        if self.is(Mutant::RenewalNotCarriedOut) {
+            *slot = Some(found);
+        }
+        reply
+    }
+
+    fn to(&self, abandon: bool) -> ReleaseTo {
+        if abandon && !self.is(Mutant::AbandonReleases) {
+            ReleaseTo::Abandoned
+        } else {
+            ReleaseTo::Released { keep: duration(self.bounds.keep) }
+        }
+    }
+
+    fn claim_of(&self, by: Id) -> Claim {
+        Claim {
+            id: self.id.clone(),
+            owner: by.owner(),
+            lease: duration(self.bounds.lease),
+            hold: duration(self.bounds.hold),
+            fingerprint: None,
+            take_over: self.bounds.take_over,
+            max_attempts: None,
+        }
+    }
+
+    fn in_flight(&self, held: &InFlight) -> Slot {
+        Slot { entry: Entry::from(&Record::InFlight(held.clone())), left: self.bounds.hold, then_done: 0 }
+    }
+
+    fn watch_claim(&self, before: Option<Slot>, after: Option<Slot>, seen: &mut Onlooker, by: Id, reply: Reply) {
+        if before.and_then(Slot::owner) == Some(by) {
+            seen.expects(Promise::P10, matches!(reply, Reply::Owned(_)) && after == before);
+        } else if let Reply::Owned(_) = reply {
+            let abandoned = matches!(before, Some(Slot { entry: Entry::InFlight { .. }, .. }));
+            seen.expects(Promise::P5, self.bounds.take_over || !abandoned);
+            seen.found = before.map(|slot| undone(slot.entry));
+        } else {
+            seen.expects(Promise::P2, after == before);
+        }
+        if let Some(outcome) = seen.must_replay() {
+            seen.expects(Promise::P2, reply == Reply::Committed(outcome));
+        } else {
+            seen.expects(Promise::P2, !matches!(reply, Reply::Committed(_)));
+        }
+    }
+
+    fn watch_step(
+        &self,
+        before: Option<Slot>,
+        after: Option<Slot>,
+        seen: &mut Onlooker,
+        by: Id,
+        request: Request,
+        reply: Reply,
+    ) {
+        let owner = before.and_then(Slot::owner);
+        if owner != Some(by) {
+            let recorded = matches!(before, Some(Slot { entry: Entry::Committed { outcome, .. }, .. }) if outcome == by)
+                || matches!(before, Some(Slot { entry: Entry::Done { .. }, .. }));
+            let again = matches!(request, Request::Commit { .. }) && recorded;
+            seen.expects(Promise::P3, after == before && (reply == Reply::Lost || again));
+        }
+        if reply != Reply::Held {
+            // The last owner's commit is accepted, however late. So it must not be sent under another id than its claim.
+            let own = owner.and_then(Id::of).zip(by.of()).is_some_and(|(one, two)| one.0 == two.0 && one.1 < two.1);
+            seen.expects(Promise::P9, !matches!(request, Request::Commit { .. }) || !own);
+            return;
+        }
+        match request {
+            Request::Commit { .. } => seen.sees_recorded(by, self.bounds.ttl, self.bounds.remember),
+            Request::Release { abandon, after: ended, .. } => {
+                seen.expects(Promise::P8, ended != Ended::Cut);
+                seen.expects(Promise::P9, ended != Ended::Value);
+                let given_up = matches!(after, Some(Slot { entry: Entry::InFlight { lease: 0, .. }, .. }));
+                seen.expects(Promise::P6, given_up == abandon);
+            }
+            Request::Undo => {
+                let now = after.map(|slot| slot.entry);
+                seen.expects(Promise::P10, now == seen.found);
+                seen.found = None;
+            }
+            Request::Claim | Request::Renew { .. } => {}
+        }
+    }
+}
+
+/// What stands at the key when the claim that found this is undone.
+fn undone(found: Entry) -> Entry {
+    match found {
+        Entry::InFlight { attempt, lease: _, hold, .. } => {
+            Entry::InFlight { owner: Id::NOBODY, attempt, origin: Origin::Abandoned, lease: 0, hold }
+        }
+        other => other,
+    }
+}
+
+/// Writes what an owner's step makes of the record.
+fn step(slot: &mut Option<Slot>, found: Slot, on_step: OnStep) -> Reply {
+    *slot = match on_step {
+        OnStep::Answer(Ownership::Held) => return Reply::Held,
+        OnStep::Answer(Ownership::Lost) => return Reply::Lost,
+        OnStep::Put { record, expires_in, then_done } => {
+            let left = expires_in.map_or(found.left, ticks);
+            Some(Slot { entry: Entry::from(&record), left, then_done: ticks(then_done) })
+        }
+        OnStep::Remove => None,
+    };
+    Reply::Held
+}
+
+fn reply(answer: &Claimed) -> Reply {
+    match answer {
+        Claimed::Owned { attempt, .. } => Reply::Owned(u8::try_from(*attempt).unwrap_or(u8::MAX)),
+        Claimed::InFlight { .. } => Reply::InFlight,
+        Claimed::Committed { outcome, .. } => Reply::Committed(whose(outcome)),
+        Claimed::Done { .. } => Reply::Done,
+        // Neither fingerprints nor a highest attempt are modelled.
+        Claimed::Abandoned { .. } | Claimed::Mismatch | Claimed::Exhausted { .. } => Reply::Abandoned,
+    }
+}
+
+fn attempt_of(entry: Entry) -> u8 {
+    u8::try_from(entry.record().attempt()).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,68 @@
+//! The model keeps the promises, and no mutant of it does.
+
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
+
+use idem_model::{Bounds, Found, Mutant, Network, Promise, explore};
+
+fn all_of(bounds: Bounds) -> Found {
+    let found = explore(bounds, None, &[]).unwrap();
+    assert!(found.keeps_all(), "{found}\n{}", found.steps());
+    found
+}
+
+fn mutants(of: impl Fn(&Mutant) -> bool) {
+    let mut survived = Vec::new();
+    for mutant in Mutant::ALL.iter().filter(|mutant| of(mutant)) {
+        let found = explore(mutant.bounds(), Some(*mutant), &[mutant.breaks()]).unwrap();
+        if !found.breaks(mutant.breaks()) {
+            survived.push(format!("{mutant:?} was to break {:?}: {found}", mutant.breaks()));
+        }
+    }
+    assert!(survived.is_empty(), "{survived:#?}");
+}
+
+#[test]
+fn the_promises_are_kept_and_everything_happens() {
+    let found = all_of(Bounds::SMALL);
+    assert!(found.unreached.is_empty(), "{found}");
+}
+
+#[test]
+fn they_are_kept_where_what_is_abandoned_is_rejected() {
+    let found = all_of(Bounds { take_over: false, ..Bounds::SMALL });
+    assert!(found.unreached.is_empty(), "{found}");
+}
+
+#[test]
+fn p1_breaks_under_mutants() {
+    mutants(|mutant| mutant.breaks() == Promise::P1);
+}
+
+#[test]
+fn the_other_promises_break_under_mutants() {
+    mutants(|mutant| mutant.breaks() != Promise::P1);
+}
+
+/// A limit that is known. A claim that its sender gave up on, and sent again, may arrive when the key has been somebody else's, and
+/// makes its sender the owner once more: under another attempt, of which it does not know.
+#[test]
+fn a_claim_that_arrives_after_later_steps_of_its_owner_breaks_p1() {
+    let found = explore(Bounds { network: Network::AnyOrder, ..Bounds::SMALL }, None, &[Promise::P1]).unwrap();
+    assert!(found.breaks(Promise::P1), "{found}");
+}
+
+/// What is left then is a key that nobody holds, for a lease.
+#[test]
+#[ignore = "takes minutes"]
+fn with_attempts_compared_it_breaks_p10_alone() {
+    let bounds = Bounds { network: Network::AnyOrder, compares_attempts: true, ..Bounds::SMALL };
+    let found = explore(bounds, None, &[]).unwrap();
+    let broken: Vec<_> = found.broken.iter().map(|(promise, _)| *promise).collect();
+    assert_eq!(broken, [Promise::P10], "{found}");
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn the_promises_are_kept_in_a_larger_world() {
+    all_of(Bounds::LARGE);
+}
