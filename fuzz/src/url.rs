@@ -28,6 +28,8 @@ fn with_password(input: &mut Input<'_>) {
     if [&user, &before, &after, &host].iter().any(|piece| piece.to_lowercase().contains(SECRET)) {
         return;
     }
+    // A URL is read without these, wherever they stand.
+    let user = user.replace(['\t', '\n', '\r'], "");
     let text = if scheme.ends_with("unix") && user.starts_with('/') {
         // A socket has a path, and the password is a parameter.
         format!("{scheme}:///run/redis.sock?pass={before}{SECRET}{after}")
