@@ -9,7 +9,7 @@ use xshell::cmd;
 
 use crate::steps::Steps;
 use crate::workspace::{FACADE, Package, Workspace};
-use crate::{deliveries, documents, fuzz, redis, suite, tool};
+use crate::{chaos, deliveries, documents, fuzz, redis, suite, tool};
 
 /// In the order in which they run: cheap ones first.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -22,6 +22,7 @@ pub(crate) enum Step {
     Docs,
     Features,
     Test,
+    Chaos,
     Explore,
     Fuzz,
     Examples,
@@ -57,6 +58,7 @@ impl Step {
             Self::Docs => "docs",
             Self::Features => "features",
             Self::Test => "test",
+            Self::Chaos => "chaos",
             Self::Explore => "explore",
             Self::Fuzz => "fuzz",
             Self::Examples => "examples",
@@ -74,6 +76,7 @@ impl Step {
             Self::Docs => "the API docs build without a warning",
             Self::Features => "each feature builds alone",
             Self::Test => "cargo xtask test",
+            Self::Chaos => "a short fault run finds no broken promise, and finds some mutants",
             Self::Explore => "no schedule of threads is found that breaks a promise",
             Self::Fuzz => "the fuzz targets pass over their corpus",
             Self::Examples => "the examples build, run and end well",
@@ -91,6 +94,7 @@ impl Step {
             Self::Docs => docs(workspace),
             Self::Features => features(workspace),
             Self::Test => suite::run(workspace, &[]),
+            Self::Chaos => chaos::short(workspace),
             Self::Explore => suite::explore(workspace),
             Self::Fuzz => fuzz::corpus(workspace),
             Self::Examples => examples(workspace),

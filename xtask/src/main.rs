@@ -1,6 +1,7 @@
 //! The project's own chores, run as `cargo xtask <chore>`. CI runs nothing else.
 #![allow(clippy::disallowed_methods, reason = "chores time their own steps; they are no part of the library")]
 
+mod chaos;
 mod ci;
 mod deliveries;
 mod documents;
@@ -57,6 +58,8 @@ enum Chore {
         #[arg(long, conflicts_with_all = ["seconds", "target"])]
         corpus: bool,
     },
+    /// Run processes and a real Redis under faults made on purpose, and check the promises; installs redis-server if there is none
+    Chaos(chaos::Options),
     /// Write the golden files of the UI tests anew
     Bless,
     /// Run the benchmarks
@@ -96,6 +99,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Explore => suite::explore(&workspace),
         Chore::Fuzz { corpus: true, .. } => fuzz::corpus(&workspace),
         Chore::Fuzz { seconds, target, .. } => fuzz::run(&workspace, seconds, &target),
+        Chore::Chaos(options) => chaos::run(&workspace, &options),
         Chore::Bless => golden::bless(&workspace),
         Chore::Bench { args } => suite::bench(&workspace, &args),
         Chore::Deliveries { check: true } => deliveries::check(&workspace),

@@ -1,0 +1,102 @@
+//! `cargo xtask chaos`: real processes and a real Redis under faults made on purpose, and the same against mutants.
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+
+use crate::redis;
+use crate::steps::Steps;
+use crate::workspace::Workspace;
+
+const PACKAGE: &str = "idem-chaos";
+/// How long CI runs each topology, and the seed, so that its faults are the same each time.
+const CI_SECONDS: u64 = 20;
+const CI_SEED: u64 = 1;
+/// The mutants that CI runs: one of the lease, one of the outcome, one of the store that fails.
+const CI_MUTANTS: &str = "renewal-lies,forgets,store-failure-runs";
+
+/// How the servers stand to each other.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Topology {
+    Single,
+    All,
+}
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// For how long faults are made, with each topology
+    #[arg(long, default_value_t = 1)]
+    minutes: u64,
+    /// How the servers stand to each other
+    #[arg(long, value_enum, default_value = "all")]
+    topology: Topology,
+    /// Which faults are made, with commas between: kill, pause, cut, swallow, delay, redis-kill, redis-pause; all that fit unless
+    /// they are given
+    #[arg(long)]
+    nemesis: Option<String>,
+    /// The seed of the dice, for a run to be repeated; a run prints its own
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Run against each mutant instead, until it is found
+    #[arg(long)]
+    mutants: bool,
+    /// Add the results to this file, as Markdown
+    #[arg(long, value_name = "FILE")]
+    report: Option<String>,
+}
+
+impl Topology {
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Single | Self::All => &["single"],
+        }
+    }
+}
+
+/// The chore, with what was asked for.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    prepare(workspace)?;
+    let mut args = Vec::new();
+    for (name, value) in [("--nemesis", &options.nemesis), ("--report", &options.report)] {
+        args.extend(value.iter().flat_map(|value| [name.to_owned(), value.clone()]));
+    }
+    let seed = options.seed.map(|seed| ["--seed".to_owned(), seed.to_string()]);
+    let mut steps = Steps::of("chaos");
+    if options.mutants {
+        steps
+            .run("mutants", "each is found", || chaos(workspace, &["mutants"], seed.as_ref().map_or(&[], |seed| seed)));
+    } else {
+        args.extend(seed.into_iter().flatten());
+        let seconds = (options.minutes * 60).to_string();
+        for topology in options.topology.names() {
+            steps.run(topology, "no promise is broken", || {
+                chaos(workspace, &["run", "--topology", topology, "--seconds", &seconds], &args)
+            });
+        }
+    }
+    steps.finish()
+}
+
+/// A short run, which is CI's step.
+pub(crate) fn short(workspace: &Workspace) -> Result<()> {
+    prepare(workspace)?;
+    let (seconds, seed) = (CI_SECONDS.to_string(), CI_SEED.to_string());
+    let mut steps = Steps::of("chaos");
+    for topology in Topology::All.names() {
+        let args = ["run", "--topology", topology, "--seconds", &seconds, "--seed", &seed];
+        steps.run(topology, "no promise is broken", || chaos(workspace, &args, &[]));
+    }
+    steps.run("mutants", "some are found", || chaos(workspace, &["mutants", "--only", CI_MUTANTS], &[]));
+    steps.finish()
+}
+
+/// Built apart, so that the time of the run is its own.
+fn prepare(workspace: &Workspace) -> Result<()> {
+    redis::ensure(workspace.shell())?;
+    workspace.cargo().args(["build", "--release", "-p", PACKAGE]).run()?;
+    Ok(())
+}
+
+fn chaos(workspace: &Workspace, args: &[&str], more: &[String]) -> Result<()> {
+    workspace.cargo().args(["run", "--quiet", "--release", "-p", PACKAGE, "--"]).args(args).args(more).run()?;
+    Ok(())
+}
