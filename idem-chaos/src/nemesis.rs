@@ -73,6 +73,11 @@ impl Field {
         Ok(())
     }
 
+    /// Waits until the servers have found together again.
+    pub(crate) async fn settled(&self) -> Result<()> {
+        self.servers.settled().await
+    }
+
     /// Ends all processes; those that do not end by themselves are a violation, which the history shows.
     pub(crate) async fn end(&self) -> Result<()> {
         self.journal.write(Event::Healed);

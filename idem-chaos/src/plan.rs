@@ -69,20 +69,28 @@ pub(crate) struct Fault {
 /// A stretch of faults, and then a quiet one, in which it can be seen that all goes on.
 const STRETCH: Duration = Duration::from_millis(6_000);
 const QUIET: Duration = Duration::from_millis(3_000);
+/// Where servers fail over, which takes its time.
+const LONG_STRETCH: Duration = Duration::from_millis(14_000);
+const LONG_QUIET: Duration = Duration::from_millis(7_000);
+/// Longer than it takes until a server is given up.
+const GIVEN_UP: f64 = 4.0;
 
 /// The faults of a run.
-pub(crate) fn faults(seed: u64, length: Duration, kinds: &[Kind], lease: Duration) -> Vec<Fault> {
+pub(crate) fn faults(seed: u64, length: Duration, kinds: &[Kind], lease: Duration, fails_over: bool) -> Vec<Fault> {
+    let (long, quiet) = if fails_over { (LONG_STRETCH, LONG_QUIET) } else { (STRETCH, QUIET) };
     let mut dice = Rng::with_seed(seed);
     let weighted: Vec<Kind> = kinds.iter().flat_map(|kind| std::iter::repeat_n(*kind, kind.weight())).collect();
     let mut faults = Vec::new();
     let mut stretch = Duration::ZERO;
     while stretch < length && !weighted.is_empty() {
-        let end = (stretch + STRETCH).min(length);
+        let end = (stretch + long).min(length);
         let mut at = stretch + Duration::from_millis(dice.u64(200..600));
         while at < end {
             let kind = weighted[dice.usize(..weighted.len())];
             let (leases, delay) = (lengths(kind, &mut dice), lease.mul_f64(dice.f64() / 2.0));
-            let length = lease.mul_f64(leases).min(end.saturating_sub(at));
+            let given_up = fails_over && matches!(kind, Kind::RedisKill | Kind::RedisPause) && dice.bool();
+            let length = if given_up { Duration::from_secs_f64(GIVEN_UP) } else { lease.mul_f64(leases) };
+            let length = length.min(end.saturating_sub(at));
             faults.push(Fault { at, kind, target: dice.usize(..1_000), length, delay });
             at += Duration::from_millis(dice.u64(20..450));
         }
@@ -91,7 +99,7 @@ pub(crate) fn faults(seed: u64, length: Duration, kinds: &[Kind], lease: Duratio
             let (at, target) = (end + Duration::from_millis(700), dice.usize(..1_000));
             faults.push(Fault { at, kind: Kind::Kill, target, length: Duration::ZERO, delay: Duration::ZERO });
         }
-        stretch = end + QUIET;
+        stretch = end + quiet;
     }
     faults
 }
@@ -116,7 +124,7 @@ mod tests {
 
     #[test]
     fn one_seed_gives_the_same_faults_each_time() {
-        let faults = |seed| faults(seed, Duration::from_secs(30), Kind::value_variants(), LEASE);
+        let faults = |seed| faults(seed, Duration::from_secs(30), Kind::value_variants(), LEASE, false);
         assert_eq!(faults(7), faults(7));
         assert_ne!(faults(7), faults(8));
         for kind in Kind::value_variants() {
@@ -126,7 +134,7 @@ mod tests {
 
     #[test]
     fn every_fault_is_healed_before_it_is_quiet() {
-        for fault in faults(3, Duration::from_secs(60), &[Kind::Pause, Kind::RedisKill], LEASE) {
+        for fault in faults(3, Duration::from_secs(60), &[Kind::Pause, Kind::RedisKill], LEASE, false) {
             let cycle = (STRETCH + QUIET).as_nanos();
             let within = (fault.at + fault.length).as_nanos() % cycle;
             assert!(within <= STRETCH.as_nanos(), "{fault:?}");

@@ -7,7 +7,6 @@ use anyhow::Result;
 use crate::check::{Findings, check};
 use crate::history::{self, Journal};
 use crate::nemesis::Field;
-use crate::plan;
 use crate::settings::Settings;
 
 /// How often a run that ends with the first violation looks for one.
@@ -33,13 +32,13 @@ pub(crate) async fn run(settings: Settings, until_found: bool) -> Result<Verdict
     tokio::time::timeout(limit, carry_out(&settings, until_found)).await??;
     // Complete: those who were to end have ended, or were ended.
     let history = history::read(&settings.folder)?;
-    let findings = check(&history, settings.lease, true);
+    let findings = check(&history, settings.rules(), true);
     Ok(Verdict { findings, took: begun.elapsed(), epoch: settings.epoch })
 }
 
 async fn carry_out(settings: &Settings, until_found: bool) -> Result<()> {
     let journal = Journal::open(&settings.folder, 0)?;
-    let faults = plan::faults(settings.seed, settings.length, &settings.kinds, settings.lease);
+    let faults = settings.faults();
     let field = Field::start(settings.clone(), journal).await?;
     let found = async {
         loop {
@@ -50,14 +49,15 @@ async fn carry_out(settings: &Settings, until_found: bool) -> Result<()> {
         }
     };
     field.suffer(faults, found).await?;
+    field.settled().await?;
     tokio::time::sleep(RECOVERY).await;
     field.end().await
 }
 
 async fn is_found(settings: &Settings) -> bool {
-    let (folder, lease) = (settings.folder.clone(), settings.lease);
+    let (folder, rules) = (settings.folder.clone(), settings.rules());
     let looked = tokio::task::spawn_blocking(move || {
-        history::read(&folder).is_ok_and(|history| !check(&history, lease, false).violations.is_empty())
+        history::read(&folder).is_ok_and(|history| !check(&history, rules, false).violations.is_empty())
     });
     looked.await.unwrap_or_default()
 }

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::plan::Kind;
+use crate::check::Rules;
+use crate::plan::{self, Fault, Kind};
 use crate::topology::Topology;
 
 /// What is to be done.
@@ -21,4 +22,16 @@ pub(crate) struct Settings {
     pub(crate) folder: PathBuf,
     /// When the run began, by the clock that all share.
     pub(crate) epoch: u64,
+}
+
+impl Settings {
+    /// The faults of the run.
+    pub(crate) fn faults(&self) -> Vec<Fault> {
+        plan::faults(self.seed, self.length, &self.kinds, self.lease, self.topology.fails_over())
+    }
+
+    /// What can be expected of its history.
+    pub(crate) fn rules(&self) -> Rules {
+        Rules { lease: self.lease, fails_over: self.topology.fails_over() }
+    }
 }

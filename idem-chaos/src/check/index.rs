@@ -51,6 +51,8 @@ pub(crate) struct Body {
     /// When the first poll of the call began that polled it, and the last one.
     pub(crate) first_from: u64,
     pub(crate) last_from: u64,
+    /// When it was polled last.
+    pub(crate) last_at: u64,
     pub(crate) ended: Option<(u64, How)>,
 }
 
@@ -120,12 +122,22 @@ impl Index {
             Event::Poll { body, call, key, attempt, from, first } => {
                 if first {
                     self.key(&key).bodies.push(body);
-                    let (first_from, last_from) = (from, from);
-                    let info =
-                        Body { number: body, call, by, key, attempt, begun: at, first_from, last_from, ended: None };
+                    let info = Body {
+                        number: body,
+                        call,
+                        by,
+                        key,
+                        attempt,
+                        begun: at,
+                        first_from: from,
+                        last_from: from,
+                        last_at: at,
+                        ended: None,
+                    };
                     self.bodies.insert(body, info);
                 } else if let Some(body) = self.bodies.get_mut(&body) {
                     body.last_from = body.last_from.max(from);
+                    body.last_at = body.last_at.max(at);
                 }
             }
             Event::End { body, how } => {

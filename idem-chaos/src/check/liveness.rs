@@ -7,6 +7,8 @@ use crate::history::{Answer, How};
 const SLACK: u64 = 1_000_000_000;
 /// How long after a fault a process may need to find back to its server.
 const RECOVERY: u64 = 1_000_000_000;
+/// The same where another server has to take the place of one that is gone.
+const FAIL_OVER: u64 = 6_000_000_000;
 
 /// P4: a call that began and whose body began while the server was dead.
 pub(super) fn check_dead(index: &Index, violations: &mut Vec<Violation>) {
@@ -21,9 +23,15 @@ pub(super) fn check_dead(index: &Index, violations: &mut Vec<Violation>) {
 
 /// P5: in a time without faults, a call that waits for longer than a lease gets its turn, or an answer, or somebody else has got it.
 /// Gives the longest time from the death of an owner to the next body of its key, with a call waiting all the while.
-pub(super) fn check_take_overs(index: &Index, lease: u64, violations: &mut Vec<Violation>) -> Option<u64> {
+pub(super) fn check_take_overs(
+    index: &Index,
+    lease: u64,
+    fails_over: bool,
+    violations: &mut Vec<Violation>,
+) -> Option<u64> {
+    let recovery = if fails_over { FAIL_OVER } else { RECOVERY };
     let quiet = |from: u64, to: u64| {
-        let hits = |began: u64, ended: u64| began < to && ended.saturating_add(RECOVERY) > from;
+        let hits = |began: u64, ended: u64| began < to && ended.saturating_add(recovery) > from;
         !index.faults.iter().filter(|fault| fault.kind != "kill").any(|fault| hits(fault.began, fault.ended))
     };
     for (number, call) in &index.calls {

@@ -1,5 +1,6 @@
 //! The checker: says of a history which promises it breaks. Pure, so that it can be tested with histories made by hand.
 
+mod counts;
 mod index;
 mod liveness;
 mod outcomes;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::nanos;
-use crate::history::{Answer, How, Line};
+use crate::history::Line;
 
 pub(crate) use self::index::Index;
 use self::index::{Body, Call, Claim, Ended, Given, Key};
@@ -26,6 +27,15 @@ pub(crate) struct Violation {
     pub(crate) text: String,
 }
 
+/// What can be expected of a history.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    pub(crate) lease: Duration,
+    /// Another server takes the place of one that is gone. Replicas acknowledge claims and commits; what is not promised then
+    /// (`RedisStoreBuilder::replicas`) is counted, and is no violation.
+    pub(crate) fails_over: bool,
+}
+
 /// What a history comes to.
 #[derive(Debug)]
 pub(crate) struct Findings {
@@ -36,6 +46,15 @@ pub(crate) struct Findings {
     pub(crate) decisions: BTreeMap<String, u64>,
     /// The longest time from the death of an owner to the next body, in a quiet time and with a call waiting.
     pub(crate) slowest_take_over: Option<Duration>,
+}
+
+/// What is not promised where servers fail over, and was seen.
+#[derive(Debug, Default)]
+struct Documented {
+    /// A renewal that was lost let somebody else have the key before its owner stopped.
+    lost_renewals: u64,
+    /// A duplicate was given an outcome that no replica had acknowledged, and that was lost.
+    unacknowledged: u64,
 }
 
 /// The promises that are checked, and what of each.
@@ -52,17 +71,17 @@ pub(crate) const PROMISES: &[(&str, &str)] = &[
 ];
 
 /// Checks a history. One that is not complete may have calls that go on.
-pub(crate) fn check(history: &[Line], lease: Duration, complete: bool) -> Findings {
+pub(crate) fn check(history: &[Line], rules: Rules, complete: bool) -> Findings {
     let index = Index::new(history);
-    let lease = nanos(lease);
-    let mut violations = Vec::new();
+    let lease = nanos(rules.lease);
+    let (mut violations, mut documented) = (Vec::new(), Documented::default());
     for (name, key) in &index.keys {
-        owners::check(&index, name, key, lease, &mut violations);
-        outcomes::check(&index, name, key, &mut violations);
+        documented.lost_renewals += owners::check(&index, name, key, rules, &mut violations);
+        documented.unacknowledged += outcomes::check(&index, name, key, rules, &mut violations);
     }
     outcomes::check_answers(&index, &mut violations);
     liveness::check_dead(&index, &mut violations);
-    let slowest = liveness::check_take_overs(&index, lease, &mut violations);
+    let slowest = liveness::check_take_overs(&index, lease, rules.fails_over, &mut violations);
     if complete {
         liveness::check_ends(&index, &mut violations);
     }
@@ -71,40 +90,11 @@ pub(crate) fn check(history: &[Line], lease: Duration, complete: bool) -> Findin
     for fault in &index.faults {
         *faults.entry(fault.kind.clone()).or_default() += 1;
     }
-    let counts = counts(&index);
+    let mut counts = counts::of(&index);
+    if rules.fails_over {
+        counts.push(("not promised: take-overs after a renewal was lost", documented.lost_renewals));
+        counts.push(("not promised: replays of what was lost", documented.unacknowledged));
+    }
     let slowest_take_over = slowest.map(Duration::from_nanos);
     Findings { violations, counts, faults, decisions: index.decisions, slowest_take_over }
-}
-
-fn counts(index: &Index) -> Vec<(&'static str, u64)> {
-    let calls = |which: &dyn Fn(&Call) -> bool| index.calls.values().filter(|call| which(call)).count() as u64;
-    let bodies = |how: How| {
-        index.bodies.values().filter(|body| body.ended.is_some_and(|(_, ended)| ended == how)).count() as u64
-    };
-    let error = |wanted: &str| calls(&|call| matches!(&call.answer, Some(Answer::Error { name }) if name == wanted));
-    let decided = |name: &str| index.decisions.get(name).copied().unwrap_or_default();
-    vec![
-        ("keys", index.called().len() as u64),
-        ("calls", calls(&|_| true)),
-        ("calls answered with a value", calls(&|call| matches!(call.answer, Some(Answer::Value { .. })))),
-        ("replays", index.keys.values().map(|key| key.replays.len() as u64).sum()),
-        ("calls that had to wait", decided("waited")),
-        ("calls: InFlight", error("InFlight")),
-        ("calls: Store", error("Store")),
-        ("calls: LeaseLost", error("LeaseLost")),
-        ("calls dropped by their callers", calls(&|call| call.ended.is_some() && call.answer.is_none())),
-        ("bodies", index.bodies.len() as u64),
-        ("bodies that returned a value", bodies(How::Value)),
-        ("bodies that returned an error to keep", bodies(How::Kept)),
-        ("bodies that returned another error", bodies(How::Failed)),
-        ("bodies that panicked", bodies(How::Panicked)),
-        ("bodies that were stopped or dropped", bodies(How::Cut)),
-        (
-            "bodies that died with their process",
-            index.bodies.values().filter(|body| body.ended.is_none()).count() as u64,
-        ),
-        ("take-overs", decided("taken_over")),
-        ("commits refused", decided("commit_refused")),
-        ("processes", index.processes.len() as u64),
-    ]
 }

@@ -1,9 +1,10 @@
 //! P2, P3, P6, P12: one outcome, which every duplicate gets, and nothing that is not said.
 
-use super::{Body, Given, Index, Key, Violation};
+use super::{Body, Given, Index, Key, Rules, Violation};
 use crate::history::{Answer, How};
 
-pub(super) fn check(index: &Index, name: &str, key: &Key, violations: &mut Vec<Violation>) {
+/// Says how often an outcome was replayed that was lost since, and that no replica had acknowledged.
+pub(super) fn check(index: &Index, name: &str, key: &Key, rules: Rules, violations: &mut Vec<Violation>) -> u64 {
     let mut broken = |promise, at, text| violations.push(Violation { promise, at, key: name.to_owned(), text });
 
     // When it was first known that an outcome is recorded, and whose.
@@ -28,8 +29,16 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, violations: &mut Vec<V
             _ => broken("P2", *at, format!("a replay of {receipt:?}, which no body of this key returned")),
         }
     }
+    let mut lost = 0;
+    if rules.fails_over {
+        // What a replica has acknowledged stays; what a duplicate was given before that may be lost.
+        let is_acknowledged = |body: &Body| key.recorded.iter().any(|(_, _, attempt)| *attempt == body.attempt);
+        let (acknowledged, others): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, body)| is_acknowledged(body));
+        lost = if acknowledged.is_empty() { 0 } else { others.len() as u64 };
+        known = acknowledged;
+    }
     known.sort_by_key(|(at, _)| *at);
-    let Some((first, of)) = known.first().copied() else { return };
+    let Some((first, of)) = known.first().copied() else { return lost };
     let promise = if matches!(of.ended, Some((_, How::Kept))) { "P6" } else { "P2" };
     for (at, other) in known.iter().filter(|(_, other)| other.number != of.number) {
         let text =
@@ -47,6 +56,7 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, violations: &mut Vec<V
             broken(promise, body.begun, text);
         }
     }
+    lost
 }
 
 /// Answers that cannot be, and those that nothing was reported of.

@@ -55,7 +55,7 @@ impl Story {
 
     fn broken(self) -> Vec<&'static str> {
         let complete = self.0.iter().any(|line| matches!(line.event, Event::Drained { .. }));
-        let findings = check(&self.0, LEASE, complete);
+        let findings = check(&self.0, Rules { lease: LEASE, fails_over: false }, complete);
         findings.violations.into_iter().map(|violation| violation.promise).collect()
     }
 }
@@ -194,4 +194,27 @@ fn a_process_that_ends_unasked_and_an_error_that_cannot_be() {
     assert_eq!(story.broken(), ["none"]);
     let story = Story::done().call(8, 2, 2).decided(9, 2, 2, "unreadable", 0).answer(10, 2, 2, error("Codec"));
     assert_eq!(story.broken(), ["none"]);
+}
+
+#[test]
+fn where_servers_fail_over_what_is_not_promised_is_counted_and_the_rest_is_broken() {
+    let counted = |story: Story| {
+        let findings = check(&story.0, Rules { lease: LEASE, fails_over: true }, false);
+        let counts = findings.counts.into_iter().filter(|(name, _)| name.starts_with("not promised"));
+        (findings.violations.len(), counts.map(|(_, count)| count).collect::<Vec<u64>>())
+    };
+    // A renewal was lost, and the key was given away after the lease of the claim.
+    let renewed = || {
+        let story = Story::default().call(1, 1, 1).claimed(1, 1, 1, 1).poll(2, 1, 1, 1);
+        story.at(81, 1, Event::Renewed { key: "k".into(), owner: 1, sent: 80 * MS })
+    };
+    assert_eq!(counted(renewed().claimed(110, 2, 2, 2).poll(111, 2, 2, 2).poll(112, 1, 1, 1)), (0, vec![1, 0]));
+    // No renewal explains this.
+    assert_eq!(counted(renewed().claimed(70, 2, 2, 2)).0, 1);
+    // An outcome that only a duplicate had seen.
+    let seen = Story::default().poll(1, 1, 1, 1).end(2, 1, 1, How::Value).call(3, 2, 2).decided(4, 2, 2, "replayed", 0);
+    let seen = seen.answer(5, 2, 2, value(1, true)).poll(200, 3, 3, 2).end(201, 3, 3, How::Value);
+    assert_eq!(counted(seen.decided(202, 3, 3, "executed", 2)), (0, vec![0, 1]));
+    // One that was acknowledged.
+    assert_eq!(counted(Story::done().poll(300, 2, 2, 2)).0, 1);
 }
