@@ -1,0 +1,18 @@
+//! Deaths at each step of a call, over a real Redis behind a proxy: owners are killed and stopped, futures dropped, requests and replies
+//! lost. `matrix` has the driver, beside it stand the tables, which say what the next caller sees; `options` and `store` have the
+//! options of an operation under the same faults.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
+
+mod dropped;
+mod killed;
+mod log;
+mod lost;
+mod matrix;
+mod options;
+mod owner;
+mod stopped;
+mod store;
+#[path = "../support/mod.rs"]
+mod support;
+mod wire;

@@ -1,0 +1,337 @@
+//! The driver of the tables: one call that dies at a step, and what comes after it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use idem::{Begin, Idempotency, RecordState};
+use idem_redis::RedisStore;
+use idem_testkit::{Gate, Mishap, Passing, Proxy, RedisServer};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::log::{Lines, Log};
+use crate::owner::{Call, Does, Failure, Process, describe};
+use crate::support::{LEASE, LONG, eventually};
+use crate::wire::{Leg, Step};
+
+/// Where a call is when it dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum At {
+    /// A step is on its way to the server, or its reply is on the way back.
+    On(Step, Leg),
+    /// The same of the claim of a waiter that was woken by a release.
+    Woken(Leg),
+    /// Its body runs.
+    Body,
+    /// Between two tries of its body.
+    Pause,
+    /// It asks what became of the attempt before.
+    Question,
+}
+
+/// How it dies, or what is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Death {
+    /// Its process is killed. What it has sent arrives after its death.
+    Killed,
+    /// Its process is killed, and what it has sent never arrives.
+    KilledUnheard,
+    /// Its process is stopped, goes on when the next caller has its answer, and only then does its last message arrive.
+    Stopped,
+    /// Its future is dropped.
+    Dropped,
+    /// It lives on. The connection ends, and with it the request or the reply.
+    Lost,
+    /// It lives on. The connection stays, and from here on lets nothing more through in this direction.
+    Silent,
+}
+
+/// The record that is there before the next caller comes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Leaves {
+    Nothing,
+    /// Or abandoned, if the machine was slow.
+    InFlight(u64),
+    Abandoned(u64),
+    Released(u64),
+    Committed(u64),
+}
+
+/// What the next caller sees.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Next {
+    /// It runs its body as this attempt.
+    Runs(u64),
+    /// It gets the value, which is the attempt that gave it.
+    Replays(u64),
+    /// It asks, and gets what it is told.
+    Reconciles,
+}
+
+/// How soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Soon {
+    /// Without waiting for a lease, which is long.
+    AtOnce,
+    /// Within the lease and one second.
+    AfterLease,
+    /// When the first caller's answer is recorded, sooner than its lease, which is long or renewed, would run out.
+    WithAnswer,
+}
+
+/// Where it dies; the record then; what the next caller sees, how soon; how many bodies have begun in all; what the first caller gets:
+/// nothing if there is no one left to get it, one of several where `|` stands between them.
+pub(crate) type Row = (At, Leaves, Next, Soon, usize, &'static str);
+
+/// Longer than any case takes that need not wait for it.
+const LONG_LEASE: Duration = Duration::from_secs(20);
+/// For a busy machine.
+const SLACK: Duration = Duration::from_secs(3);
+const TOLD: u64 = 70;
+
+/// Goes through a table, several cases at once, and reports all that fail.
+pub(crate) async fn all(death: Death, rows: &'static [Row]) {
+    let server = Arc::new(RedisServer::start().await.unwrap());
+    let (places, mut cases) = (Arc::new(Semaphore::new(6)), JoinSet::new());
+    for (number, row) in rows.iter().enumerate() {
+        let (server, places) = (server.clone(), places.clone());
+        cases.spawn(async move {
+            let _place = places.acquire_owned().await.unwrap();
+            let name = format!("{death:?}.{number}");
+            let ended = tokio::spawn(async move { Case::prepare(server, name, death, row).await.run().await }).await;
+            ended.err().map(|panic| format!("{death:?} at {row:?}: {}", said(panic.into_panic().as_ref())))
+        });
+    }
+    let failed: Vec<String> = cases.join_all().await.into_iter().flatten().collect();
+    assert!(failed.is_empty(), "{} of {} cases:\n{}", failed.len(), rows.len(), failed.join("\n"));
+}
+
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned())).unwrap_or_default()
+}
+
+/// The caller that dies, or loses something.
+enum First {
+    Here(JoinHandle<String>),
+    There(Box<Process>),
+}
+
+struct Case {
+    server: Arc<RedisServer>,
+    name: String,
+    death: Death,
+    row: &'static Row,
+    proxy: Proxy,
+    gate: Gate,
+    /// Another process, which fails in nothing.
+    other: Idempotency,
+}
+
+impl Case {
+    async fn prepare(server: Arc<RedisServer>, name: String, death: Death, row: &'static Row) -> Self {
+        let proxy = Proxy::start(&server.url()).await.unwrap();
+        let other = process(&server).await;
+        Self { server, name, death, row, proxy, gate: Gate::new(), other }
+    }
+
+    async fn run(&self) {
+        let (at, leaves, _, _, bodies, first_gets) = *self.row;
+        let holder = self.set_up().await;
+        let call = self.call();
+        // Kept, so that it lives on although its call is dropped.
+        let idempotency = call.runtime().await;
+        let moment = self.script();
+        let mut first = match self.death {
+            Death::Killed | Death::KilledUnheard | Death::Stopped => First::There(Box::new(Process::start(&call))),
+            Death::Dropped | Death::Lost | Death::Silent => {
+                First::Here(tokio::spawn(call.carry_out(idempotency.clone())))
+            }
+        };
+        let reached = async {
+            if let (At::Woken(leg), Some(holder)) = (at, &holder) {
+                moment.watched.reached(1).await;
+                // Not sooner: a claim of a key in flight looks at its lease by the same script.
+                moment.step.next(self.mishap(leg));
+                holder.release().await.unwrap();
+            }
+            self.reached(&moment).await;
+        };
+        tokio::time::timeout(LONG, reached).await.expect("the first call comes to where it is to die");
+        self.die(&mut first).await;
+        let since = Instant::now();
+        eventually(&format!("{leaves:?} is left"), async || self.is_left(leaves).await).await;
+        if let (At::On(..), Some(holder)) = (at, &holder) {
+            holder.commit(&1u64).await.unwrap();
+        }
+
+        let seen = self.next(since).await;
+
+        if let (Death::Stopped, First::There(process)) = (self.death, &first) {
+            process.go_on().await;
+            self.gate.open();
+        }
+        if !first_gets.is_empty() {
+            let got = match &mut first {
+                First::Here(call) => tokio::time::timeout(LONG, call).await.expect("the first call ends").unwrap(),
+                First::There(process) => process.ended().await,
+            };
+            assert!(first_gets.split('|').any(|gets| gets == got), "the first caller got: {got}");
+        }
+        let later = self.other.operation(&self.name).key("k").run(async || panic!("a body ran for a later call")).await;
+        assert_eq!(describe(later), format!("replay {seen}"), "a later call");
+        let lines = Lines::read(&self.server, &self.name).await;
+        assert!(lines.one_at_a_time() && lines.bodies() == bodies, "what bodies did: {lines:?}");
+    }
+
+    /// What is there before the first call comes.
+    async fn set_up(&self) -> Option<idem::Lease> {
+        let begin = async |lease| {
+            let holder = process(&self.server).await;
+            match holder.operation(&self.name).key("k").lease(lease).begin().await.unwrap() {
+                Begin::Execute(lease) => lease,
+                Begin::Replay(_) => panic!("there is an outcome"),
+            }
+        };
+        match self.row.0 {
+            At::On(Step::Subscribe | Step::Watch, _) | At::Woken(_) => Some(begin(LONG_LEASE).await),
+            At::On(Step::TakeOver, _) | At::Question => {
+                drop(begin(Duration::from_millis(100)).await);
+                eventually("it is abandoned", async || self.is_left(Leaves::Abandoned(1)).await).await;
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn call(&self) -> Call {
+        let (at, _, _, soon, ..) = *self.row;
+        let does = match at {
+            At::On(Step::Renew, _) => Does::GoesOn,
+            At::On(Step::Release, _) => Does::Fails,
+            At::On(Step::Undo, _) => Does::GivesUp,
+            At::On(..) | At::Woken(_) => Does::Ends,
+            At::Body => Does::NeverEnds,
+            At::Pause => Does::Pauses,
+            At::Question => Does::Asks,
+        };
+        let renewed = matches!(at, At::On(Step::Renew, _));
+        let lease = if renewed || soon == Soon::AfterLease { LEASE } else { LONG_LEASE };
+        Call { url: self.proxy.url(), port: self.server.port(), operation: self.name.clone(), does, lease }
+    }
+
+    fn script(&self) -> Moment {
+        let (step, leg) = match self.row.0 {
+            At::On(step, leg) => (step, Some(leg)),
+            _ => (Step::TakeOver, None),
+        };
+        if step == Step::Undo {
+            // For there to be something to undo.
+            Step::Claim.passing(&self.proxy).next(Mishap::HangReply(Gate::new()));
+        }
+        let step = step.passing(&self.proxy);
+        if let Some(leg) = leg {
+            step.next(self.mishap(leg));
+        }
+        Moment { step, watched: Step::Watch.passing(&self.proxy) }
+    }
+
+    fn mishap(&self, leg: Leg) -> Mishap {
+        match (self.death, leg) {
+            (Death::Lost, Leg::Request) => Mishap::LoseRequest,
+            (Death::Lost, Leg::Reply) => Mishap::LoseReply,
+            (_, Leg::Request) => Mishap::Hang(self.gate.clone()),
+            (_, Leg::Reply) => Mishap::HangReply(self.gate.clone()),
+        }
+    }
+
+    async fn reached(&self, moment: &Moment) {
+        match self.row.0 {
+            // The claim's reply holds up the undoing's.
+            At::On(Step::Undo, Leg::Reply) => moment.step.reached(1).await,
+            At::On(..) if self.death == Death::Lost => moment.step.reached(1).await,
+            // The first was the look at the holder's lease.
+            At::Woken(_) if self.death == Death::Lost => moment.step.reached(2).await,
+            At::On(..) | At::Woken(_) => self.gate.reached().await,
+            At::Body => self.has_logged("goes-on").await,
+            At::Question => self.has_logged("asks").await,
+            At::Pause => self.has_logged("begins").await,
+        }
+    }
+
+    async fn has_logged(&self, what: &str) {
+        eventually(what, async || Lines::read(&self.server, &self.name).await.has(what)).await;
+    }
+
+    async fn die(&self, first: &mut First) {
+        match (self.death, first) {
+            (Death::Killed, First::There(process)) => {
+                process.kill().await;
+                self.gate.open();
+            }
+            (Death::KilledUnheard, First::There(process)) => process.kill().await,
+            (Death::Stopped, First::There(process)) => process.stop().await,
+            (Death::Dropped, First::Here(call)) => {
+                call.abort();
+                assert!(call.await.unwrap_err().is_cancelled());
+                self.gate.open();
+            }
+            _ => {}
+        }
+    }
+
+    async fn is_left(&self, leaves: Leaves) -> bool {
+        let info = self.other.operation(&self.name).key("k").inspect().await.unwrap();
+        let found = info.map(|info| (info.state, info.attempt));
+        match leaves {
+            Leaves::Nothing => found.is_none(),
+            Leaves::InFlight(attempt) => {
+                found == Some((RecordState::InFlight, attempt)) || found == Some((RecordState::Abandoned, attempt))
+            }
+            Leaves::Abandoned(attempt) => found == Some((RecordState::Abandoned, attempt)),
+            Leaves::Released(attempt) => found == Some((RecordState::Released, attempt)),
+            Leaves::Committed(attempt) => found == Some((RecordState::Committed, attempt)),
+        }
+    }
+
+    /// The next caller. Gives the value that it got.
+    async fn next(&self, since: Instant) -> u64 {
+        let (at, _, next, soon, ..) = *self.row;
+        let log = Log::open(self.server.port(), &self.name);
+        let idempotency = process(&self.server).await;
+        let call = idempotency.operation(&self.name).key("k").wait(LONG);
+        let body = async || {
+            let attempt = idem::current().unwrap().attempt();
+            log.begins(attempt);
+            Ok::<_, Failure>(attempt)
+        };
+        let got = match at {
+            At::Question => call.reconcile(async || Ok(Some(TOLD))).run(body).await,
+            _ => call.run(body).await,
+        };
+        let took = since.elapsed();
+        let (expected, value) = match next {
+            Next::Runs(attempt) => (format!("value {attempt}"), attempt),
+            Next::Replays(attempt) => (format!("replay {attempt}"), attempt),
+            Next::Reconciles => (format!("value {TOLD}"), TOLD),
+        };
+        assert_eq!(describe(got), expected, "the next caller");
+        let limit = match soon {
+            Soon::AtOnce => Duration::from_secs(1),
+            Soon::AfterLease => LEASE + Duration::from_secs(1),
+            Soon::WithAnswer => Duration::from_secs(6),
+        };
+        assert!(took < limit + SLACK, "the next caller had its answer after {took:?}");
+        value
+    }
+}
+
+/// What tells that the first call is where it is to die.
+struct Moment {
+    step: Passing,
+    watched: Passing,
+}
+
+async fn process(server: &RedisServer) -> Idempotency {
+    Idempotency::new(RedisStore::connect(server.url()).await.unwrap())
+}

@@ -1,0 +1,219 @@
+//! The caller that dies: the same call in this process, and in one of its own.
+
+use std::future::pending;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem::{Error, ErrorAction, Idempotency, Outcome, Retry};
+use idem_redis::RedisStore;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+use crate::log::Log;
+use crate::support::{LONG, eventually};
+
+/// What bodies here fail with.
+#[derive(Debug, Serialize, Deserialize, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("declined")]
+    Declined,
+    #[error(transparent)]
+    #[serde(skip)]
+    Idempotency(#[from] Error),
+}
+
+/// What a caller does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Does {
+    /// Its body gives its attempt at once.
+    Ends,
+    /// Its body goes on for two leases, and gives its attempt.
+    GoesOn,
+    /// Its body goes on for ever.
+    NeverEnds,
+    /// Its body fails.
+    Fails,
+    /// Its body fails, and is to be tried again after a long pause.
+    Pauses,
+    /// It asks what became of the attempt before, and gets no answer.
+    Asks,
+    /// It drops the call before there is an answer to its claim.
+    GivesUp,
+    /// Its body goes on for ever in a task of its own, and the call is dropped.
+    Detaches,
+}
+
+impl Does {
+    const ALL: [Self; 8] = [
+        Self::Ends,
+        Self::GoesOn,
+        Self::NeverEnds,
+        Self::Fails,
+        Self::Pauses,
+        Self::Asks,
+        Self::GivesUp,
+        Self::Detaches,
+    ];
+}
+
+/// A call that may die.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    /// The store, behind the proxy.
+    pub(crate) url: String,
+    /// The server itself.
+    pub(crate) port: u16,
+    pub(crate) operation: String,
+    pub(crate) does: Does,
+    pub(crate) lease: Duration,
+}
+
+impl Call {
+    pub(crate) async fn runtime(&self) -> Idempotency {
+        Idempotency::new(RedisStore::connect(&self.url).await.unwrap())
+    }
+
+    /// Makes the call, and says how it ended.
+    pub(crate) async fn carry_out(self, idempotency: Idempotency) -> String {
+        let Self { port, operation, does, lease, .. } = self;
+        let log = Arc::new(Log::open(port, &operation));
+        let call = idempotency.operation(operation).key("k").lease(lease).wait(LONG);
+        let body = || body(log.clone(), does, lease);
+        let ended = match does {
+            Does::Asks => {
+                let asking = call.reconcile(async || {
+                    log.asks(idem::current().unwrap().attempt());
+                    pending().await
+                });
+                asking.run(body).await
+            }
+            Does::Pauses => {
+                let policy = |_: &Failure| ErrorAction::Retry(Retry::new(1).backoff(LONG).max_backoff(LONG));
+                call.errors(policy).run(body).await
+            }
+            Does::GivesUp => match tokio::time::timeout(Duration::from_millis(200), call.run(body)).await {
+                Ok(ended) => ended,
+                // The undoing goes on.
+                Err(_) => pending().await,
+            },
+            Does::Detaches => {
+                let log = log.clone();
+                let detached = call.run_detached(move || self::body(log, does, lease));
+                match tokio::time::timeout(Duration::from_millis(200), detached).await {
+                    Ok(ended) => ended,
+                    Err(_) => pending().await,
+                }
+            }
+            _ => call.run(body).await,
+        };
+        describe(ended)
+    }
+}
+
+async fn body(log: Arc<Log>, does: Does, lease: Duration) -> Result<u64, Failure> {
+    const TICK: Duration = Duration::from_millis(50);
+    let attempt = idem::current().unwrap().attempt();
+    log.begins(attempt);
+    let mut left = match does {
+        Does::Fails | Does::Pauses => return Err(Failure::Declined),
+        Does::GoesOn => lease * 2,
+        Does::NeverEnds | Does::Detaches => LONG,
+        _ => Duration::ZERO,
+    };
+    while !left.is_zero() {
+        tokio::time::sleep(TICK).await;
+        log.goes_on(attempt);
+        left = left.saturating_sub(TICK);
+    }
+    Ok(attempt)
+}
+
+/// What a caller got, in a word or two.
+pub(crate) fn describe(ended: Result<Outcome<u64>, Failure>) -> String {
+    match ended {
+        Ok(outcome) if outcome.is_replayed() => format!("replay {}", outcome.into_inner()),
+        Ok(outcome) => format!("value {}", outcome.into_inner()),
+        Err(Failure::Declined) => "declined".into(),
+        Err(Failure::Idempotency(Error::LeaseLost { .. })) => "lost".into(),
+        Err(Failure::Idempotency(Error::Store { .. })) => "store".into(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The call in a process of its own.
+pub(crate) struct Process {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "this is the process that dies in the tests beside it, which start it"]
+async fn process() {
+    let variable = |name: &str| std::env::var(format!("OWNER_{name}")).unwrap();
+    let call = Call {
+        url: variable("URL"),
+        port: variable("PORT").parse().unwrap(),
+        operation: variable("OPERATION"),
+        does: Does::ALL.into_iter().find(|does| format!("{does:?}") == variable("DOES")).unwrap(),
+        lease: Duration::from_millis(variable("LEASE").parse().unwrap()),
+    };
+    let idempotency = call.runtime().await;
+    println!("\nended {}", call.carry_out(idempotency).await);
+}
+
+impl Process {
+    pub(crate) fn start(call: &Call) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "owner::process", "--ignored", "--nocapture"])
+            .env("OWNER_URL", &call.url)
+            .env("OWNER_PORT", call.port.to_string())
+            .env("OWNER_OPERATION", &call.operation)
+            .env("OWNER_DOES", format!("{:?}", call.does))
+            .env("OWNER_LEASE", call.lease.as_millis().to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// Kills it, and returns when it is gone.
+    pub(crate) async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// Stops it, and returns when it stands still.
+    pub(crate) async fn stop(&self) {
+        self.signal("-STOP").await;
+        let stat = format!("/proc/{}/stat", self.child.id().unwrap());
+        eventually("the process is stopped", async || {
+            let stat = tokio::fs::read_to_string(&stat).await.unwrap();
+            stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+        })
+        .await;
+    }
+
+    /// Lets it go on.
+    pub(crate) async fn go_on(&self) {
+        self.signal("-CONT").await;
+    }
+
+    /// How its call ended.
+    pub(crate) async fn ended(&mut self) -> String {
+        loop {
+            let line = tokio::time::timeout(LONG, self.lines.next_line()).await.expect("its call ends").unwrap();
+            if let Some(ended) = line.expect("it says how its call ended").strip_prefix("ended ") {
+                return ended.to_owned();
+            }
+        }
+    }
+
+    async fn signal(&self, signal: &str) {
+        let pid = self.child.id().unwrap().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().await.unwrap().success());
+    }
+}
