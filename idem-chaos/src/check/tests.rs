@@ -1,7 +1,7 @@
 //! Histories made by hand: a good one, and for each promise some that break it.
 
 use super::*;
-use crate::history::{Event, Receipt};
+use crate::history::{Answer, Event, How, Receipt};
 
 const LEASE: Duration = Duration::from_millis(100);
 const MS: u64 = 1_000_000;
