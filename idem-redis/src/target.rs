@@ -53,8 +53,12 @@ impl Target {
             ))
         })?;
         let is_socket = unix && url.host_str().is_none_or(str::is_empty) && !url.path().is_empty();
-        if !is_socket && [Some(url.path()), url.query(), url.fragment()].iter().flatten().any(|part| part.contains('@'))
-        {
+        // As it was written: `/@/..` is no part of the path that was read.
+        let behind = match text.split_once("://") {
+            Some((_, rest)) => rest.split_once(['/', '?', '#']).map_or("", |(_, behind)| behind),
+            None => text,
+        };
+        if !is_socket && behind.contains('@') {
             // A password ended there at one of its own characters, and the rest of it would be shown.
             return Err(refused(format!(
                 "the Redis URL `{}` has an `@` behind the server's name; in user and password, `/` is written `%2F`, `?` `%3F`, `#` `%23` and `@` `%40`",
@@ -96,7 +100,8 @@ impl Target {
 /// was not percent-encoded, the rest of the password stands there.
 fn name(url: &Url) -> String {
     let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {
-        let path = if url.username().is_empty() && url.password().is_none() { url.path() } else { "" };
+        let is_socket = url.scheme().ends_with("unix") && url.username().is_empty() && url.password().is_none();
+        let path = if is_socket { url.path() } else { "" };
         return format!("{}://{path}", url.scheme());
     };
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
@@ -142,6 +147,8 @@ mod tests {
             "redis://user:12?hunter2@host/",
             "redis://user:?hunter2@host/",
             "redis:///:hunter2@host/",
+            "redis:///:hunter2/@host/..",
+            "redis:user:hunter2@host",
             "unix://?:hunter2@/path",
             "unix:///run/redis.sock?pass=hun&hunter2",
             "redis://user:12/hunter2@host/",
