@@ -21,20 +21,21 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// `scheme://user:..password..@host..`, or a socket, with anything at all around the password that people may have forgotten to encode.
+/// `scheme://user:..password..@host..`, or a socket, or with other slashes than two, with anything at all around the password that people may have forgotten to encode.
 fn with_password(input: &mut Input<'_>) {
-    let scheme = SCHEMES[usize::from(input.below(9))];
+    let begin = usize::from(input.byte());
+    let (scheme, slashes) = (SCHEMES[begin % 9], ["//", "", "/", "///"][begin / 9 % 4]);
     let (user, before, after, host) = (input.text(), input.text(), input.text(), input.text());
     if [&user, &before, &after, &host].iter().any(|piece| piece.to_lowercase().contains(SECRET)) {
         return;
     }
     // A URL is read without these, wherever they stand.
     let user = user.replace(['\t', '\n', '\r'], "");
-    let text = if scheme.ends_with("unix") && user.starts_with('/') {
-        // A socket has a path, and the password is a parameter.
+    let text = if scheme.ends_with("unix") && (slashes != "//" || user.contains('/')) {
+        // A socket has a path, in which nobody looks for a password: that is a parameter.
         format!("{scheme}:///run/redis.sock?pass={before}{SECRET}{after}")
     } else {
-        format!("{scheme}://{user}:{before}{SECRET}{after}@{host}")
+        format!("{scheme}:{slashes}{user}:{before}{SECRET}{after}@{host}")
     };
     let shown = shown(&text);
     assert!(!shown.to_lowercase().contains(SECRET), "{text:?} is shown as {shown:?}");
