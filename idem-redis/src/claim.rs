@@ -1,15 +1,15 @@
 //! The claim: one `SET .. NX GET PX` where the key is free or its outcome stands there, a compare-and-set where there is more to decide.
 
 use bytes::Bytes;
-use idem_core::record::{Claim, Claimed, InFlight, OnClaim, Origin, RanOut, Record};
+use idem_core::record::{Claim, Claimed, InFlight, OnClaim, Origin, Ownership, RanOut, Record};
 use idem_core::wire::{self, Parsed};
 use idem_core::{Fingerprint, StoreError, StoreErrorKind};
 use redis::Value;
 
 use crate::error::{failed, unexpected, unreadable};
 use crate::keys::Keys;
-use crate::script::{Swap, TAKEOVER, millis, swap};
-use crate::server::Lane;
+use crate::lane::Lane;
+use crate::script::{Swap, TAKEOVER, TOUCH, millis, ownership, swap};
 
 /// How often a record may change under a claim. Each change is somebody's progress, so this is seen by nobody but in a fault.
 const ROUNDS: usize = 16;
@@ -19,7 +19,10 @@ pub(crate) async fn claim(lane: &mut Lane, keys: &Keys, claim: &Claim) -> Result
     let key = keys.record(&claim.id);
     let mut found = begin(lane, &key, claim).await?;
     for _ in 0..ROUNDS {
-        let Some(text) = found else { return Ok(Claimed::Owned { attempt: 1, from: Origin::Nothing }) };
+        let Some(text) = found else {
+            lane.acknowledged().await?;
+            return Ok(Claimed::Owned { attempt: 1, from: Origin::Nothing });
+        };
         let decision = match wire::decode(&text).map_err(unreadable)? {
             Parsed::Record(record) => record.on_claim(claim),
             Parsed::Aside { attempt, fingerprint } => {
@@ -33,6 +36,13 @@ pub(crate) async fn claim(lane: &mut Lane, keys: &Keys, claim: &Claim) -> Result
             }
         };
         let (swapped, answer) = match decision {
+            // Sent again: nothing was written now.
+            OnClaim::Answer(answer @ Claimed::Owned { .. }) if lane.is_replicated() => {
+                match touch(lane, &key, claim).await? {
+                    Ownership::Held => (Swap::Done, answer),
+                    Ownership::Lost => (Swap::Gone, answer),
+                }
+            }
             OnClaim::Answer(answer) => return Ok(answer),
             OnClaim::Take(next) => {
                 let owned = owned(&next);
@@ -53,7 +63,11 @@ pub(crate) async fn claim(lane: &mut Lane, keys: &Keys, claim: &Claim) -> Result
             }
         };
         found = match swapped {
-            Swap::Done | Swap::Free => return Ok(answer),
+            Swap::Done => {
+                lane.acknowledged().await?;
+                return Ok(answer);
+            }
+            Swap::Free => return Ok(answer),
             Swap::Gone => begin(lane, &key, claim).await?,
             Swap::Changed(text) => Some(text),
             // Only said where the lease was asked about.
@@ -85,6 +99,13 @@ async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Option<Bytes
         },
         Err(error) => Err(failed(lane.server(), error)),
     }
+}
+
+/// Writes one's own record again as it is. `WAIT` counts what its own connection has written: where the record was written on another
+/// that is lost by now, it would be content at once.
+async fn touch(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Ownership, StoreError> {
+    let answer = lane.script(&TOUCH, &[key], &[wire::owner_prefix(claim.owner).as_bytes()]).await?;
+    ownership(lane.server(), answer)
 }
 
 /// What must be so of the record's lease for another record to take its place.

@@ -9,10 +9,10 @@ use crate::connect;
 use crate::connection::Connection;
 use crate::error::refused;
 use crate::keys::{DEFAULT_PREFIX, Keys};
-use crate::link::Link;
+use crate::own::Own;
+use crate::replicas::Replicas;
 use crate::server::Server;
 use crate::store::RedisStore;
-use crate::target::Target;
 
 /// Two of them fit into the two seconds within which a call on a dead server has to fail, so that a claim is sent twice.
 const TIME_LIMIT: Duration = Duration::from_millis(900);
@@ -46,6 +46,7 @@ pub struct RedisStoreBuilder {
     prefix: String,
     time_limit: Duration,
     connect_time_limit: Duration,
+    replicas: Option<Replicas>,
 }
 
 impl RedisStoreBuilder {
@@ -57,11 +58,26 @@ impl RedisStoreBuilder {
             prefix: DEFAULT_PREFIX.to_owned(),
             time_limit: TIME_LIMIT,
             connect_time_limit: CONNECT_TIME_LIMIT,
+            replicas: None,
         }
     }
 
-    /// Where the server is: `redis://user:password@host:6379/0`, `rediss://..` for TLS (feature `tls`), `unix:///path?db=0`. User,
-    /// password, port and database can be left out. Special characters in user and password are percent-encoded.
+    /// Where the records are:
+    ///
+    /// | URL | |
+    /// | --- | --- |
+    /// | `redis://user:password@host:6379/0` | one server |
+    /// | `unix:///path?db=0` | one server, by its socket |
+    /// | `redis+sentinel://user:password@host:26379,host:26379/main?db=0&sentinel_user=..&sentinel_password=..` | the master that these Sentinels know as `main` |
+    /// | `redis+cluster://user:password@host:6379,host:6379` | a cluster: some of its nodes, which know the others |
+    ///
+    /// With `rediss` in place of `redis`, by TLS (feature `tls`): to the Sentinels too. User, password, port and database can be left
+    /// out; those before the `@` are for the servers that hold the records, and what the Sentinels want stands in the parameters.
+    /// Special characters are percent-encoded.
+    ///
+    /// Under Sentinel all Sentinels are asked at each connection, and the first server that one of them names and that is a master is
+    /// taken; a fail-over that a Sentinel tells of, a `READONLY`, a silent server and a lost connection each lead to the next. In a
+    /// cluster each command goes to the node that has its key, and a node that is lost or silent costs only the calls of its keys.
     ///
     /// This, or [`connection`](Self::connection).
     pub fn url(mut self, url: impl Into<String>) -> Self {
@@ -70,8 +86,8 @@ impl RedisStoreBuilder {
     }
 
     /// A connection that the application already has, in place of a URL. It is not replaced by the store when it is lost: a
-    /// [`ConnectionManager`](redis::aio::ConnectionManager) does that by itself, a
-    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection) does not.
+    /// [`ConnectionManager`](redis::aio::ConnectionManager) and a [`ClusterConnection`](redis::cluster_async::ClusterConnection) do
+    /// that by themselves, a [`MultiplexedConnection`](redis::aio::MultiplexedConnection) does not.
     ///
     /// The server cannot push to a store that did not make the connection, so waiters look again and again, after 5 ms and then at
     /// twice the time up to 200 ms, unless there is a [`wake_url`](Self::wake_url).
@@ -80,7 +96,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The URL of the same server, for a second connection on which waiters are woken. Only with a
+    /// The URL of the same server, in any of the forms of [`url`](Self::url), for a second connection on which waiters are woken. Only with a
     /// [`connection`](Self::connection): one made from a [`url`](Self::url) serves for both.
     pub fn wake_url(mut self, url: impl Into<String>) -> Self {
         self.wake_url = Some(url.into());
@@ -111,6 +127,38 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Has each claim and each commit wait until so many replicas have acknowledged it, for at most `timeout` (`WAIT`). Where fewer do,
+    /// the step fails closed: a claim starts no body and is given back, a commit is tried again while the caller already has its value.
+    /// Not asked for unless this is called.
+    ///
+    /// Redis replicates asynchronously: without this, a fail-over forgets what the master had acknowledged and not yet passed on. A claim
+    /// that is forgotten lets a second body run beside the first; a commit that is forgotten lets the body run again. With it, a claim
+    /// starts a body, and a commit counts as recorded, only when `count` replicas besides the master have it.
+    ///
+    /// `WAIT` is no consensus, and what remains is this:
+    ///
+    /// - A fail-over may choose a replica that is not among those that acknowledged. Ask for all replicas that could be chosen, or at
+    ///   least for more than half of all servers, and see that Sentinel or the cluster chooses by the offset (they do, among replicas
+    ///   that they can reach).
+    /// - A replica acknowledges what it has in memory. A restart of all servers without their data forgets it.
+    /// - A master that is cut off goes on to accept what it cannot replicate. Claims and commits there fail, but a duplicate that asks
+    ///   it meanwhile is answered with what it has, which the others may never have.
+    /// - Releases and renewals are not waited for. A fail-over that loses the last renewal shortens the lease by up to the time between
+    ///   two renewals (a third of the lease), in which another call may take it over while the owner's body goes on until its next
+    ///   renewal is refused.
+    /// - What was written and not acknowledged still stands at the master, and a duplicate sees it there.
+    ///
+    /// It costs one more round trip for a claim and for a commit, and the way from the master to its replicas; all calls that ask at the
+    /// same time share one `WAIT`. While a connection waits, its other commands stand behind, so a replica that does not answer slows
+    /// all calls down by `timeout`: make it a fraction of the [`time_limit`](Self::time_limit), such as 100 to 300 ms.
+    ///
+    /// Only with a [`url`](Self::url), since a `WAIT` must go on the very connection of the write. At least one replica, and a timeout
+    /// shorter than the `time_limit`, or [`connect`](Self::connect) fails; it also fails while a master has fewer replicas.
+    pub fn replicas(mut self, count: u32, timeout: Duration) -> Self {
+        self.replicas = Some(Replicas { count, timeout });
+        self
+    }
+
     /// Connects, and looks whether the server can be used.
     ///
     /// Takes at most one [`connect_time_limit`](Self::connect_time_limit) and one [`time_limit`](Self::time_limit). Must be called in a tokio runtime, which the connection then belongs to. When the future is
@@ -119,21 +167,40 @@ impl RedisStoreBuilder {
     /// # Errors
     ///
     /// [`Refused`](idem_core::StoreErrorKind::Refused) for settings that cannot be, a wrong password, a server older than Redis 7.0, a
-    /// replica, a Sentinel and a cluster's node; [`Unavailable`](idem_core::StoreErrorKind::Unavailable) for a server that does not
-    /// answer. Each names the server, without user and password. A server that evicts keys is warned of (tracing, target `idem`).
+    /// replica, and for a URL of the wrong form: a Sentinel or a cluster's node by `redis://`, a single server by `redis+cluster://`;
+    /// [`Unavailable`](idem_core::StoreErrorKind::Unavailable) for a server that does not answer, a cluster that does not serve all slots
+    /// it has, and a master with fewer replicas than are [asked for](Self::replicas). Each names the server, without user and password. A server that evicts keys is warned of (tracing, target `idem`).
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
         let keys = Keys::new(&self.prefix)?;
         if self.time_limit.is_zero() || self.connect_time_limit.is_zero() {
             return Err(refused("a time limit is zero, so nothing could succeed; leave it out, or make it longer"));
         }
+        if let Some(Replicas { count, timeout }) = self.replicas {
+            if count == 0 || timeout.is_zero() {
+                return Err(refused(
+                    "`replicas` asks for none, or gives them no time, so it would prove nothing; ask for at least one, or leave it out",
+                ));
+            }
+            if timeout >= self.time_limit {
+                return Err(refused(format!(
+                    "`replicas` may wait for {timeout:?}, and a step has {:?} in all; make the timeout of `replicas` shorter, or the `time_limit` longer",
+                    self.time_limit
+                )));
+            }
+            if self.url.is_none() {
+                return Err(refused(
+                    "`replicas` needs a `url`: WAIT must go on the connection that wrote, and one that the application gave may have been replaced in between",
+                ));
+            }
+        }
         let (server, wake) = match (self.url, self.connection, self.wake_url) {
             (Some(url), None, None) => {
-                let link = Link::connect(Target::parse(&url)?, self.connect_time_limit).await?;
-                (Server::own(link, self.time_limit), None)
+                let own = Own::connect(&url, self.connect_time_limit).await?;
+                (Server::own(own, self.time_limit, self.replicas), None)
             }
             (None, Some(connection), None) => (Server::given(connection, self.time_limit), None),
             (None, Some(connection), Some(wake)) => {
-                let wake = Link::connect(Target::parse(&wake)?, self.connect_time_limit).await?;
+                let wake = Own::connect(&wake, self.connect_time_limit).await?;
                 (Server::given(connection, self.time_limit), Some(wake))
             }
             (Some(_), Some(_), _) => {
@@ -168,6 +235,7 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("prefix", &self.prefix)
             .field("time_limit", &self.time_limit)
             .field("connect_time_limit", &self.connect_time_limit)
+            .field("replicas", &self.replicas)
             .finish_non_exhaustive()
     }
 }

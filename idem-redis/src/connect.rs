@@ -1,48 +1,93 @@
 //! What a server must be to keep promises: looked at once, when the store is made.
 
-use idem_core::StoreError;
+use futures_util::future::join_all;
+use idem_core::{StoreError, StoreErrorKind};
 use redis::Value;
 
 use crate::error::{failed, refused, unexpected};
+use crate::replicas::Replicas;
+use crate::script::millis;
 use crate::server::Server;
 
 /// `SET .. NX GET`, the claim, came with this one.
 const OLDEST_MAJOR: u32 = 7;
 
-/// Looks at the server. Warns of what endangers records, fails where it cannot be used.
+/// Looks at the server, or at each master of a cluster. Warns of what endangers records, fails where it cannot be used.
 pub(crate) async fn check(server: &Server) -> Result<(), StoreError> {
+    let checks = server.slots().into_iter().map(|slot| check_at(server, slot));
+    join_all(checks).await.into_iter().collect()
+}
+
+async fn check_at(server: &Server, slot: u16) -> Result<(), StoreError> {
     // All of it: naming several sections at once came with Redis 7.
     let info = redis::cmd("INFO");
-    let answer = server.step(|mut lane| async move {
+    let answer = server.step_at(slot, |mut lane| async move {
         match lane.try_send(&info).await {
-            Err(error) if error.code() == Some("NOPERM") => Ok(None),
-            outcome => outcome.map(Some).map_err(|error| failed(lane.server(), error)),
+            Err(error) if error.code() == Some("NOPERM") => Ok((lane, None)),
+            Err(error) => Err(failed(lane.server(), error)),
+            Ok(answer) => Ok((lane, Some(answer))),
         }
     });
-    let Some(answer) = answer.await? else {
-        tracing::warn!(
+    let (lane, answer) = answer.await?;
+    let name = lane.server();
+    match &answer {
+        None => tracing::warn!(
             target: "idem",
-            server = server.name(),
+            server = name,
             "this user may not ask Redis for INFO, so idem cannot tell whether the server is new enough, a master, and keeps its records when its memory is full (ACL SETUSER .. +info)"
-        );
-        return Ok(());
-    };
-    let text = match &answer {
+        ),
+        // Of all nodes, by an application's connection to a cluster.
+        Some(Value::Map(nodes)) => {
+            for (_, info) in nodes {
+                look(name, info, server.is_cluster())?;
+            }
+        }
+        Some(info) => look(name, info, server.is_cluster())?,
+    }
+    match server.replicas() {
+        Some(wanted) => has_replicas(server, slot, wanted).await,
+        None => Ok(()),
+    }
+}
+
+fn look(server: &str, info: &Value, is_cluster: bool) -> Result<(), StoreError> {
+    let text = match info {
         Value::VerbatimString { text, .. } => text.as_str(),
         Value::BulkString(text) => std::str::from_utf8(text).unwrap_or_default(),
-        other => return Err(unexpected(server.name(), other)),
+        other => return Err(unexpected(server, other)),
     };
     let facts = Facts::read(text);
-    facts.judge(server.name())?;
+    facts.judge(server, is_cluster)?;
     if let Some(policy) = facts.evicts() {
         tracing::warn!(
             target: "idem",
-            server = server.name(),
+            server,
             maxmemory_policy = policy,
             "Redis evicts keys when its memory is full: an evicted record lets a body run twice. Set `CONFIG SET maxmemory-policy noeviction` (and `maxmemory-policy noeviction` in redis.conf), or give idem a Redis of its own"
         );
     }
     Ok(())
+}
+
+/// Refuses a master that has too few replicas to begin with, or a user who may not ask.
+async fn has_replicas(server: &Server, slot: u16, wanted: Replicas) -> Result<(), StoreError> {
+    let answer = server.step_at(slot, |mut lane| async move {
+        let answer = lane.send(redis::cmd("WAIT").arg(wanted.count).arg(millis(wanted.timeout))).await?;
+        Ok((lane, answer))
+    });
+    match answer.await? {
+        (_, Value::Int(count)) if count >= i64::from(wanted.count) => Ok(()),
+        (lane, Value::Int(count)) => Err(StoreError::new(
+            StoreErrorKind::Unavailable,
+            format!(
+                "Redis ({}): {count} replicas answered within {:?}, and {} are to acknowledge each record; see that they run and keep up (INFO replication), or ask for fewer with `replicas`",
+                lane.server(),
+                wanted.timeout,
+                wanted.count
+            ),
+        )),
+        (lane, other) => Err(unexpected(lane.server(), &other)),
+    }
 }
 
 /// What INFO says about a server.
@@ -71,7 +116,7 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    fn judge(&self, server: &str) -> Result<(), StoreError> {
+    fn judge(&self, server: &str, is_cluster: bool) -> Result<(), StoreError> {
         let version = self.redis_version.unwrap_or("of an unknown version");
         let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
         if !self.valkey && major.is_some_and(|major| major < OLDEST_MAJOR) {
@@ -79,23 +124,30 @@ impl<'a> Facts<'a> {
                 "Redis ({server}) is version {version}; idem needs Redis 7.0 or newer, or Valkey: a claim is one SET with NX and GET, which older servers refuse"
             )));
         }
-        match self.mode {
-            Some("sentinel") => {
+        match (self.mode, is_cluster) {
+            (Some("sentinel"), _) => {
                 return Err(refused(format!(
-                    "Redis ({server}) is a Sentinel, which keeps no data; name the server that it watches"
+                    "Redis ({server}) is a Sentinel, which keeps no data; write `redis+sentinel://host:port,host:port/master-name` to be led to the master that it watches"
                 )));
             }
-            Some("cluster") => {
+            (Some("cluster"), false) => {
                 return Err(refused(format!(
-                    "Redis ({server}) is a node of a cluster, which this version of idem cannot use; name a server that is none"
+                    "Redis ({server}) is a node of a cluster, which has only some of the keys; write `redis+cluster://host:port,host:port`, or hand over a `ClusterConnection`"
                 )));
             }
-            _ => {}
+            (Some("standalone"), true) => {
+                return Err(refused(format!(
+                    "Redis ({server}) is no node of a cluster; write `redis://host:port`, or hand over a connection that is none to a cluster"
+                )));
+            }
+            // Its replicas answer too, and take no part.
+            (_, true) => return Ok(()),
+            (_, false) => {}
         }
         match self.role {
             None | Some("master") => Ok(()),
             Some(_) => Err(refused(format!(
-                "Redis ({server}) is a replica: it takes no records, or loses them; connect to its master (INFO replication says where that is)"
+                "Redis ({server}) is a replica: it takes no records, or loses them; connect to its master (INFO replication says where that is), or write `redis+sentinel://..` or `redis+cluster://..` to be led to whichever server is the master"
             ))),
         }
     }
@@ -112,7 +164,11 @@ mod tests {
     use super::*;
 
     fn judge(info: &str) -> Result<(), String> {
-        Facts::read(info).judge("redis://host").map_err(|error| {
+        judge_for(info, false)
+    }
+
+    fn judge_for(info: &str, is_cluster: bool) -> Result<(), String> {
+        Facts::read(info).judge("redis://host", is_cluster).map_err(|error| {
             assert_eq!(error.kind(), StoreErrorKind::Refused);
             error.to_string()
         })
@@ -144,14 +200,19 @@ mod tests {
     }
 
     #[test]
-    fn replicas_sentinels_and_cluster_nodes_are_refused() {
-        for (info, word) in [
-            ("redis_version:7.0.15\r\nrole:slave\r\nslave_read_only:1", "replica"),
-            ("redis_version:7.0.15\r\nredis_mode:sentinel", "Sentinel"),
-            ("redis_version:7.0.15\r\nredis_mode:cluster\r\nrole:master", "cluster"),
+    fn servers_of_another_kind_are_refused_with_the_url_to_write() {
+        let cluster = "redis_version:7.0.15\r\nredis_mode:cluster\r\nrole:master";
+        let single = "redis_version:7.0.15\r\nredis_mode:standalone\r\nrole:master";
+        for (info, is_cluster, word) in [
+            ("redis_version:7.0.15\r\nrole:slave\r\nslave_read_only:1", false, "is a replica"),
+            ("redis_version:7.0.15\r\nredis_mode:sentinel", false, "redis+sentinel://"),
+            (cluster, false, "redis+cluster://"),
+            (single, true, "redis://"),
         ] {
-            assert!(judge(info).is_err_and(|error| error.contains(word)), "{info}");
+            assert!(judge_for(info, is_cluster).is_err_and(|error| error.contains(word)), "{info}");
         }
+        assert_eq!(judge_for(cluster, true), Ok(()));
+        assert_eq!(judge_for(&cluster.replace("master", "slave"), true), Ok(()));
     }
 
     #[test]

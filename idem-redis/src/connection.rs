@@ -1,12 +1,13 @@
 //! A connection that the application already has.
 
 use redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
+use redis::cluster_async::ClusterConnection;
 use redis::{Cmd, Pipeline, RedisFuture, Value};
 
-/// A connection that the application already has: a [`ConnectionManager`], which reconnects, or a [`MultiplexedConnection`], which
-/// does not.
+/// A connection that the application already has: a [`ConnectionManager`], which reconnects, a [`MultiplexedConnection`], which does
+/// not, or a [`ClusterConnection`], which finds the nodes of a cluster by itself.
 ///
-/// Made by `From`, so [`RedisStore::from_connection`](crate::RedisStore::from_connection) takes either as it is. Cheap to clone.
+/// Made by `From`, so [`RedisStore::from_connection`](crate::RedisStore::from_connection) takes each as it is. Cheap to clone.
 #[derive(Clone)]
 pub struct Connection(Kind);
 
@@ -14,6 +15,14 @@ pub struct Connection(Kind);
 enum Kind {
     Manager(ConnectionManager),
     Multiplexed(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl Connection {
+    /// Whether commands go to the nodes of a cluster, each to that which has its key.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.0, Kind::Cluster(_))
+    }
 }
 
 impl std::fmt::Debug for Connection {
@@ -22,6 +31,7 @@ impl std::fmt::Debug for Connection {
         f.write_str(match self.0 {
             Kind::Manager(_) => "Connection(ConnectionManager)",
             Kind::Multiplexed(_) => "Connection(MultiplexedConnection)",
+            Kind::Cluster(_) => "Connection(ClusterConnection)",
         })
     }
 }
@@ -38,11 +48,18 @@ impl From<MultiplexedConnection> for Connection {
     }
 }
 
+impl From<ClusterConnection> for Connection {
+    fn from(connection: ClusterConnection) -> Self {
+        Self(Kind::Cluster(connection))
+    }
+}
+
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match &mut self.0 {
             Kind::Manager(connection) => connection.req_packed_command(cmd),
             Kind::Multiplexed(connection) => connection.req_packed_command(cmd),
+            Kind::Cluster(connection) => connection.req_packed_command(cmd),
         }
     }
 
@@ -55,6 +72,7 @@ impl ConnectionLike for Connection {
         match &mut self.0 {
             Kind::Manager(connection) => connection.req_packed_commands(pipeline, offset, count),
             Kind::Multiplexed(connection) => connection.req_packed_commands(pipeline, offset, count),
+            Kind::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
         }
     }
 
@@ -62,6 +80,7 @@ impl ConnectionLike for Connection {
         match &self.0 {
             Kind::Manager(connection) => connection.get_db(),
             Kind::Multiplexed(connection) => connection.get_db(),
+            Kind::Cluster(connection) => connection.get_db(),
         }
     }
 }

@@ -104,9 +104,12 @@ fn judge(error: &RedisError) -> (StoreErrorKind, &'static str) {
                 (Unavailable, "; this is a replica: a fail-over is under way, or the address is wrong")
             }
             ServerErrorKind::NoPerm => (Refused, NEEDED_RIGHTS),
-            ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::CrossSlot => {
-                (Refused, "; this is a node of a cluster, which this version of idem cannot use")
-            }
+            // Followed, where the URL says that it is a cluster; then the slots are being moved under us.
+            ServerErrorKind::Moved | ServerErrorKind::Ask => (
+                Unavailable,
+                "; the cluster is being changed, or its node was named by `redis://` in place of `redis+cluster://`",
+            ),
+            ServerErrorKind::CrossSlot => (Refused, "; is there a proxy between that does not know hash tags?"),
             ServerErrorKind::ResponseError => (Refused, "; idem needs Redis 7.0 or newer, or Valkey"),
             _ => (Refused, ""),
         },
@@ -126,7 +129,9 @@ fn judge_code(code: &str) -> (StoreErrorKind, &'static str) {
             "; the value was not written by idem and was left untouched; give idem a prefix that nobody else uses",
         ),
         "NOAUTH" | "WRONGPASS" => (StoreErrorKind::Refused, "; correct the user and password in the URL"),
-        "BUSY" | "MISCONF" | "NOREPLICAS" | "UNKILLABLE" => (StoreErrorKind::Unavailable, ""),
+        "BUSY" | "MISCONF" | "NOREPLICAS" | "NOGOODSLAVE" | "UNBLOCKED" | "UNKILLABLE" => {
+            (StoreErrorKind::Unavailable, "")
+        }
         _ => (StoreErrorKind::Refused, ""),
     }
 }
@@ -163,7 +168,9 @@ mod tests {
             ("-NOAUTH Authentication required.\r\n", Refused),
             ("-WRONGPASS invalid username-password pair or user is disabled.\r\n", Refused),
             ("-NOPERM this user has no permissions to run the 'set' command\r\n", Refused),
-            ("-MOVED 3999 127.0.0.1:6381\r\n", Refused),
+            ("-MOVED 3999 127.0.0.1:6381\r\n", Unavailable),
+            ("-ASK 3999 127.0.0.1:6381\r\n", Unavailable),
+            ("-UNBLOCKED force unblock from blocking operation, instance state changed\r\n", Unavailable),
             ("-ERR syntax error\r\n", Refused),
             ("-WRONGTYPE Operation against a key holding the wrong kind of value\r\n", Unreadable),
         ] {

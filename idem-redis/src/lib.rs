@@ -45,14 +45,23 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod claim;
+mod cluster;
 mod config;
 mod connect;
 mod connection;
 mod error;
 mod keys;
+mod lane;
 mod link;
+mod own;
+mod place;
+mod renew;
+mod replicas;
 mod script;
+mod sentinel;
 mod server;
+mod slot;
+mod slots;
 mod store;
 mod target;
 mod wait;

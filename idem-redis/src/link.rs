@@ -6,17 +6,21 @@
 //! connection is replaced in the background until there is one, and calls wait for it as long as their time limit allows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use idem_core::{StoreError, StoreErrorKind};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::error::{refused, unconnected, unconnected_in_time};
+use crate::place::Watched;
+use crate::replicas::Acknowledgements;
 use crate::script;
+use crate::sentinel::{self, Address};
 use crate::target::Target;
 use crate::wake::Hub;
 
@@ -33,10 +37,19 @@ const SILENCE: Duration = Duration::from_secs(3);
 pub(crate) struct Link(Arc<Inner>);
 
 struct Inner {
-    client: Client,
+    place: Place,
     server: Arc<str>,
     connect_limit: Duration,
     slot: Mutex<Slot>,
+    /// The task that hears of fail-overs.
+    listener: OnceLock<AbortHandle>,
+}
+
+enum Place {
+    Server(Client),
+    Node(Client, Address),
+    /// Asked for at each connection.
+    Master(Arc<Watched>),
 }
 
 enum Slot {
@@ -50,26 +63,64 @@ enum Slot {
 pub(crate) struct Session {
     pub(crate) connection: MultiplexedConnection,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) acknowledgements: Arc<Acknowledgements>,
+    /// Where the server is, if Sentinels or the nodes of a cluster named it.
+    address: Option<Address>,
     probing: Arc<AtomicBool>,
 }
 
+impl Session {
+    /// The host that was connected to, where the server was looked up.
+    pub(crate) fn host(&self) -> Option<&str> {
+        self.address.as_ref().map(|(host, _)| host.as_str())
+    }
+}
+
 impl Link {
-    /// Connects. One attempt, for at most `connect_limit`.
+    /// Connects to a server. One attempt, for at most `connect_limit`.
     pub(crate) async fn connect(target: Target, connect_limit: Duration) -> Result<Self, StoreError> {
-        #[cfg(feature = "tls")]
-        if target.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
-            // rustls panics where it cannot tell which provider to use, which is so as soon as another crate switches on a second one.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-        }
-        let client = Client::open(target.info).map_err(|error| {
-            refused(format!("the Redis URL `{}` cannot be used: {error}", target.name)).with_source(error)
-        })?;
+        let name = target.name.clone();
+        let link = Self::new(Place::Server(client(target)?), name, connect_limit);
+        link.begin().await
+    }
+
+    /// Connects to the master that Sentinels name. One attempt, for at most `connect_limit`.
+    pub(crate) async fn to_master(watched: Watched, connect_limit: Duration) -> Result<Self, StoreError> {
+        let (name, watched) = (watched.name.clone(), Arc::new(watched));
+        let link = Self::new(Place::Master(Arc::clone(&watched)), name, connect_limit).begin().await?;
+        let inner = Arc::downgrade(&link.0);
+        let is_at = move |address: &Address| {
+            if let Some(inner) = inner.upgrade() {
+                inner.master_is_at(address);
+            }
+        };
+        let _ = link.0.listener.set(tokio::spawn(sentinel::listen(watched, is_at)).abort_handle());
+        Ok(link)
+    }
+
+    /// Connects to a cluster's node in the background, for as long as it takes.
+    pub(crate) fn start(target: Target, node: Address, connect_limit: Duration) -> Result<Self, StoreError> {
+        let name = target.name.clone();
+        let link = Self::new(Place::Node(client(target)?, node), name, connect_limit);
+        let progress = link.0.replace(Duration::ZERO);
+        *link.0.lock() = Slot::Down(progress);
+        Ok(link)
+    }
+
+    fn new(place: Place, server: Arc<str>, connect_limit: Duration) -> Self {
         let slot = Mutex::new(Slot::Down(watch::channel(None).1));
-        let inner = Arc::new(Inner { client, server: target.name, connect_limit, slot });
-        let session = inner.open().await?;
+        Self(Arc::new(Inner { place, server, connect_limit, slot, listener: OnceLock::new() }))
+    }
+
+    async fn begin(self) -> Result<Self, StoreError> {
+        let session = self.0.open().await?;
         // Lost again already: then the first call replaces it.
-        inner.publish(session);
-        Ok(Self(inner))
+        self.0.publish(session);
+        Ok(self)
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(&*self.0.lock(), Slot::Up(_))
     }
 
     pub(crate) fn server(&self) -> &str {
@@ -126,7 +177,7 @@ impl Link {
         }
         let inner = Arc::downgrade(&self.0);
         tokio::spawn(async move {
-            let Session { mut connection, hub, probing } = session;
+            let Session { mut connection, hub, probing, .. } = session;
             // An error is an answer.
             let silent = timeout(SILENCE, redis::cmd("PING").query_async::<Value>(&mut connection)).await.is_err();
             probing.store(false, Ordering::Relaxed);
@@ -139,8 +190,29 @@ impl Link {
 
 impl Inner {
     async fn open(self: &Arc<Self>) -> Result<Session, StoreError> {
+        let opening = async {
+            match &self.place {
+                Place::Server(client) => Arc::clone(self).open_at(client.clone(), None).await,
+                Place::Node(client, node) => Arc::clone(self).open_at(client.clone(), Some(node.clone())).await,
+                Place::Master(watched) => {
+                    let open = |target: Target, address| {
+                        let inner = Arc::clone(self);
+                        async move { inner.open_at(client(target)?, Some(address)).await }
+                    };
+                    sentinel::master(watched, open).await
+                }
+            }
+        };
+        let session = timeout(self.connect_limit, opening)
+            .await
+            .map_err(|_| unconnected_in_time(&self.server, self.connect_limit))??;
+        session.hub.serve(session.connection.clone());
+        Ok(session)
+    }
+
+    async fn open_at(self: Arc<Self>, client: Client, address: Option<Address>) -> Result<Session, StoreError> {
         let hub = Hub::new();
-        let (inner, pushes) = (Arc::downgrade(self), Arc::downgrade(&hub));
+        let (inner, pushes) = (Arc::downgrade(&self), Arc::downgrade(&hub));
         let receive = move |push: PushInfo| -> Result<(), ()> {
             let Some(hub) = pushes.upgrade() else { return Ok(()) };
             match (&push.kind, inner.upgrade()) {
@@ -152,23 +224,29 @@ impl Inner {
         };
         // The line of commands stays as short as redis-rs has it: a longer one made no difference to ten thousand callers.
         let config = AsyncConnectionConfig::new()
-            // This function has one limit for it all.
+            // `open` has one limit for it all.
             .set_connection_timeout(None)
             // Each step of the store has one limit around all that it sends (`server.rs`).
             .set_response_timeout(None)
             .set_push_sender(receive);
-        let connecting = async {
-            let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-            // Where this is refused, the scripts are loaded when they are needed, or the error comes then.
-            let _ = script::load_all().query_async::<Value>(&mut connection).await;
-            Ok(connection)
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+        let mut connection = connection.map_err(|error| unconnected(&self.server, error))?;
+        if matches!(self.place, Place::Master(_)) {
+            sentinel::must_be_master(&mut connection, &self.server).await?;
+        }
+        // Where this is refused, the scripts are loaded when they are needed, or the error comes then.
+        let _ = script::load_all().query_async::<Value>(&mut connection).await;
+        let acknowledgements = Arc::default();
+        Ok(Session { connection, hub, acknowledgements, address, probing: Arc::default() })
+    }
+
+    /// Hears where the master is, and leaves a server that is no longer it: it may not have noticed yet, or be silent.
+    fn master_is_at(self: &Arc<Self>, master: &Address) {
+        let hub = match &*self.lock() {
+            Slot::Up(session) if session.address.as_ref() != Some(master) => Arc::clone(&session.hub),
+            _ => return,
         };
-        let connection = timeout(self.connect_limit, connecting)
-            .await
-            .map_err(|_| unconnected_in_time(&self.server, self.connect_limit))?
-            .map_err(|error| unconnected(&self.server, error))?;
-        hub.serve(connection.clone());
-        Ok(Session { connection, hub, probing: Arc::default() })
+        self.lost(&hub, Duration::ZERO);
     }
 
     /// Puts a new connection to use; `false` if it is lost already.
@@ -205,6 +283,31 @@ impl Inner {
         // Nothing that could panic half-way runs under the lock.
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(listener) = self.listener.get() {
+            listener.abort();
+        }
+    }
+}
+
+/// A connection that nobody looks after. The caller sets a limit around it.
+pub(crate) async fn plain(target: &Target, config: AsyncConnectionConfig) -> Result<MultiplexedConnection, StoreError> {
+    let config = config.set_connection_timeout(None).set_response_timeout(None);
+    let connection = client(target.clone())?.get_multiplexed_async_connection_with_config(&config).await;
+    connection.map_err(|error| unconnected(&target.name, error))
+}
+
+fn client(target: Target) -> Result<Client, StoreError> {
+    #[cfg(feature = "tls")]
+    if target.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
+        // rustls panics where it cannot tell which provider to use, which is so as soon as another crate switches on a second one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    Client::open(target.info)
+        .map_err(|error| refused(format!("the Redis URL `{}` cannot be used: {error}", target.name)).with_source(error))
 }
 
 /// Makes a new connection, until there is one or nobody holds the link any more.

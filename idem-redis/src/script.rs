@@ -22,6 +22,7 @@ pub(crate) static RELEASE: LazyLock<Script> = script!("release");
 pub(crate) static RENEW: LazyLock<Script> = script!("renew");
 pub(crate) static TAKEOVER: LazyLock<Script> = script!("takeover");
 pub(crate) static WATCH: LazyLock<Script> = script!("watch");
+pub(crate) static TOUCH: LazyLock<Script> = script!("touch");
 pub(crate) static INSPECT: LazyLock<Script> = script!("inspect");
 pub(crate) static REMOVE: LazyLock<Script> = script!("remove");
 
@@ -62,7 +63,7 @@ pub(crate) fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(FOREVER).clamp(1, FOREVER)
 }
 
-/// What an owner's step on its record answered: `commit`, `release` and `renew`.
+/// What an owner's step on its record answered: `commit`, `release`, `renew` and `touch`.
 pub(crate) fn ownership(server: &str, answer: Value) -> Result<Ownership, StoreError> {
     match answer {
         Value::Int(1) => Ok(Ownership::Held),

@@ -15,17 +15,14 @@ use tokio::time::timeout;
 
 use crate::config::RedisStoreBuilder;
 use crate::connection::Connection;
-use crate::error::{failed, no_expiry, unexpected, unreadable};
+use crate::error::{no_expiry, unexpected, unreadable};
 use crate::keys::Keys;
-use crate::link::Link;
-use crate::script::{
-    COMMIT, Found, INSPECT, RELEASE, REMOVE, RENEW, Swap, evalsha, inspected, millis, ownership, swap,
-};
-use crate::server::{Lane, Server, is_unknown_script};
-use crate::{claim, connect, wait};
+use crate::lane::Lane;
+use crate::own::Own;
+use crate::script::{COMMIT, Found, INSPECT, RELEASE, REMOVE, Swap, inspected, millis, ownership, swap};
+use crate::server::Server;
+use crate::{claim, connect, renew, wait};
 
-/// The most commands that are sent at once: enough to hide the way, few enough not to keep others waiting.
-const BATCH: usize = 500;
 /// How often a record may change under a removal.
 const ROUNDS: usize = 16;
 
@@ -55,7 +52,7 @@ pub struct RedisStore(Arc<Inner>);
 struct Inner {
     server: Server,
     /// A second connection for wake-ups, where the first was given by the application.
-    wake: Option<Link>,
+    wake: Option<Own>,
     keys: Keys,
 }
 
@@ -114,7 +111,7 @@ impl RedisStore {
         connect::check(&self.0.server).await
     }
 
-    pub(crate) fn new(server: Server, wake: Option<Link>, keys: Keys) -> Self {
+    pub(crate) fn new(server: Server, wake: Option<Own>, keys: Keys) -> Self {
         Self(Arc::new(Inner { server, wake, keys }))
     }
 }
@@ -134,12 +131,14 @@ impl Store for RedisStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         let Inner { server, keys, .. } = &*self.0;
         let claim = &as_sent(claim);
-        server.step(|mut lane| async move { claim::claim(&mut lane, keys, claim).await }).await
+        let key = keys.record(&claim.id);
+        server.step(&key, |mut lane| async move { claim::claim(&mut lane, keys, claim).await }).await
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
         let Inner { server, keys, .. } = &*self.0;
-        server.step(|mut lane| async move { record_outcome(&mut lane, keys, commit).await }).await
+        let key = &keys.record(&commit.id);
+        server.step(key, |mut lane| async move { record_outcome(&mut lane, keys, key, commit).await }).await
     }
 
     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
@@ -153,7 +152,7 @@ impl Store for RedisStore {
         };
         let (key, owner, keep) = (key.as_str(), owner.as_bytes(), keep.as_bytes());
         server
-            .step(|mut lane| async move {
+            .step(key, |mut lane| async move {
                 let answer = lane.script(&RELEASE, &[key], &[owner, keep, undone]).await?;
                 ownership(lane.server(), answer)
             })
@@ -162,24 +161,7 @@ impl Store for RedisStore {
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
         let Inner { server, keys, .. } = &*self.0;
-        let mut answers = Vec::with_capacity(renewals.len());
-        let all = async {
-            for batch in renewals.chunks(BATCH) {
-                let outcome = match server.lane().await {
-                    Ok(mut lane) => renew_batch(&mut lane, keys, batch).await,
-                    Err(error) => Err(error),
-                };
-                match outcome {
-                    Ok(outcome) => answers.extend(outcome),
-                    Err(error) => answers.extend(batch.iter().map(|_| Err(error.clone()))),
-                }
-            }
-        };
-        if timeout(server.limit, all).await.is_err() {
-            // What was answered before stays; the rest may or may not have been carried out.
-            answers.resize(renewals.len(), Err(server.timed_out()));
-        }
-        answers
+        renew::renew(server, keys, renewals).await
     }
 
     async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
@@ -193,7 +175,7 @@ impl Store for RedisStore {
         let Inner { server, keys, .. } = &*self.0;
         let (key, aside) = (&keys.record(id), &keys.aside(id));
         let found = server
-            .step(|mut lane| async move {
+            .step(key, |mut lane| async move {
                 let answer = lane.script(&INSPECT, &[key, aside], &[]).await?;
                 inspected(lane.server(), &answer)
             })
@@ -203,7 +185,8 @@ impl Store for RedisStore {
 
     async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
         let Inner { server, keys, .. } = &*self.0;
-        server.step(|mut lane| async move { remove(&mut lane, keys, id).await }).await
+        let key = &keys.record(id);
+        server.step(key, |mut lane| async move { remove(&mut lane, key, &keys.aside(id)).await }).await
     }
 }
 
@@ -216,58 +199,25 @@ fn as_sent(claim: &Claim) -> Claim {
     Claim { lease, hold: sent(claim.hold), ..claim.clone() }
 }
 
-async fn record_outcome(lane: &mut Lane, keys: &Keys, commit: &Commit) -> Result<Ownership, StoreError> {
-    let key = keys.record(&commit.id);
+async fn record_outcome(lane: &mut Lane, keys: &Keys, key: &str, commit: &Commit) -> Result<Ownership, StoreError> {
     let owner = wire::owner_prefix(commit.owner);
     let (ttl, remember) = (millis(commit.ttl), millis(commit.remember.max(commit.ttl)));
     let (record, ttl_text, remember_text) = (wire::encode(&commit.record()), ttl.to_string(), remember.to_string());
     let answer = if commit.outcome.is_none() {
-        lane.script(&COMMIT, &[&key], &[owner.as_bytes(), &record, remember_text.as_bytes()]).await?
+        lane.script(&COMMIT, &[key], &[owner.as_bytes(), &record, remember_text.as_bytes()]).await?
     } else if remember > ttl {
         // The outcome's memory is freed in time, and the mark that there was one stays.
         let mark = wire::encode_aside(commit.attempt, commit.fingerprint);
         let args = [owner.as_bytes(), &mark, remember_text.as_bytes(), &record, ttl_text.as_bytes()];
-        lane.script(&COMMIT, &[&key, &keys.aside(&commit.id)], &args).await?
+        lane.script(&COMMIT, &[key, &keys.aside(&commit.id)], &args).await?
     } else {
-        lane.script(&COMMIT, &[&key], &[owner.as_bytes(), &record, ttl_text.as_bytes()]).await?
+        lane.script(&COMMIT, &[key], &[owner.as_bytes(), &record, ttl_text.as_bytes()]).await?
     };
-    ownership(lane.server(), answer)
-}
-
-async fn renew_batch(
-    lane: &mut Lane,
-    keys: &Keys,
-    batch: &[Renewal],
-) -> Result<Vec<Result<Ownership, StoreError>>, StoreError> {
-    let command = |renewal: &Renewal| {
-        let (owner, hold) = (wire::owner_prefix(renewal.owner), millis(renewal.hold).to_string());
-        evalsha(&RENEW, &[&keys.record(&renewal.id)], &[owner.as_bytes(), hold.as_bytes()])
-    };
-    let mut pipeline = redis::Pipeline::with_capacity(batch.len());
-    for renewal in batch {
-        pipeline.add_command(command(renewal));
+    let outcome = ownership(lane.server(), answer)?;
+    if outcome == Ownership::Held {
+        lane.acknowledged().await?;
     }
-    let mut answers = lane.send_all(&mut pipeline).await.map_err(|error| failed(lane.server(), error))?;
-    if answers.iter().any(|answer| answer.as_ref().is_err_and(is_unknown_script)) {
-        // The server has forgotten its scripts, perhaps in the middle.
-        lane.load(&RENEW).await?;
-        pipeline.clear();
-        let again = answers.iter().zip(batch).filter(|(answer, _)| answer.as_ref().is_err_and(is_unknown_script));
-        for (_, renewal) in again {
-            pipeline.add_command(command(renewal));
-        }
-        let again = lane.send_all(&mut pipeline).await.map_err(|error| failed(lane.server(), error))?;
-        let unknown = answers.iter_mut().filter(|answer| answer.as_ref().is_err_and(is_unknown_script));
-        unknown.zip(again).for_each(|(answer, again)| *answer = again);
-    }
-    if answers.len() != batch.len() {
-        return Err(unexpected(lane.server(), &Value::Nil));
-    }
-    let server = lane.server();
-    Ok(answers
-        .into_iter()
-        .map(|answer| answer.map_err(|error| failed(server, error)).and_then(|answer| ownership(server, answer)))
-        .collect())
+    Ok(outcome)
 }
 
 fn describe(record: &Found, outcome: Option<Found>) -> Result<RecordInfo, StoreError> {
@@ -289,16 +239,15 @@ fn describe(record: &Found, outcome: Option<Found>) -> Result<RecordInfo, StoreE
 }
 
 /// Reads, then removes what was read: a script cannot tell a damaged record from a whole one, and what is damaged is left alone.
-async fn remove(lane: &mut Lane, keys: &Keys, id: &RecordId) -> Result<Removed, StoreError> {
-    let (key, aside) = (keys.record(id), keys.aside(id));
-    let mut found = match lane.send(redis::cmd("GET").arg(&key)).await? {
+async fn remove(lane: &mut Lane, key: &str, aside: &str) -> Result<Removed, StoreError> {
+    let mut found = match lane.send(redis::cmd("GET").arg(key)).await? {
         Value::Nil => return Ok(Removed::Nothing),
         Value::BulkString(found) => Bytes::from(found),
         other => return Err(unexpected(lane.server(), &other)),
     };
     for _ in 0..ROUNDS {
         wire::decode(&found).map_err(unreadable)?;
-        let answer = lane.script(&REMOVE, &[&key, &aside], &[wire::without_waited(&found)]).await?;
+        let answer = lane.script(&REMOVE, &[key, aside], &[wire::without_waited(&found)]).await?;
         match swap(lane.server(), &answer)? {
             Swap::Gone => return Ok(Removed::Nothing),
             Swap::Changed(other) => found = other,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use idem_core::StoreError;
 use redis::io::tcp::TcpSettings;
-use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 use url::Url;
 
 use crate::error::refused;
@@ -33,15 +33,9 @@ impl Target {
                 )));
             }
             "unix" | "redis+unix" | "valkey+unix" => true,
-            "redis+sentinel" | "redis+cluster" => {
-                return Err(refused(format!(
-                    "the Redis URL `{}`: Sentinel and Cluster are not supported yet; name one server with `redis://`",
-                    disguised(text)
-                )));
-            }
             _ => {
                 return Err(refused(format!(
-                    "the Redis URL `{}` must begin with `redis://`, `rediss://` (TLS) or `unix://`",
+                    "the Redis URL `{}` must begin with `redis://`, `rediss://` (TLS), `unix://`, `redis+sentinel://` or `redis+cluster://`",
                     disguised(text)
                 )));
             }
@@ -94,6 +88,35 @@ impl Target {
         let tcp = TcpSettings::default().set_nodelay(true);
         Ok(Self { info: info.set_redis_settings(redis).set_tcp_settings(tcp), name: name.into(), tls })
     }
+
+    /// Another server, with the same user, password, database and TLS.
+    pub(crate) fn at(&self, host: &str, port: u16) -> Self {
+        let address = match self.info.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+                host: host.to_owned(),
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(host.to_owned(), port),
+        };
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let name = format!("{scheme}://{bracketed}:{port}").into();
+        Self { info: self.info.clone().set_addr(address), name, tls: self.tls }
+    }
+
+    /// The same server, for another user.
+    pub(crate) fn by(self, user: Option<&str>, password: Option<&str>) -> Self {
+        let mut redis = self.info.redis_settings().clone();
+        if let Some(user) = user {
+            redis = redis.set_username(user);
+        }
+        if let Some(password) = password {
+            redis = redis.set_password(password);
+        }
+        Self { info: self.info.set_redis_settings(redis), ..self }
+    }
 }
 
 /// The URL without user, password, query and fragment. A path that is no database number is left out too: where a `/` in a password
@@ -110,11 +133,12 @@ fn name(url: &Url) -> String {
     format!("{}://{host}{port}{}", url.scheme(), if numeric { format!("/{database}") } else { String::new() })
 }
 
-/// What can be shown of a URL that was not read: its scheme, and what stands behind the last `@`.
-fn disguised(text: &str) -> String {
+/// What can be shown of a URL that was not read: its scheme, and what stands behind the last `@`, unless that may be a parameter's.
+pub(crate) fn disguised(text: &str) -> String {
     let is_scheme = |scheme: &str| scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
     let scheme = text.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
-    let host = text.rsplit_once('@').map(|(_, host)| host.split(['?', '#']).next().unwrap_or_default());
+    let host = text.rsplit_once('@').filter(|(user, _)| !user.contains('?'));
+    let host = host.map(|(_, host)| host.split(['?', '#']).next().unwrap_or_default());
     match (scheme, host) {
         (Some(scheme), Some(host)) => format!("{scheme}://***@{host}"),
         (Some(scheme), None) => format!("{scheme}://.."),
@@ -158,7 +182,6 @@ mod tests {
             "redis://user:hunter2@host/nonumber",
             "hunter2",
             "http://user:hunter2@host/",
-            "redis+sentinel://user:hunter2@host:26379/main",
             "unix://user:hunter2@/path",
         ] {
             let error = Target::parse(url).err().unwrap_or_else(|| panic!("{url} was read"));
@@ -171,14 +194,6 @@ mod tests {
             let shown = shown.join(" ");
             assert!(!shown.contains("hunter2"), "{shown}");
             assert_eq!(error.kind(), idem_core::StoreErrorKind::Refused);
-        }
-    }
-
-    #[test]
-    fn what_is_to_come_is_not_mistaken_for_a_typing_error() {
-        for url in ["redis+sentinel://a:1,b:2/main", "redis+cluster://a:1,b:2"] {
-            let error = Target::parse(url).err().map(|error| error.to_string()).unwrap_or_default();
-            assert!(error.contains("not supported yet"), "{url}: {error}");
         }
     }
 

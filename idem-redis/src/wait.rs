@@ -5,9 +5,10 @@ use std::time::Duration;
 use idem_core::StoreError;
 use tokio::time::{sleep, timeout};
 
-use crate::link::Link;
+use crate::lane::Lane;
+use crate::own::Own;
 use crate::script::{WATCH, watched};
-use crate::server::{Lane, Server};
+use crate::server::Server;
 use crate::wake::Seat;
 
 /// A waiter looks again after this time although nobody told it anything: a message can get lost when a server fails over.
@@ -16,12 +17,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
 /// Waits while the record is in flight under this attempt and alive. The caller sets a limit around it.
-pub(crate) async fn wait(server: &Server, wake: Option<&Link>, key: &str, attempt: u64) -> Result<(), StoreError> {
+pub(crate) async fn wait(server: &Server, wake: Option<&Own>, key: &str, attempt: u64) -> Result<(), StoreError> {
     let attempt = attempt.to_string();
     let attempt = attempt.as_str();
     // The subscription and the first look are one step, with one limit.
     let (mut seat, mut left) = server
-        .step(|mut lane| async move {
+        .step(key, |mut lane| async move {
             let seat = seat(server, &lane, wake, key).await;
             let left = look(&mut lane, key, attempt, seat.is_some()).await?;
             Ok((seat, left))
@@ -40,22 +41,24 @@ pub(crate) async fn wait(server: &Server, wake: Option<&Link>, key: &str, attemp
             pause = (pause * 2).min(POLL.1);
         }
         let marks = seat.is_some();
-        left = server.step(|mut lane| async move { look(&mut lane, key, attempt, marks).await }).await?;
+        left = server.step(key, |mut lane| async move { look(&mut lane, key, attempt, marks).await }).await?;
     }
     Ok(())
 }
 
 /// A seat whose subscription the server has confirmed; `None` where there are no wake-ups to be had.
-async fn seat(server: &Server, lane: &Lane, wake: Option<&Link>, channel: &str) -> Option<Seat> {
+async fn seat(server: &Server, lane: &Lane, wake: Option<&Own>, channel: &str) -> Option<Seat> {
     if let Some(session) = lane.session() {
         // Not limited: the step is.
         return confirmed(session.hub.sit(channel)?).await;
     }
     // A connection of its own for wake-ups. Where it is slow or down, there is still time to look.
     let wake = wake?;
-    let seat = async { confirmed(wake.session().await.ok()?.hub.sit(channel)?).await };
+    let slot = wake.slot(channel);
+    let seat = async { confirmed(wake.session(slot).await.ok()?.1.hub.sit(channel)?).await };
     timeout(server.limit / 2, seat).await.unwrap_or_else(|_| {
-        wake.probe();
+        wake.doubt();
+        let _ = wake.failure(slot);
         None
     })
 }

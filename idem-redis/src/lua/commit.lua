@@ -13,7 +13,12 @@ end
 if found == ARGV[2] then
   -- Where the outcome is kept aside, the record is but a mark. An outcome that is gone by now was this owner's: no other has its attempt.
   local aside = KEYS[2] and redis.call('GET', KEYS[2])
-  return (not aside or aside == ARGV[4]) and 1 or 0
+  if aside and aside ~= ARGV[4] then
+    return 0
+  end
+  -- Written again as it is: WAIT, which may follow, counts what its own connection has written, and the first time was perhaps another.
+  redis.call('SET', KEYS[1], found, 'KEEPTTL')
+  return 1
 end
 if string.sub(found, 1, #ARGV[1]) ~= ARGV[1] or not string.find(found, '^i1f%S+ %d+ %d+ %d+ %S+%.w?$') then
   return found

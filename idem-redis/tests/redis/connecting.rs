@@ -134,7 +134,10 @@ async fn settings_that_cannot_be_are_refused() {
         (RedisStore::builder().url(url).prefix(""), "prefix"),
         (RedisStore::builder().url(url).time_limit(Duration::ZERO), "time limit"),
         (RedisStore::builder().url(url).wake_url(url), "wake_url"),
-        (RedisStore::builder().url("redis+cluster://a:1,b:2"), "not supported yet"),
+        (RedisStore::builder().url(url).replicas(0, SECOND / 10), "at least one"),
+        (RedisStore::builder().url(url).replicas(1, Duration::ZERO), "at least one"),
+        (RedisStore::builder().url(url).replicas(1, SECOND), "time_limit"),
+        (RedisStore::builder().replicas(1, SECOND / 10), "needs a `url`"),
     ] {
         let error = builder.connect().await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");

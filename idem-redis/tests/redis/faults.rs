@@ -156,7 +156,8 @@ async fn waiters_look_again_when_the_connection_is_lost() {
         let (store, id) = (store.clone(), first.id.clone());
         tokio::spawn(async move { store.wait(&id, 1, 20 * SECOND).await })
     };
-    until("the subscription", || async { !server.channels().await.is_empty() }).await;
+    let is_marked = || async { server.get("idem:orders:1").await.is_some_and(|record| record.ends_with('w')) };
+    until("the waiter's mark", is_marked).await;
     server.kill();
     timeout(FAILS_WITHIN, waiter).await.expect("woken").unwrap().unwrap();
     server.restart();

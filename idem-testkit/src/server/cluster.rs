@@ -5,7 +5,7 @@ use std::io;
 
 use tokio::sync::OnceCell;
 
-use super::members::{Looks, ask, index_of, most_say, says, tell, url};
+use super::members::{Looks, ask, index_of, most_say, replicas, says, tell, url};
 use super::{RedisServer, RedisServerBuilder, Reply};
 
 /// How many slots a cluster has.
@@ -27,6 +27,8 @@ const SETTINGS: &[&str] = &[
     "10",
     "--repl-diskless-sync-delay",
     "0",
+    "--repl-ping-replica-period",
+    "1",
 ];
 
 /// A Redis Cluster: three masters with one replica each, unless the [builder](Self::builder) is told otherwise.
@@ -152,14 +154,19 @@ impl RedisCluster {
     }
 
     async fn is_settled(&self) -> bool {
+        let (mut masters, mut served) = (0, 0);
         for node in &self.nodes {
-            let whole = says(node, "replication", &["role:master"]).await
-                || says(node, "replication", &["role:slave", "master_link_status:up"]).await;
-            if !whole || !informed(node, &[SERVES]).await {
+            if says(node, "replication", &["role:master"]).await {
+                masters += 1;
+                served += replicas(node).await;
+            } else if !says(node, "replication", &["role:slave", "master_link_status:up"]).await {
+                return false;
+            }
+            if !informed(node, &[SERVES]).await {
                 return false;
             }
         }
-        true
+        masters + served == self.nodes.len()
     }
 
     /// Has the nodes meet, gives the masters their slots, and the replicas their masters.

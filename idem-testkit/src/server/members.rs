@@ -63,6 +63,13 @@ pub(super) async fn says(server: &RedisServer, section: &str, lines: &[&str]) ->
     })
 }
 
+/// How many replicas a server serves, as a master; one that has just come is counted when it has acknowledged its data.
+pub(super) async fn replicas(server: &RedisServer) -> usize {
+    let info = ask(server, &["INFO", "replication"]).await.map(|info| info.to_string()).unwrap_or_default();
+    let is_served = |line: &str| line.contains(",state=online,") && !line.contains(",offset=0,");
+    info.lines().filter(|line| line.starts_with("slave") && is_served(line)).count()
+}
+
 /// Patience for something that comes true.
 ///
 /// No function that takes an async closure: its future could not be sent to another thread.

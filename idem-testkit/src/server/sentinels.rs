@@ -5,7 +5,7 @@ use std::io;
 
 use tokio::sync::OnceCell;
 
-use super::members::{Looks, ask, index_of, most_say, says, tell, url};
+use super::members::{Looks, ask, index_of, most_say, replicas, says, tell, url};
 use super::{RedisServer, RedisServerBuilder, Reply};
 
 /// The name under which the Sentinels know the master.
@@ -151,7 +151,7 @@ impl RedisSentinels {
                 return false;
             }
         }
-        true
+        replicas(&self.servers[master]).await == self.servers.len() - 1
     }
 
     async fn is_informed(&self, sentinel: &RedisServer, master: u16) -> bool {
@@ -186,8 +186,9 @@ impl RedisSentinelsBuilder {
     ///
     /// As for [`RedisSentinels::start`].
     pub async fn start(self) -> io::Result<RedisSentinels> {
-        // By default a master waits five seconds for more replicas before it sends the first its data.
-        let server = self.server.arg("--repl-diskless-sync-delay").arg("0");
+        // By default a master waits five seconds for more replicas before it sends the first its data, and has news for them every
+        // ten seconds.
+        let server = self.server.arg("--repl-diskless-sync-delay").arg("0").arg("--repl-ping-replica-period").arg("1");
         // A file, although it is empty, so that a server that was given another role comes back in it.
         let master = server.clone().config(String::new()).start().await?;
         let port = master.port();

@@ -1,0 +1,237 @@
+//! The nodes of a cluster: which of them has a slot, and a [`Link`] to each.
+//!
+//! Not redis-rs's `ClusterConnection` (1.8) behind a URL: while it asks for the slots anew, which it does at every sign of trouble, it holds
+//! back all commands, those to healthy nodes too, until every node has answered or timed out (redis-rs issue 2092); it does not say on
+//! which connection a command went, which `WAIT` needs; and a server that takes a sharded subscription away unasked (`SSUBSCRIBE`, when
+//! a slot moves) puts the replies on that connection out of step. Here a node that is silent costs only the calls on its own slots, and
+//! each node has a connection as a single server has: with its wake-ups, its scripts and its upkeep.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use idem_core::{StoreError, StoreErrorKind};
+use redis::RedisError;
+use tokio::sync::{Notify, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use crate::error::unconnected_in_time;
+use crate::link::{Link, Session};
+use crate::place::Seeds;
+use crate::sentinel::Address;
+use crate::slots::{self, Slots};
+use crate::target::Target;
+
+/// Between two times that the cluster is asked who has which slot.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Whoever waits for a node asks again after so long whether another has its slots.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// Nodes that have not answered so long after the first are left out.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// A cluster. Cheap to clone; its connections are closed with the last clone.
+#[derive(Clone)]
+pub(crate) struct Cluster(Arc<Inner>);
+
+struct Inner {
+    seeds: Seeds,
+    connect_limit: Duration,
+    slots: watch::Sender<Arc<Slots>>,
+    links: Mutex<HashMap<Address, Link>>,
+    /// There is a reason to ask who has which slot.
+    doubt: Arc<Notify>,
+    refresher: Mutex<Option<AbortHandle>>,
+}
+
+impl Cluster {
+    /// Asks the nodes that the URL names for the others. For at most `connect_limit`.
+    pub(crate) async fn connect(seeds: Seeds, connect_limit: Duration) -> Result<Self, StoreError> {
+        let doubt = Arc::new(Notify::new());
+        let inner = Arc::new(Inner {
+            seeds,
+            connect_limit,
+            slots: watch::Sender::default(),
+            links: Mutex::default(),
+            doubt: Arc::clone(&doubt),
+            refresher: Mutex::default(),
+        });
+        inner.refresh().await?;
+        let refresher = tokio::spawn(keep_slots(Arc::downgrade(&inner), doubt)).abort_handle();
+        *inner.refresher.lock().unwrap_or_else(PoisonError::into_inner) = Some(refresher);
+        Ok(Self(inner))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.0.seeds.name
+    }
+
+    /// The connection to the node that has a slot, as soon as there is one.
+    pub(crate) async fn session(&self, slot: u16) -> Result<(Link, Session), StoreError> {
+        let mut slots = self.0.slots.subscribe();
+        loop {
+            let master = slots.borrow_and_update().master(slot).cloned();
+            let connecting = async {
+                let Some(master) = master else { return std::future::pending().await };
+                let link = self.0.link(&master)?;
+                if !link.is_up() {
+                    self.doubt();
+                }
+                link.session().await.map(|session| (link, session))
+            };
+            tokio::select! {
+                biased;
+                connected = connecting => return connected,
+                _ = slots.changed() => {}
+                // The node is lost, or nobody has the slot.
+                () = sleep(LOOK_AGAIN) => self.doubt(),
+            }
+        }
+    }
+
+    /// The connection to a node that the cluster itself named, for one command.
+    pub(crate) async fn session_at(&self, node: &Address) -> Result<(Link, Session), StoreError> {
+        let link = self.0.link(node)?;
+        let session = link.session().await?;
+        Ok((link, session))
+    }
+
+    /// Takes note that another node has a slot, as one that had it said.
+    pub(crate) fn moved(&self, slot: u16, to: Address) {
+        self.0.slots.send_modify(|slots| *slots = Arc::new(slots.moved(slot, to)));
+        self.doubt();
+    }
+
+    /// Has the cluster asked soon who has which slot.
+    pub(crate) fn doubt(&self) {
+        self.0.doubt.notify_one();
+    }
+
+    /// One slot of each master.
+    pub(crate) fn slots(&self) -> Vec<u16> {
+        self.0.slots.borrow().one_of_each()
+    }
+
+    /// The node that has a slot.
+    pub(crate) fn node(&self, slot: u16) -> Option<Address> {
+        self.0.slots.borrow().master(slot).cloned()
+    }
+
+    /// The link to the node that has a slot.
+    pub(crate) fn link(&self, slot: u16) -> Option<Link> {
+        self.0.link(&self.node(slot)?).ok()
+    }
+}
+
+impl Inner {
+    fn link(&self, node: &Address) -> Result<Link, StoreError> {
+        let mut links = self.links();
+        if let Some(link) = links.get(node) {
+            return Ok(link.clone());
+        }
+        let link = Link::start(self.target(node), node.clone(), self.connect_limit)?;
+        links.insert(node.clone(), link.clone());
+        Ok(link)
+    }
+
+    fn target(&self, (host, port): &Address) -> Target {
+        self.seeds.data.at(host, *port)
+    }
+
+    /// Asks who has which slot: the masters as far as they are connected, or else every node that was ever heard of.
+    async fn refresh(&self) -> Result<(), StoreError> {
+        let mut asked = JoinSet::new();
+        for (node, link) in self.links().iter().filter(|(_, link)| link.is_up()) {
+            let (host, link) = (node.0.clone(), link.clone());
+            asked.spawn(async move { slots::ask(link.session().await?.connection, &host, link.server()).await });
+        }
+        let slots = if let Ok(slots) = self.most_say(asked, GRACE).await {
+            slots
+        } else {
+            let known = self.slots.borrow().nodes();
+            let mut targets: Vec<Target> = known.iter().map(|node| self.target(node)).collect();
+            targets.extend(self.seeds.nodes.iter().cloned());
+            let (mut asked, mut names) = (JoinSet::new(), HashSet::new());
+            for target in targets {
+                if names.insert(target.name.clone()) {
+                    asked.spawn(slots::ask_anew(target));
+                }
+            }
+            self.most_say(asked, self.connect_limit).await?
+        };
+        self.links().retain(|node, _| slots.has(node));
+        self.slots.send_if_modified(|now| {
+            let changed = **now != slots;
+            if changed {
+                *now = Arc::new(slots);
+            }
+            changed
+        });
+        Ok(())
+    }
+
+    /// The answer that most give: a node that was cut off from the others is of yesterday.
+    async fn most_say(
+        &self,
+        mut asked: JoinSet<Result<Slots, StoreError>>,
+        limit: Duration,
+    ) -> Result<Slots, StoreError> {
+        let mut said: Vec<(Slots, usize)> = Vec::new();
+        let mut failure: Option<StoreError> = None;
+        let mut limit = limit;
+        while let Ok(Some(answer)) = timeout(limit, asked.join_next()).await {
+            match answer {
+                Ok(Ok(slots)) => {
+                    limit = GRACE;
+                    match said.iter_mut().find(|(other, _)| *other == slots) {
+                        Some((_, times)) => *times += 1,
+                        None => said.push((slots, 1)),
+                    }
+                }
+                // What passes by itself says more than what a person has to mend at one of them.
+                Ok(Err(error)) if failure.as_ref().is_none_or(|other| other.kind() == StoreErrorKind::Refused) => {
+                    failure = Some(error);
+                }
+                _ => {}
+            }
+        }
+        // Of two that are given as often, the first.
+        let most = said.into_iter().rev().max_by_key(|(_, times)| *times);
+        most.map(|(slots, _)| slots)
+            .ok_or_else(|| failure.unwrap_or_else(|| unconnected_in_time(&self.seeds.name, limit)))
+    }
+
+    fn links(&self) -> MutexGuard<'_, HashMap<Address, Link>> {
+        // Nothing that could panic runs under the lock.
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(refresher) = self.refresher.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            refresher.abort();
+        }
+    }
+}
+
+/// Asks who has which slot whenever there is doubt.
+async fn keep_slots(inner: Weak<Inner>, doubt: Arc<Notify>) {
+    loop {
+        doubt.notified().await;
+        let Some(inner) = inner.upgrade() else { return };
+        if let Err(error) = inner.refresh().await {
+            tracing::debug!(target: "idem", %error, "no node of the Redis Cluster says who has which slot; asking on");
+        }
+        drop(inner);
+        sleep(PAUSE).await;
+    }
+}
+
+/// Where an answer sends the command: `MOVED` and `ASK`. A node that does not know its own name leaves the host out.
+pub(crate) fn redirected(error: &RedisError, asked: Option<&str>) -> Option<(u16, Address)> {
+    let (address, slot) = error.redirect_node()?;
+    let (host, port) = address.rsplit_once(':')?;
+    let host = if host.is_empty() { asked? } else { host.trim_start_matches('[').trim_end_matches(']') };
+    Some((slot, (host.to_owned(), port.parse().ok()?)))
+}

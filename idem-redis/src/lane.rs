@@ -1,0 +1,242 @@
+//! What one step of the store sends its commands through, and what is sent again.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use idem_core::StoreError;
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Script, ServerErrorKind, Value};
+use tokio::time::sleep;
+
+use crate::cluster::{Cluster, redirected};
+use crate::connection::Connection;
+use crate::error::failed;
+use crate::link::{Link, Session};
+use crate::own::Own;
+use crate::replicas::{self, Replicas};
+use crate::script::evalsha;
+use crate::sentinel::Address;
+
+/// The name of a server that only the application knows.
+pub(crate) const GIVEN: &str = "the application's own connection";
+
+/// Before a command is sent again that a server refused for the moment. Then the refusal is the answer: the step has a limit, and who
+/// asked may ask again.
+const PAUSES: [Duration; 5] = [
+    Duration::from_millis(20),
+    Duration::from_millis(40),
+    Duration::from_millis(80),
+    Duration::from_millis(160),
+    Duration::from_millis(160),
+];
+
+/// What one step of the store uses.
+pub(crate) struct Lane {
+    connection: Connection,
+    /// Where the connection is our own.
+    bound: Option<Bound>,
+}
+
+struct Bound {
+    own: Own,
+    slot: u16,
+    link: Link,
+    session: Session,
+    replicas: Option<Replicas>,
+}
+
+/// What to do about a command that was not carried out.
+enum Again {
+    /// The same, where the slot is by now.
+    Here,
+    /// At this node, for this once.
+    At(Cluster, Address),
+}
+
+impl Lane {
+    pub(crate) async fn own(own: Own, slot: u16, replicas: Option<Replicas>) -> Result<Self, StoreError> {
+        let (link, session) = own.session(slot).await?;
+        let connection = session.connection.clone().into();
+        Ok(Self { connection, bound: Some(Bound { own, slot, link, session, replicas }) })
+    }
+
+    pub(crate) fn given(connection: Connection) -> Self {
+        Self { connection, bound: None }
+    }
+
+    pub(crate) fn server(&self) -> &str {
+        self.bound.as_ref().map_or(GIVEN, |bound| bound.link.server())
+    }
+
+    /// The connection's own session, for subscriptions.
+    pub(crate) fn session(&self) -> Option<&Session> {
+        self.bound.as_ref().map(|bound| &bound.session)
+    }
+
+    /// Sends one command.
+    pub(crate) async fn send(&mut self, command: &Cmd) -> Result<Value, StoreError> {
+        self.try_send(command).await.map_err(|error| failed(self.server(), error))
+    }
+
+    /// Sends one command, for callers who look at the error's code. What a server refused without carrying it out, because it has not
+    /// the slot, is no master any more or is not ready, is sent again.
+    pub(crate) async fn try_send(&mut self, command: &Cmd) -> RedisResult<Value> {
+        let mut outcome = command.query_async(&mut self.connection).await;
+        let mut was_replica = false;
+        for pause in PAUSES {
+            let Err(error) = &outcome else { break };
+            // Again: there is no other master yet.
+            if std::mem::replace(&mut was_replica, is_read_only(error)) && was_replica {
+                break;
+            }
+            match self.again(error, pause).await {
+                None => break,
+                Some(Again::Here) => outcome = command.query_async(&mut self.connection).await,
+                Some(Again::At(cluster, node)) => {
+                    let Ok((link, session)) = cluster.session_at(&node).await else { break };
+                    self.bind(link, session);
+                    outcome = self.ask(command).await;
+                }
+            }
+        }
+        self.judged(outcome)
+    }
+
+    /// Sends one command to a node that is about to get its slot.
+    async fn ask(&mut self, command: &Cmd) -> RedisResult<Value> {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("ASKING").add_command(command.clone()).ignore_errors();
+        let mut answers: Vec<RedisResult<Value>> = pipeline.query_async(&mut self.connection).await?;
+        answers.pop().unwrap_or(Ok(Value::Nil))
+    }
+
+    /// Runs a script: one command, unless the server does not know it yet.
+    pub(crate) async fn script(&mut self, script: &Script, keys: &[&str], args: &[&[u8]]) -> Result<Value, StoreError> {
+        let command = evalsha(script, keys, args);
+        match self.try_send(&command).await {
+            Err(error) if is_unknown_script(&error) => {
+                self.load(script).await?;
+                self.send(&command).await
+            }
+            outcome => outcome.map_err(|error| failed(self.server(), error)),
+        }
+    }
+
+    /// Makes a script known to the server.
+    pub(crate) async fn load(&mut self, script: &Script) -> Result<(), StoreError> {
+        let outcome = script.load_async(&mut self.connection).await;
+        self.judged(outcome).map(drop).map_err(|error| failed(self.server(), error))
+    }
+
+    /// Sends several commands at once. An answer for each, or one error for all.
+    pub(crate) async fn send_all(&mut self, commands: Vec<Cmd>) -> RedisResult<Vec<RedisResult<Value>>> {
+        if self.connection.is_cluster() {
+            // A pipeline must be of one slot there.
+            let send = |command: Cmd| {
+                let mut connection = self.connection.clone();
+                async move { command.query_async(&mut connection).await }
+            };
+            return Ok(join_all(commands.into_iter().map(send)).await);
+        }
+        let mut pipeline = Pipeline::with_capacity(commands.len());
+        for command in commands {
+            pipeline.add_command(command);
+        }
+        let outcome = pipeline.ignore_errors().query_async(&mut self.connection).await;
+        let answers: Vec<RedisResult<Value>> = self.judged(outcome)?;
+        if let Some(Err(error)) = answers.iter().find(|answer| answer.is_err()) {
+            self.judge(error);
+        }
+        Ok(answers)
+    }
+
+    /// Whether a command that got this error was not carried out, and may be sent again a little later, perhaps elsewhere.
+    pub(crate) fn is_passing(error: &RedisError) -> bool {
+        use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain};
+
+        let kind = error.kind();
+        let passing = [Moved, Ask, TryAgain, BusyLoading, ClusterDown, MasterDown, ReadOnly];
+        matches!(kind, ErrorKind::Server(kind) if passing.contains(&kind))
+    }
+
+    /// Takes note of where an answer says that a slot is.
+    pub(crate) fn learn(&self, error: &RedisError) {
+        if let Some(Bound { own: Own::Cluster(cluster), session, .. }) = &self.bound {
+            match redirected(error, session.host()) {
+                Some((slot, node)) if error.kind() == ServerErrorKind::Moved.into() => cluster.moved(slot, node),
+                _ => cluster.doubt(),
+            }
+        }
+    }
+
+    /// Makes sure that what was just written will outlast a fail-over, as far as that was asked for.
+    pub(crate) async fn acknowledged(&self) -> Result<(), StoreError> {
+        let Some(Bound { link, session, replicas: Some(replicas), .. }) = &self.bound else { return Ok(()) };
+        let answer = session.acknowledgements.count(&session.connection, *replicas).await;
+        if let Err(error) = &answer {
+            link.judge(session, error);
+        }
+        replicas::judge(link.server(), answer, *replicas)
+    }
+
+    /// Whether replicas are asked for.
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.bound.as_ref().is_some_and(|bound| bound.replicas.is_some())
+    }
+
+    /// Prepares for sending a command again that got this error, if that is any use.
+    async fn again(&mut self, error: &RedisError, pause: Duration) -> Option<Again> {
+        if !Self::is_passing(error) {
+            return None;
+        }
+        self.judge(error);
+        let kind = error.kind();
+        let Some(Bound { own, slot, session, .. }) = &self.bound else {
+            // Where a slot is, and who is the master, is for the application's connection to find out.
+            sleep(pause).await;
+            return (kind == ServerErrorKind::BusyLoading.into()).then_some(Again::Here);
+        };
+        let (own, slot) = (own.clone(), *slot);
+        match (&own, redirected(error, session.host())) {
+            (Own::Cluster(cluster), Some((_, node))) if kind == ServerErrorKind::Ask.into() => {
+                return Some(Again::At(cluster.clone(), node));
+            }
+            (Own::Cluster(cluster), Some((slot, node))) => cluster.moved(slot, node),
+            (Own::Cluster(cluster), None) => {
+                cluster.doubt();
+                sleep(pause).await;
+            }
+            // A node of a cluster, by the URL of a single server.
+            (Own::One(_), Some(_)) => return None,
+            (Own::One(_), None) => sleep(pause).await,
+        }
+        // The connection may be another by now.
+        let (link, session) = own.session(slot).await.ok()?;
+        self.bind(link, session);
+        Some(Again::Here)
+    }
+
+    fn bind(&mut self, link: Link, session: Session) {
+        if let Some(bound) = &mut self.bound {
+            self.connection = session.connection.clone().into();
+            (bound.link, bound.session) = (link, session);
+        }
+    }
+
+    fn judge(&self, error: &RedisError) {
+        if let Some(Bound { link, session, .. }) = &self.bound {
+            link.judge(session, error);
+        }
+    }
+
+    fn judged<T>(&self, outcome: RedisResult<T>) -> RedisResult<T> {
+        outcome.inspect_err(|error| self.judge(error))
+    }
+}
+
+fn is_read_only(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+}
+
+pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}

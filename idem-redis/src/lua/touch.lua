@@ -1,0 +1,15 @@
+#!lua flags=allow-oom
+-- Writes a record again as it is, if it is in flight by this owner: nobody sees a difference but the replicas, which get it once more.
+--
+-- KEYS  the record
+-- ARGV  the owner's prefix
+-- gives 1: written; 0: no record; else the record that is there instead
+local found = redis.call('GET', KEYS[1])
+if not found then
+  return 0
+end
+if string.sub(found, 1, #ARGV[1]) ~= ARGV[1] or not string.find(found, '^i1f%S+ %d+ %d+ %d+ %S+%.w?$') then
+  return found
+end
+redis.call('SET', KEYS[1], found, 'KEEPTTL')
+return 1

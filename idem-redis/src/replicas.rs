@@ -1,0 +1,105 @@
+//! Replicas that have to acknowledge what was written: `WAIT`, once for all who ask at the same time.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use idem_core::{StoreError, StoreErrorKind};
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, RedisResult};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::script::millis;
+
+/// A `WAIT` whose answer is so much later than it was to come has none.
+const LATE: Duration = Duration::from_secs(1);
+
+/// How many replicas must acknowledge a write, and in what time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Replicas {
+    pub(crate) count: u32,
+    pub(crate) timeout: Duration,
+}
+
+/// The `WAIT`s on one connection.
+///
+/// A connection that waits does nothing else meanwhile, so there is one at a time, for all who have written before it is sent.
+#[derive(Default)]
+pub(crate) struct Acknowledgements {
+    /// The one that has not been sent yet.
+    next: Mutex<Option<Receiver>>,
+    turn: tokio::sync::Mutex<()>,
+}
+
+type Receiver = watch::Receiver<Option<RedisResult<u32>>>;
+
+impl Acknowledgements {
+    /// How many replicas have all that was written on the connection and answered before this call.
+    pub(crate) async fn count(
+        self: &Arc<Self>,
+        connection: &MultiplexedConnection,
+        replicas: Replicas,
+    ) -> RedisResult<u32> {
+        let mut answer = self.join(connection, replicas);
+        match answer.wait_for(Option::is_some).await {
+            Ok(answer) => answer.clone().unwrap_or_else(|| Err(gone())),
+            Err(_) => Err(gone()),
+        }
+    }
+
+    fn join(self: &Arc<Self>, connection: &MultiplexedConnection, replicas: Replicas) -> Receiver {
+        self.lock()
+            .get_or_insert_with(|| {
+                let (sender, receiver) = watch::channel(None);
+                // A task, so that it goes on when whoever asked first is dropped.
+                tokio::spawn(wait(Arc::clone(self), connection.clone(), replicas, sender));
+                receiver
+            })
+            .clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Receiver>> {
+        // Nothing that could panic runs under the lock.
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn wait(
+    all: Arc<Acknowledgements>,
+    mut connection: MultiplexedConnection,
+    replicas: Replicas,
+    answer: watch::Sender<Option<RedisResult<u32>>>,
+) {
+    let _turn = all.turn.lock().await;
+    // Whoever comes from here on may write after it was sent, and has the next.
+    *all.lock() = None;
+    let mut command = redis::cmd("WAIT");
+    command.arg(replicas.count).arg(millis(replicas.timeout));
+    let outcome = timeout(replicas.timeout + LATE, command.query_async(&mut connection)).await;
+    answer.send_replace(Some(outcome.unwrap_or_else(|_| Err(gone()))));
+}
+
+/// No answer.
+fn gone() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+/// What too few acknowledgements are: the write stands at the master, and whether it will stay is not known.
+pub(crate) fn judge(server: &str, answer: RedisResult<u32>, wanted: Replicas) -> Result<(), StoreError> {
+    let Replicas { count, timeout } = wanted;
+    match answer {
+        Ok(acknowledged) if acknowledged >= count => Ok(()),
+        Ok(acknowledged) => Err(StoreError::new(
+            StoreErrorKind::Unavailable,
+            format!(
+                "Redis ({server}): {acknowledged} of {count} replicas acknowledged the record within {timeout:?}, so a fail-over might lose it; see that the replicas run and keep up (INFO replication)"
+            ),
+        )),
+        // Whatever the error is, the record was written before.
+        Err(error) => Err(StoreError::new(
+            StoreErrorKind::Unavailable,
+            format!("Redis ({server}): whether replicas have the record could not be found out: {error}"),
+        )
+        .with_source(error)),
+    }
+}

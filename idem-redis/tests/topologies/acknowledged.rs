@@ -1,0 +1,193 @@
+//! `replicas`: what is acknowledged survives a fail-over, and what is not starts no body.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use idem_core::record::{Claimed, Ownership};
+use idem_core::{Error, Idempotency, Store as _, StoreErrorKind};
+use idem_redis::RedisStore;
+use idem_testkit::{RedisCluster, RedisSentinels, RedisServer, Reply};
+
+use crate::{FAILS_WITHIN, call, claim, commit, id, redis_key, until};
+
+const WITHIN: Duration = Duration::from_millis(300);
+
+/// A master and one replica, which nobody fails over.
+async fn pair() -> (RedisServer, RedisServer) {
+    let master = RedisServer::builder().arg("--repl-diskless-sync-delay").arg("0").start().await.unwrap();
+    let replica = RedisServer::start().await.unwrap();
+    follow(&replica, &master).await;
+    (master, replica)
+}
+
+async fn follow(replica: &RedisServer, master: &RedisServer) {
+    replica.cli(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).await.unwrap();
+    until("the replica follows", || async { is_followed(master).await }).await;
+}
+
+async fn is_followed(master: &RedisServer) -> bool {
+    master.cli(&["SET", "x", "1"]).await.unwrap();
+    let info = master.cli(&["INFO", "replication"]).await.unwrap().to_string();
+    info.contains("state=online") && !info.contains("offset=0,")
+}
+
+async fn connect(url: String) -> RedisStore {
+    RedisStore::builder().url(url).replicas(1, WITHIN).connect().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_master_without_enough_replicas_is_refused_at_the_start() {
+    let (master, _replica) = pair().await;
+    connect(master.url()).await;
+    let error = RedisStore::builder().url(master.url()).replicas(2, WITHIN).connect().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(error.to_string().contains("1 replicas answered"), "{error}");
+}
+
+#[tokio::test]
+async fn a_claim_that_no_replica_has_starts_no_body_and_is_given_back() {
+    let (master, replica) = pair().await;
+    let idempotency = Idempotency::new(connect(master.url()).await);
+    let bodies = Arc::new(AtomicU64::new(0));
+    call(&idempotency, "1", &bodies).await.unwrap();
+    replica.pause().unwrap();
+    let start = Instant::now();
+    let error = call(&idempotency, "2", &bodies).await.unwrap_err();
+    assert!(start.elapsed() < FAILS_WITHIN, "{:?}", start.elapsed());
+    assert!(matches!(error, Error::Store { .. }) && error.is_retryable(), "{error}");
+    assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+    assert_eq!(bodies.load(Ordering::SeqCst), 1);
+    until("the claim is given back", || async {
+        master.cli(&["EXISTS", &redis_key("2")]).await.unwrap() == Reply::Number(0)
+    })
+    .await;
+    // What stands there is replayed all the same.
+    assert_eq!(call(&idempotency, "1", &bodies).await.unwrap(), 1);
+    replica.resume().unwrap();
+    until("calls go on", || async { call(&idempotency, "2", &bodies).await.is_ok() }).await;
+    assert_eq!(bodies.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_claim_that_is_sent_again_waits_again_on_a_new_connection_too() {
+    let (master, replica) = pair().await;
+    let (one, other) = (connect(master.url()).await, connect(master.url()).await);
+    replica.pause().unwrap();
+    let (first, commits) = (claim("1"), claim("2"));
+    for store in [&one, &one, &other] {
+        let error = store.claim(&first).await.unwrap_err();
+        assert!(error.is_unknown(), "{error}");
+    }
+    let unreplicated = RedisStore::connect(master.url()).await.unwrap();
+    unreplicated.claim(&commits).await.unwrap();
+    for store in [&one, &one, &other] {
+        let error = store.commit(&commit(&commits)).await.unwrap_err();
+        assert!(error.is_unknown(), "{error}");
+    }
+    // It stands there, and is replayed: only its fate at a fail-over is open.
+    assert!(matches!(one.claim(&claim("2")).await.unwrap(), Claimed::Committed { .. }));
+    replica.resume().unwrap();
+    until("the claim is acknowledged", || async { other.claim(&first).await.is_ok() }).await;
+    assert!(matches!(one.claim(&first).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
+    assert_eq!(other.commit(&commit(&commits)).await.unwrap(), Ownership::Held);
+}
+
+#[tokio::test]
+async fn a_take_over_is_waited_for() {
+    let (master, replica) = pair().await;
+    let store = connect(master.url()).await;
+    let brief = idem_core::record::Claim { lease: Duration::ZERO, ..claim("1") };
+    store.claim(&brief).await.unwrap();
+    replica.pause().unwrap();
+    assert!(store.claim(&claim("1")).await.unwrap_err().is_unknown());
+    replica.resume().unwrap();
+}
+
+#[tokio::test]
+async fn the_caller_of_a_commit_that_no_replica_has_gets_its_value_and_it_is_tried_on() {
+    let (master, replica) = pair().await;
+    let idempotency = Idempotency::new(connect(master.url()).await);
+    let (replica, bodies) = (Arc::new(replica), Arc::new(AtomicU64::new(0)));
+    let body = || {
+        let replica = replica.clone();
+        async move {
+            replica.pause().unwrap();
+            Ok::<_, Error>(7)
+        }
+    };
+    let start = Instant::now();
+    assert_eq!(idempotency.operation("orders").key("1").run(body).await.unwrap().into_inner(), 7);
+    assert!(start.elapsed() < FAILS_WITHIN, "{:?}", start.elapsed());
+    replica.resume().unwrap();
+    let is_replicated =
+        || async { replica.cli(&["GET", &redis_key("1")]).await.unwrap().to_string().starts_with("i1c") };
+    until("the replica has the outcome", is_replicated).await;
+    assert_eq!(call(&idempotency, "1", &bodies).await.unwrap(), 7);
+    assert_eq!(bodies.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn calls_at_the_same_time_share_one_wait() {
+    let (master, _replica) = pair().await;
+    let store = connect(master.url()).await;
+    master.cli(&["CONFIG", "RESETSTAT"]).await.unwrap();
+    let claims = (0..200).map(|number| {
+        let store = store.clone();
+        tokio::spawn(async move { store.claim(&claim(&format!("k{number}"))).await.unwrap() })
+    });
+    for claim in claims.collect::<Vec<_>>() {
+        claim.await.unwrap();
+    }
+    let stats = master.cli(&["INFO", "commandstats"]).await.unwrap().to_string();
+    let waits = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")?.split(',').next()).unwrap();
+    assert!(waits.parse::<u32>().unwrap() < 50, "{waits}");
+}
+
+#[tokio::test]
+async fn no_acknowledged_commit_is_lost_at_a_fail_over() {
+    let redis = RedisSentinels::start().await.unwrap();
+    let store = RedisStore::builder().url(redis.url()).replicas(1, WITHIN).connect().await.unwrap();
+    let idempotency = Idempotency::new(store);
+    let bodies = Arc::new(AtomicU64::new(0));
+    let mut kept = Vec::new();
+    for number in 0..100 {
+        let key = format!("k{number}");
+        kept.push((call(&idempotency, &key, &bodies).await.unwrap(), key));
+    }
+    redis.servers()[0].kill().unwrap();
+    redis.failed_over(0).await.unwrap();
+    let ran = bodies.load(Ordering::SeqCst);
+    until("calls go on", || async { call(&idempotency, &kept[0].1, &bodies).await.is_ok() }).await;
+    for (value, key) in &kept {
+        assert_eq!(call(&idempotency, key, &bodies).await.unwrap(), *value);
+    }
+    assert_eq!(bodies.load(Ordering::SeqCst), ran);
+}
+
+#[tokio::test]
+async fn in_a_cluster_each_master_is_asked_for_its_own_replicas() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let store = connect(cluster.url()).await;
+    let [mut without, mut with] = [None, None];
+    let replica = cluster.nodes().last().unwrap();
+    let port = format!("port={}", replica.port());
+    let mut master = 0;
+    for index in 0..3 {
+        let info = cluster.nodes()[index].cli(&["INFO", "replication"]).await.unwrap().to_string();
+        if info.contains(&port) {
+            master = index;
+        }
+    }
+    for number in 0..100 {
+        let key = format!("k{number}");
+        let at = cluster.master_of(&redis_key(&key)).await.unwrap();
+        *(if at == master { &mut without } else { &mut with }) = Some(key);
+    }
+    replica.pause().unwrap();
+    assert!(store.claim(&claim(&without.unwrap())).await.unwrap_err().is_unknown());
+    let with = with.unwrap();
+    store.claim(&claim(&with)).await.unwrap();
+    assert!(store.inspect(&id(&with)).await.unwrap().is_some());
+    replica.resume().unwrap();
+}

@@ -1,0 +1,218 @@
+//! Clusters: keys in all slots, nodes that are lost, slots that move.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use idem_core::record::{Claimed, Ownership, Renewal};
+use idem_core::{Store as _, StoreErrorKind};
+use idem_redis::RedisStore;
+use idem_testkit::{RedisCluster, RedisServer, Reply};
+
+use crate::{FAILS_WITHIN, SECOND, call, calls_go_on, claim, commit, id, idempotency, redis_key, until};
+
+/// How often a server carried out a command in scripts or not.
+async fn count(server: &RedisServer, command: &str) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]).await.unwrap().to_string();
+    let line =
+        stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls="))?.split(',').next());
+    line.map_or(0, |count| count.parse().unwrap())
+}
+
+async fn tell(server: &RedisServer, command: &[&str]) {
+    let reply = server.cli(command).await.unwrap();
+    assert!(!matches!(reply, Reply::Error(_)), "{command:?}: {reply}");
+}
+
+#[tokio::test]
+async fn a_dead_master_costs_retryable_errors_until_its_replica_takes_over() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let idempotency = idempotency(cluster.url()).await;
+    let key = redis_key("x");
+    let old = cluster.master_of(&key).await.unwrap();
+    let gap = calls_go_on(&idempotency, "a", async {
+        cluster.nodes()[old].kill().unwrap();
+        cluster.failed_over(&key, old).await.unwrap();
+    })
+    .await;
+    eprintln!("without a success for {gap:?}");
+    let gap = calls_go_on(&idempotency, "b", async {
+        cluster.nodes()[old].restart().await.unwrap();
+        cluster.settled().await.unwrap();
+    })
+    .await;
+    assert!(gap < SECOND, "{gap:?}");
+}
+
+#[tokio::test]
+async fn a_stopped_master_costs_the_calls_of_its_keys_alone() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let keys: Vec<String> = (0..60).map(|number| format!("k{number}")).collect();
+    let mut masters = Vec::new();
+    for key in &keys {
+        masters.push(cluster.master_of(&redis_key(key)).await.unwrap());
+    }
+    cluster.nodes()[0].pause().unwrap();
+    // Before the cluster notices; it serves nothing while one of its masters has failed.
+    let (dead, alive): (Vec<_>, Vec<_>) = keys.iter().zip(&masters).partition(|(_, master)| **master == 0);
+    assert!(!dead.is_empty() && !alive.is_empty());
+    let silent = claim(dead[0].0);
+    let (failed, ()) = tokio::join!(store.claim(&silent), async {
+        for (key, _) in &alive {
+            let start = Instant::now();
+            store.claim(&claim(key)).await.unwrap();
+            assert!(start.elapsed() < SECOND / 5, "{:?}", start.elapsed());
+        }
+    });
+    assert!(failed.unwrap_err().is_unknown());
+    let new = cluster.failed_over(&redis_key(dead[0].0), 0).await.unwrap();
+    assert_ne!(new, 0);
+    let start = Instant::now();
+    until("the keys of the stopped node are served", || async { store.claim(&silent).await.is_ok() }).await;
+    assert!(start.elapsed() < 2 * SECOND, "{:?}", start.elapsed());
+    cluster.nodes()[0].resume().unwrap();
+    cluster.settled().await.unwrap();
+    for (key, _) in &dead {
+        store.claim(&claim(key)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_gone_fails_in_time_and_is_found_when_it_is_back() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    store.claim(&claim("1")).await.unwrap();
+    for node in cluster.nodes() {
+        node.kill().unwrap();
+    }
+    for _ in 0..3 {
+        let start = Instant::now();
+        let error = store.claim(&claim("1")).await.unwrap_err();
+        assert!(error.is_unknown() && start.elapsed() < FAILS_WITHIN / 2, "{error}: {:?}", start.elapsed());
+    }
+    let error = RedisStore::connect(cluster.url()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+    for node in cluster.nodes() {
+        node.restart().await.unwrap();
+    }
+    cluster.settled().await.unwrap();
+    let start = Instant::now();
+    until("the cluster is found", || async { store.claim(&claim("2")).await.is_ok() }).await;
+    assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_slot_that_moves_is_followed_without_an_error() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let (store, idempotency) = (RedisStore::connect(cluster.url()).await.unwrap(), idempotency(cluster.url()).await);
+    let (first, bodies) = (claim("1"), Arc::new(AtomicU64::new(0)));
+    let key = redis_key("1");
+    let from = cluster.master_of(&key).await.unwrap();
+    let (from, to) = (&cluster.nodes()[from], &cluster.nodes()[(from + 1) % 3]);
+    let slot = from.cli(&["CLUSTER", "KEYSLOT", &key]).await.unwrap().to_string();
+    let ids = [from.cli(&["CLUSTER", "MYID"]).await.unwrap(), to.cli(&["CLUSTER", "MYID"]).await.unwrap()];
+    let [from_id, to_id] = ids.map(|id| id.to_string());
+    tell(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await;
+    tell(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await;
+    // A new key of a slot that is on its way: ASK.
+    store.claim(&first).await.unwrap();
+    assert!(matches!(to.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot]).await.unwrap(), Reply::Number(1)));
+    let renewal = Renewal { id: first.id.clone(), owner: first.owner, hold: first.hold };
+    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { attempt: 1, .. }));
+    // Two keys, one of which may be at either node: not until the slot is moved.
+    let error = store.inspect(&first.id).await.unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("TRYAGAIN"), "{error}");
+    let start = Instant::now();
+    let waited = tokio::join!(
+        async {
+            store.wait(&first.id, 1, 10 * SECOND).await.unwrap();
+            start.elapsed()
+        },
+        async {
+            for node in [to, from] {
+                tell(node, &["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await;
+            }
+            // MOVED.
+            let answers = store.renew(&[renewal]).await;
+            assert_eq!(answers.into_iter().next().unwrap().unwrap(), Ownership::Held);
+            assert_eq!(store.commit(&commit(&first)).await.unwrap(), Ownership::Held);
+        }
+    );
+    assert!(waited.0 < 2 * SECOND, "{waited:?}");
+    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
+    let moved = count(from, "set").await;
+    for number in 0..20 {
+        call(&idempotency, &format!("n{number}"), &bodies).await.unwrap();
+        store.claim(&claim("1")).await.unwrap();
+    }
+    assert_eq!(bodies.load(Ordering::SeqCst), 20);
+    assert!(count(from, "set").await >= moved);
+}
+
+#[tokio::test]
+async fn thousands_of_leases_are_renewed_in_few_round_trips_to_each_node() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let claims: Vec<_> = (0..2000).map(|number| claim(&format!("lease{number}"))).collect();
+    for claims in claims.chunks(200) {
+        let claims = claims.iter().cloned().map(|claim| {
+            let store = store.clone();
+            tokio::spawn(async move { store.claim(&claim).await.unwrap() })
+        });
+        for claim in claims.collect::<Vec<_>>() {
+            claim.await.unwrap();
+        }
+    }
+    for node in &cluster.nodes()[..3] {
+        tell(node, &["SCRIPT", "FLUSH", "SYNC"]).await;
+    }
+    let renewals: Vec<_> =
+        claims.iter().map(|claim| Renewal { id: claim.id.clone(), owner: claim.owner, hold: claim.hold }).collect();
+    let start = Instant::now();
+    let answers = store.renew(&renewals).await;
+    assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    for answer in answers {
+        assert_eq!(answer.unwrap(), Ownership::Held);
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_is_woken_by_a_commit_through_another_connection() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let (one, other) =
+        (RedisStore::connect(cluster.url()).await.unwrap(), RedisStore::connect(cluster.url()).await.unwrap());
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        let first = claim(key);
+        one.claim(&first).await.unwrap();
+        let master = &cluster.nodes()[cluster.master_of(&redis_key(key)).await.unwrap()];
+        let ((), committed) = tokio::join!(async { other.wait(&id(key), 1, 10 * SECOND).await.unwrap() }, async {
+            let is_marked =
+                || async { master.cli(&["GET", &redis_key(key)]).await.unwrap().to_string().ends_with('w') };
+            until("the waiter has left its mark", is_marked).await;
+            let start = Instant::now();
+            one.commit(&commit(&first)).await.unwrap();
+            start
+        });
+        assert!(committed.elapsed() < SECOND / 4, "{:?}", committed.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn urls_of_the_wrong_form_say_which_to_write() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let error = RedisStore::connect(cluster.nodes()[0].url()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused);
+    assert!(error.to_string().contains("redis+cluster://"), "{error}");
+    let single = RedisServer::start().await.unwrap();
+    let error = RedisStore::connect(single.url().replace("redis://", "redis+cluster://")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    assert!(error.to_string().contains("`redis://`"), "{error}");
+    for node in cluster.nodes() {
+        node.cli(&["ACL", "SETUSER", "app", "on", ">secret", "~idem:*", "&idem:*", "+@all"]).await.unwrap();
+    }
+    let url = |password: &str| cluster.url().replace("://", &format!("://app:{password}@"));
+    RedisStore::connect(url("secret")).await.unwrap().claim(&claim("1")).await.unwrap();
+    let error = RedisStore::connect(url("wrong")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+}

@@ -1,0 +1,111 @@
+//! `RedisStore` over Sentinel and Cluster: what every store must do, and what happens when servers are lost.
+// Tests measure how long things take, and stop where they cannot go on: the helpers too.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod acknowledged;
+mod cluster;
+mod conformance;
+mod sentinel;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use idem_core::record::{Claim, Commit, Encoded, Owner, RecordId};
+use idem_core::{CodecId, Error, Idempotency, Key, Outcome};
+use idem_redis::RedisStore;
+use tokio::time::sleep;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Every call on servers that are gone must have failed within this time: two steps of 900 ms, and what a busy machine adds.
+const FAILS_WITHIN: Duration = Duration::from_millis(2600);
+
+fn id(key: &str) -> RecordId {
+    RecordId::new("orders", &Key::encode(key).unwrap()).unwrap()
+}
+
+/// The key in Redis of `id(key)`.
+fn redis_key(key: &str) -> String {
+    format!("idem:{}", id(key).as_str())
+}
+
+fn claim(key: &str) -> Claim {
+    Claim {
+        id: id(key),
+        owner: Owner::generate(),
+        lease: 30 * SECOND,
+        hold: 300 * SECOND,
+        fingerprint: None,
+        take_over: true,
+        max_attempts: None,
+    }
+}
+
+fn commit(claim: &Claim) -> Commit {
+    Commit {
+        id: claim.id.clone(),
+        owner: claim.owner,
+        attempt: 1,
+        fingerprint: None,
+        outcome: Some(Encoded { codec: CodecId::JSON, payload: "1".into(), is_error: false }),
+        ttl: 300 * SECOND,
+        remember: 300 * SECOND,
+    }
+}
+
+/// One call with a key, whose body counts.
+async fn call(idempotency: &Idempotency, key: &str, bodies: &Arc<AtomicU64>) -> Result<u64, Error> {
+    let bodies = bodies.clone();
+    let body = || async move { Ok::<_, Error>(bodies.fetch_add(1, Ordering::SeqCst) + 1) };
+    idempotency.operation("orders").key(key).run(body).await.map(Outcome::into_inner)
+}
+
+/// Calls with ever new keys, one after the other, until they have succeeded for some time. No error but one that may pass is seen.
+/// Gives how long the longest time without a success was.
+async fn calls_go_on(idempotency: &Idempotency, prefix: &str, trouble: impl Future<Output = ()>) -> Duration {
+    let bodies = Arc::new(AtomicU64::new(0));
+    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+    let mut trouble = std::pin::pin!(trouble);
+    let (mut is_over, mut good) = (false, 0);
+    let mut number = 0_u64;
+    while good < 50 {
+        number += 1;
+        let start = Instant::now();
+        let key = format!("{prefix}{number}");
+        let outcome = tokio::select! {
+            biased;
+            () = &mut trouble, if !is_over => { is_over = true; continue }
+            outcome = call(idempotency, &key, &bodies) => outcome,
+        };
+        assert!(start.elapsed() < FAILS_WITHIN, "{:?}", start.elapsed());
+        match outcome {
+            Ok(_) => {
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+                good += u32::from(is_over);
+                // Not to fill the log.
+                sleep(Duration::from_millis(5)).await;
+            }
+            Err(error) => {
+                assert!(error.is_retryable(), "{error}");
+                assert!(last.elapsed() < 15 * SECOND, "still: {error}");
+                good = 0;
+            }
+        }
+    }
+    longest
+}
+
+/// Waits until something holds, for at most ten seconds.
+async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    let deadline = Instant::now() + 10 * SECOND;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "not within ten seconds: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn idempotency(url: String) -> Idempotency {
+    Idempotency::new(RedisStore::connect(url).await.unwrap())
+}

@@ -1,0 +1,148 @@
+//! Fail-overs under Sentinel.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use idem_core::{Store as _, StoreErrorKind};
+use idem_redis::RedisStore;
+use idem_testkit::{RedisSentinels, Reply};
+
+use crate::{SECOND, call, calls_go_on, claim, commit, id, idempotency, until};
+
+#[tokio::test]
+async fn a_dead_master_costs_retryable_errors_until_there_is_another() {
+    let redis = RedisSentinels::start().await.unwrap();
+    let idempotency = idempotency(redis.url()).await;
+    let gap = calls_go_on(&idempotency, "a", async {
+        redis.servers()[0].kill().unwrap();
+        redis.failed_over(0).await.unwrap();
+    })
+    .await;
+    eprintln!("without a success for {gap:?}");
+    // It comes back as a master that nobody asks, and then as a replica.
+    let gap = calls_go_on(&idempotency, "b", async {
+        redis.servers()[0].restart().await.unwrap();
+        redis.settled().await.unwrap();
+    })
+    .await;
+    assert!(gap < SECOND, "{gap:?}");
+}
+
+#[tokio::test]
+async fn a_stopped_master_is_left_when_the_sentinels_have_another() {
+    let redis = RedisSentinels::start().await.unwrap();
+    let idempotency = idempotency(redis.url()).await;
+    let switched = std::cell::Cell::new(None);
+    calls_go_on(&idempotency, "a", async {
+        redis.servers()[0].pause().unwrap();
+        redis.failed_over(0).await.unwrap();
+        switched.set(Some(Instant::now()));
+    })
+    .await;
+    let late = switched.get().unwrap().elapsed();
+    assert!(late < 2 * SECOND, "{late:?} after the fail-over");
+    let gap = calls_go_on(&idempotency, "b", async {
+        redis.servers()[0].resume().unwrap();
+        redis.settled().await.unwrap();
+    })
+    .await;
+    assert!(gap < SECOND, "{gap:?}");
+}
+
+#[tokio::test]
+async fn a_fail_over_by_hand_is_followed() {
+    let redis = RedisSentinels::start().await.unwrap();
+    let idempotency = idempotency(redis.url()).await;
+    let bodies = Arc::new(AtomicU64::new(0));
+    assert_eq!(call(&idempotency, "kept", &bodies).await.unwrap(), 1);
+    calls_go_on(&idempotency, "a", async {
+        until("the Sentinel begins", || async {
+            redis.sentinels()[0].cli(&["SENTINEL", "FAILOVER", "main"]).await.unwrap() == Reply::Status("OK".into())
+        })
+        .await;
+        redis.failed_over(0).await.unwrap();
+    })
+    .await;
+    assert_eq!(call(&idempotency, "kept", &bodies).await.unwrap(), 1);
+    assert_eq!(bodies.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn sentinels_that_are_dead_or_silent_are_passed_over() {
+    let redis = RedisSentinels::start().await.unwrap();
+    redis.sentinels()[0].pause().unwrap();
+    redis.sentinels()[1].kill().unwrap();
+    let start = Instant::now();
+    let store = RedisStore::connect(redis.url()).await.unwrap();
+    assert!(start.elapsed() < Duration::from_millis(800), "{:?}", start.elapsed());
+    store.claim(&claim("1")).await.unwrap();
+    redis.sentinels()[2].kill().unwrap();
+    // Whoever is connected does not need them.
+    store.claim(&claim("2")).await.unwrap();
+    let error = RedisStore::connect(redis.url()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
+async fn a_master_that_nobody_watches_is_refused_and_so_is_a_wrong_password() {
+    let redis = RedisSentinels::start().await.unwrap();
+    let url = redis.url().replace("/main", "/other");
+    let error = RedisStore::connect(url).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused);
+    assert!(error.to_string().contains("`other`"), "{error}");
+    for server in redis.servers() {
+        server.cli(&["ACL", "SETUSER", "app", "on", ">secret", "~idem:*", "&idem:*", "+@all"]).await.unwrap();
+    }
+    for sentinel in redis.sentinels() {
+        sentinel.cli(&["ACL", "SETUSER", "watch", "on", ">hidden", "allchannels", "+@all"]).await.unwrap();
+    }
+    let url = |data: &str, sentinel: &str| {
+        let url = redis.url().replace("://", &format!("://app:{data}@"));
+        format!("{url}?sentinel_user=watch&sentinel_password={sentinel}")
+    };
+    let store = RedisStore::connect(url("secret", "hidden")).await.unwrap();
+    store.claim(&claim("1")).await.unwrap();
+    let clients = redis.servers()[0].cli(&["CLIENT", "LIST"]).await.unwrap().to_string();
+    assert!(clients.contains("user=app"), "{clients}");
+    for (data, sentinel) in [("wrong", "hidden"), ("secret", "wrong")] {
+        let error = RedisStore::connect(url(data, sentinel)).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+        assert!(!error.to_string().contains("wrong"), "{error}");
+    }
+    let sentinel = format!("redis://127.0.0.1:{}", redis.sentinels()[0].port());
+    let error = RedisStore::connect(sentinel).await.unwrap_err();
+    assert!(error.to_string().contains("redis+sentinel://"), "{error}");
+    let error = RedisStore::connect(redis.servers()[1].url()).await.unwrap_err();
+    assert!(error.to_string().contains("is a replica"), "{error}");
+}
+
+#[tokio::test]
+async fn waiters_are_woken_after_a_fail_over() {
+    let redis = RedisSentinels::start().await.unwrap();
+    let (one, other) =
+        (RedisStore::connect(redis.url()).await.unwrap(), RedisStore::connect(redis.url()).await.unwrap());
+    redis.servers()[0].kill().unwrap();
+    redis.failed_over(0).await.unwrap();
+    let first = claim("1");
+    until("it goes on", || async { one.claim(&first).await.is_ok() && other.inspect(&id("1")).await.is_ok() }).await;
+    let (waited, committed) = tokio::join!(
+        async {
+            let start = Instant::now();
+            other.wait(&first.id, 1, 10 * SECOND).await.unwrap();
+            start.elapsed()
+        },
+        async {
+            let master = &redis.servers()[redis.master().await.unwrap()];
+            let is_marked = || async {
+                let record = master.cli(&["GET", &crate::redis_key("1")]).await.unwrap().to_string();
+                record.ends_with('w')
+            };
+            until("the waiter has left its mark", is_marked).await;
+            let start = Instant::now();
+            one.commit(&commit(&first)).await.unwrap();
+            start
+        }
+    );
+    assert!(committed.elapsed() < SECOND / 2, "{waited:?} {:?}", committed.elapsed());
+}
