@@ -33,7 +33,7 @@ pub enum Act {
     /// A caller sends a claim.
     Claims(usize),
     /// The store carries out the step under way, and unless it is a claim that comes to own the key, the reply is received at once:
-    /// one that says so later is a step that is carried out later, and a lost reply is a time-out of a request that strays.
+    /// one that comes later is as a step that is carried out later, and a lost reply as a time-out of a request that strays.
     CarriedOut(usize),
     /// The reply to a claim is received: the caller owns the key.
     Receives(usize),
@@ -125,7 +125,12 @@ impl Life {
                 }
                 times_out(Act::TimesOut, acts);
             }
-            Wire::Reply(_) => acts.push(Act::Receives(at)),
+            Wire::Reply(_) => {
+                acts.push(Act::Receives(at));
+                if faults_left {
+                    acts.push(Act::TimesOut(at, Fate::Lost));
+                }
+            }
         }
         match caller.renewal {
             Wire::Free if self.may_renew(caller) => acts.push(Act::Renews(at)),

@@ -62,6 +62,12 @@ fn with_attempts_compared_it_breaks_p10_alone() {
 }
 
 #[test]
+#[ignore = "takes half a minute more"]
+fn they_are_kept_for_an_issued_token() {
+    all_of(Bounds { issued: true, ..Bounds::SMALL });
+}
+
+#[test]
 #[ignore = "takes minutes"]
 fn the_promises_are_kept_in_a_larger_world() {
     all_of(Bounds::LARGE);
