@@ -113,6 +113,15 @@ impl KeyWriter<'_> {
         }
     }
 
+    /// A part of a tuple, which is missing if it writes nothing.
+    fn part(&mut self, part: &impl KeyPart) {
+        let before = self.text.len();
+        part.write_to(self);
+        if self.text.len() == before {
+            self.missing();
+        }
+    }
+
     fn separate(&mut self) {
         if !self.first {
             self.text.push(':');
@@ -331,7 +340,7 @@ macro_rules! tuples {
             #[allow(non_snake_case)]
             fn write_to(&self, key: &mut KeyWriter<'_>) {
                 let ($($part,)+) = self;
-                key.tuple(|key| { $($part.write_to(key);)+ });
+                key.tuple(|key| { $(key.part($part);)+ });
             }
         }
 
@@ -347,6 +356,17 @@ mod tests {
 
     fn encoded<K: KeyPart>(value: K) -> String {
         Key::encode(&value).map(|key| key.as_str().to_owned()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_part_that_writes_nothing_makes_the_key_missing() {
+        struct Nothing;
+        impl KeyPart for Nothing {
+            fn write_to(&self, _: &mut KeyWriter<'_>) {}
+        }
+        assert!(Key::encode(&Nothing).is_none());
+        assert!(Key::encode(&("a", Nothing)).is_none());
+        assert!(Key::encode(&(("a", Nothing), "b")).is_none());
     }
 
     #[test]

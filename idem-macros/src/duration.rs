@@ -8,7 +8,14 @@ use syn::LitStr;
 /// Reads the literal, or says what is wrong with it and how it is written.
 pub(crate) fn parse(literal: &LitStr) -> syn::Result<Duration> {
     let text = literal.value();
-    match humantime::parse_duration(&text).map_err(|error| explain(text.trim(), &error)).and_then(|duration| {
+    let longest = text.split(|c: char| !c.is_ascii_digit()).map(str::len).max();
+    let parsed = if longest > Some(LONGEST_NUMBER) {
+        // Not asked: humantime 2.4 panics where a sum comes to the last second of a `u64` and a thousand million nanoseconds.
+        Err(DurationError::NumberOverflow)
+    } else {
+        humantime::parse_duration(&text)
+    };
+    match parsed.map_err(|error| explain(text.trim(), &error)).and_then(|duration| {
         // `M` is a month to the parser, and `m` a minute: a slip that nobody would see.
         months_or_years(&text).map_or(Ok(duration), Err)
     }) {
@@ -22,6 +29,9 @@ pub(crate) fn parse(literal: &LitStr) -> syn::Result<Duration> {
 
 /// Longer than this is taken for a mistake in the unit, as the runtime does.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+/// So many digits are enough for three years in milliseconds, and a sum of such numbers in any unit is far from the end of a `u64`.
+const LONGEST_NUMBER: usize = 11;
 
 /// How durations are written.
 pub(crate) const EXAMPLES: &str = "\"500ms\", \"30s\", \"5m\", \"1h 30m\" or \"7d\"";
@@ -98,6 +108,8 @@ mod tests {
                 "`req.ttl()` is not a duration: write for example \"500ms\", \"30s\", \"5m\", \"1h 30m\" or \"7d\"; for an expression, leave out the quotes",
             ),
             ("99999999999999999999s", "too long"),
+            ("18446744073709551615s 1000000000ns", "too long"),
+            ("-99999999999999999999s", "is negative"),
         ] {
             let error = read(text).expect_err(text);
             assert!(error.contains(words), "{text}: {error}");
