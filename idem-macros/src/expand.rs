@@ -223,17 +223,14 @@ impl Plan {
     /// Key, fingerprint and everything else that is asked of the parameters, before the body may move or change them.
     fn operation(&self) -> TokenStream {
         let here = Span::mixed_site();
-        let operation = match &self.runtime {
-            Some(runtime) => {
-                // At the expression: an error about its type is one of its own.
-                let (first, _) = diag::ends(runtime);
-                let (krate, site) = (self.krate.at(first), quote_spanned!(here=> &__IDEM_SITE));
-                quote_spanned!(first=> #krate::__private::operation_of(#site, #runtime))
-            }
-            None => {
-                let krate = self.krate.at(here);
-                quote_spanned!(here=> #krate::__private::operation(&__IDEM_SITE))
-            }
+        let operation = if let Some(runtime) = &self.runtime {
+            // At the expression: an error about its type is one of its own.
+            let (first, _) = diag::ends(runtime);
+            let (krate, site) = (self.krate.at(first), quote_spanned!(here=> &__IDEM_SITE));
+            quote_spanned!(first=> #krate::__private::operation_of(#site, #runtime))
+        } else {
+            let krate = self.krate.at(here);
+            quote_spanned!(here=> #krate::__private::operation(&__IDEM_SITE))
         };
         let calls = self.calls.iter().map(|call| self.call(call));
         self.in_scope(quote_spanned!(here=> #operation #(#calls)*))
