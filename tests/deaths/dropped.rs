@@ -35,7 +35,26 @@ const DROPPED: &[Row] = &[
     (Woken(Reply),            Released(1),   Runs(2),    AtOnce,     1, ""),
 ];
 
+#[rustfmt::skip]
+const UNHEARD: &[Row] = &[
+    (On(Claim, Request),      Nothing,       Runs(1),    AtOnce,     1, ""),
+    (On(Claim, Reply),        Nothing,       Runs(1),    AtOnce,     1, ""),
+    (On(TakeOver, Request),   Abandoned(1),  Runs(2),    AtOnce,     1, ""),
+    (On(TakeOver, Reply),     Abandoned(1),  Runs(2),    AtOnce,     1, ""),
+    (On(Commit, Request),     Committed(1),  Replays(1), AtOnce,     1, ""),
+    (On(Commit, Reply),       Committed(1),  Replays(1), AtOnce,     1, ""),
+    (On(Release, Request),    Released(1),   Runs(2),    AtOnce,     2, ""),
+    (On(Release, Reply),      Released(1),   Runs(2),    AtOnce,     2, ""),
+    (Woken(Request),          Released(1),   Runs(2),    AtOnce,     1, ""),
+    (Woken(Reply),            Released(1),   Runs(2),    AtOnce,     1, ""),
+];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p8_and_p10_a_call_dropped_at_any_step_is_undone_carried_on_or_a_crash() {
     all(Death::Dropped, DROPPED).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p9_and_p10_the_same_if_what_it_sent_before_it_was_dropped_is_lost() {
+    all(Death::DroppedUnheard, UNHEARD).await;
 }

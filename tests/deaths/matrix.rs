@@ -38,8 +38,10 @@ pub(crate) enum Death {
     KilledUnheard,
     /// Its process is stopped, goes on when the next caller has its answer, and only then does its last message arrive.
     Stopped,
-    /// Its future is dropped.
+    /// Its future is dropped. What it has sent arrives.
     Dropped,
+    /// Its future is dropped. The connection ends, and with it what it has sent.
+    DroppedUnheard,
     /// It lives on. The connection ends, and with it the request or the reply.
     Lost,
     /// It lives on. The connection stays, and from here on lets nothing more through in this direction.
@@ -144,7 +146,7 @@ impl Case {
         let moment = self.script();
         let mut first = match self.death {
             Death::Killed | Death::KilledUnheard | Death::Stopped => First::There(Box::new(Process::start(&call))),
-            Death::Dropped | Death::Lost | Death::Silent => {
+            Death::Dropped | Death::DroppedUnheard | Death::Lost | Death::Silent => {
                 First::Here(tokio::spawn(call.carry_out(idempotency.clone())))
             }
         };
@@ -271,10 +273,17 @@ impl Case {
             }
             (Death::KilledUnheard, First::There(process)) => process.kill().await,
             (Death::Stopped, First::There(process)) => process.stop().await,
-            (Death::Dropped, First::Here(call)) => {
+            (Death::Dropped | Death::DroppedUnheard, First::Here(call)) => {
                 call.abort();
                 assert!(call.await.unwrap_err().is_cancelled());
-                self.gate.open();
+                if self.death == Death::Dropped {
+                    self.gate.open();
+                } else {
+                    self.proxy.cut();
+                    // Until the connection has ended; were it longer or shorter, the case would be another one of the same kind.
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    self.proxy.restore();
+                }
             }
             _ => {}
         }
