@@ -161,7 +161,8 @@ impl RedisStoreBuilder {
 
     /// Connects, and looks whether the server can be used.
     ///
-    /// Takes at most one [`connect_time_limit`](Self::connect_time_limit) and one [`time_limit`](Self::time_limit). Must be called in a tokio runtime, which the connection then belongs to. When the future is
+    /// Takes at most one [`connect_time_limit`](Self::connect_time_limit) and one [`time_limit`](Self::time_limit), or two with
+    /// [`replicas`](Self::replicas). Must be called in a tokio runtime, which the connection then belongs to. When the future is
     /// dropped, the connection is closed.
     ///
     /// # Errors

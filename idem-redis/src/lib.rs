@@ -2,9 +2,9 @@
 //!
 //! # What it needs
 //!
-//! Redis 7.0 or newer, or Valkey; one server, not a cluster's node. It must not evict keys (`maxmemory-policy noeviction`): an evicted
-//! record lets a body run twice. A restart without persistence, and a fail-over to a replica that had not yet received the last
-//! writes, lose records likewise.
+//! Redis 7.0 or newer, or Valkey: one server, a master under Sentinel, or a cluster
+//! ([`RedisStoreBuilder::url`] has the forms of their URLs). It must not evict keys (`maxmemory-policy noeviction`): an evicted record
+//! lets a body run twice.
 //!
 //! A user with these rights, for the prefix `idem`:
 //!
@@ -13,8 +13,31 @@
 //!                              +subscribe +unsubscribe +publish +ping +info
 //! ```
 //!
-//! `+select` too where the URL names a database. Without `&idem:*`, `SUBSCRIBE` and `PUBLISH` all promises hold, but waiters ask again
-//! and again instead of being woken.
+//! | also | where |
+//! | --- | --- |
+//! | `+select` | the URL names a database |
+//! | `+role` | under Sentinel; and at the Sentinels, if they have users: `+sentinel\|get-master-addr-by-name +subscribe +ping &+switch-master` |
+//! | `+cluster\|slots +asking` | in a cluster |
+//! | `+wait` | with [`replicas`](RedisStoreBuilder::replicas) |
+//!
+//! Without `&idem:*`, `SUBSCRIBE` and `PUBLISH` all promises hold, but waiters ask again and again instead of being woken.
+//!
+//! # When servers are lost
+//!
+//! Calls fail with errors that may be retried, each within its time limit, and go on by themselves: within a second of the return of
+//! a server, of a fail-over that Sentinel tells of, and of the cluster's naming another master. A claim is sent again as the same owner, a
+//! commit is tried on in the background. In a cluster only the calls of the lost node's keys are held up, unless the cluster itself
+//! stops serving (`cluster-require-full-coverage`).
+//!
+//! What Redis forgets, it forgets for us too, and then the next call runs the body again:
+//!
+//! - **A restart without persistence** forgets everything; with `appendfsync everysec`, the last second or two. A master that comes back
+//!   empty before it was failed over has its replicas empty themselves as well: let it not restart by itself where it has no persistence.
+//! - **A fail-over** forgets what the old master had acknowledged and the new one not yet received, because replication is
+//!   asynchronous: most of the time less than a few milliseconds. The same goes for what a master accepted that was cut off from
+//!   the others, until it noticed. [`replicas`](RedisStoreBuilder::replicas) narrows this, and says what remains.
+//! - **The clocks of master and replica** decide what is left of a lease after a fail-over, since expiries are replicated as points of
+//!   time. Where they are apart by a part of the lease, the lease is so much longer or shorter: keep them together (NTP).
 //!
 //! # What it sends
 //!
@@ -24,8 +47,14 @@
 //! | commit, release | one `EVALSHA` |
 //! | replay where `remember` is longer than `ttl` | the same `SET`, and one `GET` |
 //! | claim of what was released, in flight or abandoned | the same `SET`, and one `EVALSHA` |
-//! | renewal | one `EVALSHA` for each lease, up to 500 sent at once |
+//! | claim that became an owner, and commit, with `replicas` | then one `WAIT`, shared by all who ask at the same time on a connection |
+//! | renewal | one `EVALSHA` for each lease, up to 500 sent at once to each node |
 //! | wait | one `SUBSCRIBE` for each key and process, one `EVALSHA` for each waiter |
+//! | once for each connection | `HELLO`, `SCRIPT LOAD`; under Sentinel `ROLE`, and one connection to a Sentinel that tells of fail-overs |
+//! | once, and when a node is lost or a slot moves | in a cluster: `CLUSTER SLOTS` to each master |
+//!
+//! A key, its channel and an outcome that is kept aside are in one slot. Channels are plain ones, which a cluster carries to all nodes, so
+//! that a waiter is woken wherever the slot has moved meanwhile.
 //!
 //! # Why it is so
 //!

@@ -26,9 +26,10 @@ use crate::{claim, connect, renew, wait};
 /// How often a record may change under a removal.
 const ROUNDS: usize = 16;
 
-/// Keeps records in Redis 7.0 or newer, or in Valkey.
+/// Keeps records in Redis 7.0 or newer, or in Valkey: in one server, under Sentinel, or in a cluster.
 ///
-/// Cheap to clone; clones share one connection, which all calls use at once. It belongs to the tokio runtime in which it was made.
+/// Cheap to clone; clones share one connection (in a cluster: one to each master), which all calls use at once. It belongs to the tokio
+/// runtime in which it was made.
 /// A connection that is lost is replaced in the background; calls wait for it as long as their time limit allows.
 ///
 /// Every call fails within the time limit, 900 ms unless the [builder](Self::builder) is given another; a call that failed for the
@@ -69,8 +70,11 @@ impl RedisStore {
         Self::builder().url(url).connect().await
     }
 
-    /// A store on a connection that the application already has: a [`ConnectionManager`](redis::aio::ConnectionManager) or a
-    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection).
+    /// A store on a connection that the application already has: a [`ConnectionManager`](redis::aio::ConnectionManager), a
+    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection), or a
+    /// [`ClusterConnection`](redis::cluster_async::ClusterConnection). Of a cluster, a [`url`](RedisStoreBuilder::url) is the better choice:
+    /// redis-rs holds all commands back while one node is silent, and its own retries and time-outs (seconds by default) outlast the
+    /// store's time limit.
     ///
     /// Nothing is sent yet, so nothing is known of the server: call [`check`](Self::check) once at start-up, or make the store with
     /// [`builder`](Self::builder), [`connection`](RedisStoreBuilder::connection) and [`connect`](RedisStoreBuilder::connect), which
@@ -105,8 +109,7 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// [`Refused`](StoreErrorKind::Refused) for a server older than Redis 7.0, a replica, a Sentinel and a cluster's node; else as
-    /// every call.
+    /// As [`connect`](RedisStoreBuilder::connect); else as every call.
     pub async fn check(&self) -> Result<(), StoreError> {
         connect::check(&self.0.server).await
     }

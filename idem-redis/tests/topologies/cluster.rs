@@ -9,7 +9,10 @@ use idem_core::{Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_testkit::{RedisCluster, RedisServer, Reply};
 
-use crate::{FAILS_WITHIN, SECOND, call, calls_go_on, claim, commit, id, idempotency, redis_key, until};
+use crate::{
+    FAILS_WITHIN, RIGHTS, SECOND, allow, call, calls_go_on, claim, commit, id, idempotency, redis_key, until,
+    use_everything,
+};
 
 /// How often a server carried out a command in scripts or not.
 async fn count(server: &RedisServer, command: &str) -> u64 {
@@ -199,7 +202,7 @@ async fn a_waiter_is_woken_by_a_commit_through_another_connection() {
 }
 
 #[tokio::test]
-async fn urls_of_the_wrong_form_say_which_to_write() {
+async fn urls_of_the_wrong_form_say_which_to_write_and_the_rights_that_are_documented_are_enough() {
     let cluster = RedisCluster::start().await.unwrap();
     let error = RedisStore::connect(cluster.nodes()[0].url()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused);
@@ -209,10 +212,10 @@ async fn urls_of_the_wrong_form_say_which_to_write() {
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
     assert!(error.to_string().contains("`redis://`"), "{error}");
     for node in cluster.nodes() {
-        node.cli(&["ACL", "SETUSER", "app", "on", ">secret", "~idem:*", "&idem:*", "+@all"]).await.unwrap();
+        allow(node, &format!("{RIGHTS} +cluster|slots +asking +wait")).await;
     }
     let url = |password: &str| cluster.url().replace("://", &format!("://app:{password}@"));
-    RedisStore::connect(url("secret")).await.unwrap().claim(&claim("1")).await.unwrap();
+    use_everything(&RedisStore::builder().url(url("secret")).replicas(1, SECOND / 2).connect().await.unwrap()).await;
     let error = RedisStore::connect(url("wrong")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
 }

@@ -12,14 +12,42 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use idem_core::record::{Claim, Commit, Encoded, Owner, RecordId};
-use idem_core::{CodecId, Error, Idempotency, Key, Outcome};
+use idem_core::record::{Claim, Claimed, Commit, Encoded, Owner, Ownership, RecordId, Renewal};
+use idem_core::{CodecId, Error, Idempotency, Key, Outcome, Store as _};
 use idem_redis::RedisStore;
+use idem_testkit::{RedisServer, Reply};
 use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Every call on servers that are gone must have failed within this time: two steps of 900 ms, and what a busy machine adds.
 const FAILS_WITHIN: Duration = Duration::from_millis(2600);
+
+/// The rights that the crate's documentation lists, and nothing more.
+const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load +subscribe +unsubscribe +publish +ping +info";
+
+/// Makes a user of these rights, whose password is `secret`.
+async fn allow(server: &RedisServer, rights: &str) {
+    let words = ["ACL", "SETUSER", "app", "reset", "on", ">secret"].into_iter().chain(rights.split(' '));
+    let reply = server.cli(&words.collect::<Vec<_>>()).await.unwrap();
+    assert_eq!(reply, Reply::Status("OK".into()));
+}
+
+/// Claims, waits, renews, commits and looks, as often as a store without rights would fail.
+async fn use_everything(store: &RedisStore) {
+    let (first, second) = (claim("1"), claim("2"));
+    store.claim(&first).await.unwrap();
+    store.claim(&first).await.unwrap();
+    store.claim(&second).await.unwrap();
+    store.wait(&first.id, 1, SECOND / 100).await.unwrap();
+    let renewal = Renewal { id: first.id.clone(), owner: first.owner, hold: first.hold };
+    assert_eq!(*store.renew(&[renewal]).await[0].as_ref().unwrap(), Ownership::Held);
+    let kept = Commit { remember: 600 * SECOND, ..commit(&first) };
+    assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
+    assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
+    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
+    assert!(store.inspect(&first.id).await.unwrap().is_some());
+    store.remove(&first.id).await.unwrap();
+}
 
 fn id(key: &str) -> RecordId {
     RecordId::new("orders", &Key::encode(key).unwrap()).unwrap()

@@ -8,7 +8,7 @@ use idem_core::{Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_testkit::{RedisSentinels, Reply};
 
-use crate::{SECOND, call, calls_go_on, claim, commit, id, idempotency, until};
+use crate::{RIGHTS, SECOND, allow, call, calls_go_on, claim, commit, id, idempotency, until, use_everything};
 
 #[tokio::test]
 async fn a_dead_master_costs_retryable_errors_until_there_is_another() {
@@ -85,31 +85,42 @@ async fn sentinels_that_are_dead_or_silent_are_passed_over() {
 }
 
 #[tokio::test]
-async fn a_master_that_nobody_watches_is_refused_and_so_is_a_wrong_password() {
+async fn the_rights_that_are_documented_are_enough_and_what_is_wrong_is_refused() {
     let redis = RedisSentinels::start().await.unwrap();
     let url = redis.url().replace("/main", "/other");
     let error = RedisStore::connect(url).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused);
     assert!(error.to_string().contains("`other`"), "{error}");
     for server in redis.servers() {
-        server.cli(&["ACL", "SETUSER", "app", "on", ">secret", "~idem:*", "&idem:*", "+@all"]).await.unwrap();
+        allow(server, &format!("{RIGHTS} +role +wait")).await;
     }
     for sentinel in redis.sentinels() {
-        sentinel.cli(&["ACL", "SETUSER", "watch", "on", ">hidden", "allchannels", "+@all"]).await.unwrap();
+        allow(sentinel, "+sentinel|get-master-addr-by-name +subscribe +ping &+switch-master").await;
     }
     let url = |data: &str, sentinel: &str| {
         let url = redis.url().replace("://", &format!("://app:{data}@"));
-        format!("{url}?sentinel_user=watch&sentinel_password={sentinel}")
+        format!("{url}?sentinel_user=app&sentinel_password={sentinel}")
     };
-    let store = RedisStore::connect(url("secret", "hidden")).await.unwrap();
-    store.claim(&claim("1")).await.unwrap();
+    let store = RedisStore::builder().url(url("secret", "secret")).replicas(1, SECOND / 2).connect().await.unwrap();
+    use_everything(&store).await;
+    let listeners = async || {
+        let mut listeners = 0;
+        for sentinel in redis.sentinels() {
+            let clients = sentinel.cli(&["CLIENT", "LIST", "TYPE", "PUBSUB"]).await.unwrap().to_string();
+            listeners += clients.matches("user=app").count();
+        }
+        listeners
+    };
+    until("it listens to a Sentinel", || async { listeners().await == 1 }).await;
     let clients = redis.servers()[0].cli(&["CLIENT", "LIST"]).await.unwrap().to_string();
     assert!(clients.contains("user=app"), "{clients}");
-    for (data, sentinel) in [("wrong", "hidden"), ("secret", "wrong")] {
+    for (data, sentinel) in [("wrong", "secret"), ("secret", "wrong")] {
         let error = RedisStore::connect(url(data, sentinel)).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
         assert!(!error.to_string().contains("wrong"), "{error}");
     }
+    drop(store);
+    until("it no longer listens", || async { listeners().await == 0 }).await;
     let sentinel = format!("redis://127.0.0.1:{}", redis.sentinels()[0].port());
     let error = RedisStore::connect(sentinel).await.unwrap_err();
     assert!(error.to_string().contains("redis+sentinel://"), "{error}");
