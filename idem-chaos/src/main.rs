@@ -79,6 +79,10 @@ struct RunArgs {
     /// The lease, in ms
     #[arg(long, default_value_t = 400)]
     lease: u64,
+    /// How many replicas acknowledge each claim and commit; as many as there are unless it is given. With fewer, a fail-over loses
+    /// what was acknowledged now and then, which this finds
+    #[arg(long)]
+    replicas: Option<u32>,
     /// Breaks the store
     #[arg(long)]
     mutant: Option<Flaw>,
@@ -124,6 +128,7 @@ async fn run_once(args: RunArgs) -> Result<bool> {
         length: Duration::from_secs(args.seconds),
         lease: Duration::from_millis(args.lease),
         seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
+        replicas: args.replicas.unwrap_or_else(|| args.topology.replicas()),
         mutant: args.mutant.map(name_of),
         folder: folder.clone(),
         epoch: clock::now(),
@@ -149,6 +154,7 @@ async fn mutants(seconds: u64, seed: u64, only: Vec<Flaw>) -> Result<bool> {
             length: Duration::from_secs(seconds),
             lease: Duration::from_millis(400),
             seed,
+            replicas: 0,
             mutant: Some(name_of(*flaw)),
             folder: folder.path().to_owned(),
             epoch: clock::now(),

@@ -29,6 +29,7 @@ impl Process {
             .arg("--folder")
             .arg(&settings.folder)
             .args(["--process", &number.to_string(), "--seed", &settings.seed.to_string(), "--url", url])
+            .args(["--replicas", &settings.replicas.to_string()])
             .args(["--lease", &settings.lease.as_millis().to_string(), "--epoch", &settings.epoch.to_string()]);
         if let Some(flaw) = &settings.mutant {
             command.args(["--mutant", flaw]);

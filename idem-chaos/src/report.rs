@@ -20,12 +20,13 @@ pub(crate) fn headline(settings: &Settings) -> String {
     let kinds: Vec<&str> = settings.kinds.iter().map(|kind| kind.name()).collect();
     let mutant = settings.mutant.as_ref().map(|flaw| format!(" --mutant {flaw}")).unwrap_or_default();
     format!(
-        "--topology {} --seconds {} --seed {} --workers {} --lease {} --nemesis {}{mutant}",
+        "--topology {} --seconds {} --seed {} --workers {} --lease {} --replicas {} --nemesis {}{mutant}",
         settings.topology.name(),
         settings.length.as_secs(),
         settings.seed,
         settings.processes,
         settings.lease.as_millis(),
+        settings.replicas,
         kinds.join(","),
     )
 }

@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) length: Duration,
     pub(crate) lease: Duration,
     pub(crate) seed: u64,
+    /// How many replicas acknowledge each claim and commit.
+    pub(crate) replicas: u32,
     pub(crate) mutant: Option<String>,
     /// Where the history is written.
     pub(crate) folder: PathBuf,

@@ -33,6 +33,16 @@ impl Topology {
         self == Self::Single
     }
 
+    /// How many replicas must acknowledge what is not to be lost: all that could take the master's place. A master that comes back while
+    /// another is being chosen goes on for a while, and has the others acknowledge what the chosen one will never hear of.
+    pub(crate) fn replicas(self) -> u32 {
+        match self {
+            Self::Single => 0,
+            Self::Sentinel => 2,
+            Self::Cluster => 1,
+        }
+    }
+
     /// Whether another server takes the place of one that is gone.
     pub(crate) fn fails_over(self) -> bool {
         self != Self::Single

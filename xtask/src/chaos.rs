@@ -18,6 +18,8 @@ const CI_MUTANTS: &str = "renewal-lies,forgets,store-failure-runs";
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Topology {
     Single,
+    Sentinel,
+    Cluster,
     All,
 }
 
@@ -47,7 +49,10 @@ pub(crate) struct Options {
 impl Topology {
     fn names(self) -> &'static [&'static str] {
         match self {
-            Self::Single | Self::All => &["single"],
+            Self::Single => &["single"],
+            Self::Sentinel => &["sentinel"],
+            Self::Cluster => &["cluster"],
+            Self::All => &["single", "sentinel", "cluster"],
         }
     }
 }

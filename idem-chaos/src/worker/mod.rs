@@ -35,6 +35,8 @@ const CALLERS: u64 = 6;
 const LAST_CALLS: Duration = Duration::from_secs(15);
 /// How long a step of the store may take: well below a lease, as the documentation says.
 const TIME_LIMIT: Duration = Duration::from_millis(150);
+/// Where servers fail over, a replica has to acknowledge within this time.
+const REPLICA: Duration = Duration::from_millis(100);
 /// For as long as the store may be down when a process is started.
 const CONNECT: u32 = 200;
 
@@ -59,6 +61,9 @@ pub(crate) struct Args {
     /// When the run began, by the clock that all share
     #[arg(long)]
     pub(crate) epoch: u64,
+    /// How many replicas acknowledge each claim and commit
+    #[arg(long, default_value_t = 0)]
+    pub(crate) replicas: u32,
     /// Breaks the store
     #[arg(long)]
     pub(crate) mutant: Option<Flaw>,
@@ -82,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 async fn work(args: &Args, journal: Journal) -> Result<()> {
-    let store = connect(&args.url).await?;
+    let store = connect(args).await?;
     let idempotency = match args.mutant {
         None => idempotency(store, args, &journal),
         Some(flaw) => {
@@ -128,11 +133,13 @@ fn idempotency(store: impl Store, args: &Args, journal: &Journal) -> Idempotency
 }
 
 /// The store may be down just now, by a fault of the run.
-async fn connect(url: &str) -> Result<RedisStore> {
+async fn connect(args: &Args) -> Result<RedisStore> {
     let mut tries = CONNECT;
     loop {
         tries -= 1;
-        match RedisStore::builder().url(url).time_limit(TIME_LIMIT).connect().await {
+        let builder = RedisStore::builder().url(&args.url).time_limit(TIME_LIMIT);
+        let builder = if args.replicas == 0 { builder } else { builder.replicas(args.replicas, REPLICA) };
+        match builder.connect().await {
             Ok(store) => return Ok(store),
             Err(error) if tries == 0 => return Err(error).context("a process of workers cannot connect"),
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
