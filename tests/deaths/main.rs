@@ -8,6 +8,7 @@ mod bad_input;
 mod dropped;
 mod keeper;
 mod killed;
+mod late;
 mod log;
 mod lost;
 mod matrix;
