@@ -200,7 +200,14 @@ impl Lane {
             (Own::Cluster(cluster), Some((_, node))) if kind == ServerErrorKind::Ask.into() => {
                 return Some(Again::At(cluster.clone(), node));
             }
-            (Own::Cluster(cluster), Some((slot, node))) => cluster.moved(slot, node),
+            (Own::Cluster(cluster), Some((slot, node))) => {
+                let is_news = cluster.node(slot).as_ref() != Some(&node);
+                cluster.moved(slot, node);
+                if !is_news {
+                    // The nodes do not agree yet.
+                    sleep(pause).await;
+                }
+            }
             (Own::Cluster(cluster), None) => {
                 cluster.doubt();
                 sleep(pause).await;

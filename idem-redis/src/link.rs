@@ -320,7 +320,7 @@ async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<StoreError>>
         match inner.open().await {
             Ok(session) => {
                 if inner.publish(session) {
-                    tracing::info!(target: "idem", server = %inner.server, "connected to Redis again");
+                    tracing::info!(target: "idem", server = %inner.server, "connected to Redis");
                     return;
                 }
                 pause = PAUSE.1;
