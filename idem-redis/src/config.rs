@@ -137,9 +137,10 @@ impl RedisStoreBuilder {
     ///
     /// `WAIT` is no consensus, and what remains is this:
     ///
-    /// - A fail-over may choose a replica that is not among those that acknowledged. Ask for all replicas that could be chosen, or at
-    ///   least for more than half of all servers, and see that Sentinel or the cluster chooses by the offset (they do, among replicas
-    ///   that they can reach).
+    /// - A fail-over may choose a replica that is not among those that acknowledged. Sentinel and a cluster prefer the one that has most,
+    ///   among those that they can reach. And a master that comes back while it is being failed over can still have a replica of its own
+    ///   acknowledge what is lost when both are made replicas of the new one. Ask for all replicas, where losing nothing matters more than
+    ///   going on while one of them is down; a smaller count narrows the gap and does not close it.
     /// - A replica acknowledges what it has in memory. A restart of all servers without their data forgets it.
     /// - A master that is cut off goes on to accept what it cannot replicate. Claims and commits there fail, but a duplicate that asks
     ///   it meanwhile is answered with what it has, which the others may never have.
