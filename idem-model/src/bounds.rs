@@ -22,6 +22,8 @@ pub enum Network {
 }
 
 /// How large the explored world is. Time is unbounded: all times are kept as what is left of them.
+// Its switches have nothing to do with each other.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// The lease, in ticks.
@@ -50,6 +52,9 @@ pub struct Bounds {
     /// Whether a commit, release or renewal is refused where the record has another attempt, although it has the same owner. The
     /// stores do not compare it.
     pub compares_attempts: bool,
+    /// Whether a renewal that was carried out counts, when its reply is received after the deadline that it was to put off. In the code
+    /// it does, if nothing has looked at that deadline meanwhile.
+    pub late_renewals_count: bool,
     /// In which order requests arrive.
     pub network: Network,
 }
@@ -69,6 +74,7 @@ impl Bounds {
         take_over: true,
         issued: false,
         compares_attempts: false,
+        late_renewals_count: true,
         network: Network::ClaimsInOrder,
     };
 

@@ -1,8 +1,8 @@
 //! Explores the model, and each mutant, and prints the figures as tables.
 //!
 //! `cargo run --release -p idem-model` explores what the tests do. `-- large`: with one fault more. `-- mutants`: the mutants alone, from
-//! one on if it is named. `-- trace`: how P1 breaks where requests arrive in any order. `-- compared`: what is left of that if attempts
-//! are compared.
+//! one on if it is named. `-- trace`: how P1 breaks where requests arrive in any order. `-- remedies`: what is left of that if attempts
+//! are compared, or late renewals do not count.
 
 use std::io::{Write as _, stdout};
 
@@ -23,17 +23,20 @@ fn main() -> std::io::Result<()> {
     )?;
     let rejects = Bounds { take_over: false, ..largest };
     let issued = Bounds { issued: true, ..largest };
-    if !wishes("mutants") && !wishes("compared") {
+    if !wishes("mutants") && !wishes("remedies") {
         row("as it is", explore(largest, None, &[]))?;
         row("`abandoned = reject`", explore(rejects, None, &[]))?;
         row("an issued token", explore(issued, None, &[]))?;
         row("requests in any order", explore(any_order, None, &[Promise::P1]))?;
     }
-    if wishes("large") || wishes("compared") {
+    if wishes("large") || wishes("remedies") {
         let compared = Bounds { compares_attempts: true, ..any_order };
         row("the same, attempts compared", explore(compared, None, &[]))?;
+        let in_time = Bounds { late_renewals_count: false, ..any_order };
+        row("the same, late renewals do not count", explore(in_time, None, &[]))?;
+        row("both", explore(Bounds { compares_attempts: true, ..in_time }, None, &[]))?;
     }
-    if wishes("compared") {
+    if wishes("remedies") {
         return Ok(());
     }
     let from = std::env::args().nth(2).unwrap_or_default();

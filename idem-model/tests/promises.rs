@@ -53,9 +53,9 @@ fn a_claim_that_arrives_after_later_steps_of_its_owner_breaks_p1() {
 
 /// What is left then is a key that nobody holds, for a lease.
 #[test]
-#[ignore = "takes minutes"]
-fn with_attempts_compared_it_breaks_p10_alone() {
-    let bounds = Bounds { network: Network::AnyOrder, compares_attempts: true, ..Bounds::SMALL };
+#[ignore = "takes a minute"]
+fn if_late_renewals_do_not_count_it_breaks_p10_alone() {
+    let bounds = Bounds { network: Network::AnyOrder, late_renewals_count: false, ..Bounds::SMALL };
     let found = explore(bounds, None, &[]).unwrap();
     let broken: Vec<_> = found.broken.iter().map(|(promise, _)| *promise).collect();
     assert_eq!(broken, [Promise::P10], "{found}");
