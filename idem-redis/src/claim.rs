@@ -1,11 +1,14 @@
 //! The claim: one `SET .. NX GET PX` where the key is free or its outcome stands there, a compare-and-set where there is more to decide.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use idem_core::record::{Claim, Claimed, InFlight, OnClaim, Origin, Ownership, RanOut, Record};
 use idem_core::wire::{self, Parsed};
 use idem_core::{Fingerprint, StoreError, StoreErrorKind};
 use redis::Value;
 
+use crate::clock;
 use crate::error::{failed, unexpected, unreadable};
 use crate::keys::Keys;
 use crate::lane::Lane;
@@ -18,12 +21,18 @@ const ROUNDS: usize = 16;
 pub(crate) async fn claim(lane: &mut Lane, keys: &Keys, claim: &Claim) -> Result<Claimed, StoreError> {
     let key = keys.record(&claim.id);
     let mut found = begin(lane, &key, claim).await?;
+    let mut way = clock::WAY;
     for _ in 0..ROUNDS {
         let Some(text) = found else {
             lane.acknowledged().await?;
             return Ok(Claimed::Owned { attempt: 1, from: Origin::Nothing });
         };
-        let decision = match wire::decode(&text).map_err(unreadable)? {
+        let parsed = wire::decode(&text).map_err(unreadable)?;
+        let lease = match &parsed {
+            Parsed::Record(Record::InFlight(held)) => held.lease,
+            _ => Duration::ZERO,
+        };
+        let decision = match parsed {
             Parsed::Record(record) => record.on_claim(claim),
             Parsed::Aside { attempt, fingerprint } => {
                 // Before the outcome is fetched: another payload never gets it.
@@ -49,6 +58,9 @@ pub(crate) async fn claim(lane: &mut Lane, keys: &Keys, claim: &Claim) -> Result
                 (take_over(lane, &key, &text, Some(next), Lease::Any).await?, owned)
             }
             OnClaim::IfLeaseRanOut { attempt, then } => {
+                if let Some(lease_left) = lane.doubtful(lease) {
+                    return Ok(Claimed::InFlight { attempt, lease_left });
+                }
                 let (next, answer) = match then {
                     RanOut::Answer(answer) => (None, answer),
                     RanOut::Take(next) => {
@@ -56,8 +68,14 @@ pub(crate) async fn claim(lane: &mut Lane, keys: &Keys, claim: &Claim) -> Result
                         (Some(next), owned)
                     }
                 };
-                match take_over(lane, &key, &text, next, Lease::RanOut).await? {
+                match take_over(lane, &key, &text, next, Lease::RanOut { way }).await? {
                     Swap::Alive(lease_left) => return Ok(Claimed::InFlight { attempt, lease_left }),
+                    Swap::Jumped => {
+                        lane.look_at_clock().await?;
+                        way *= 2;
+                        found = Some(text);
+                        continue;
+                    }
                     swapped => (swapped, answer),
                 }
             }
@@ -71,7 +89,7 @@ pub(crate) async fn claim(lane: &mut Lane, keys: &Keys, claim: &Claim) -> Result
             Swap::Gone => begin(lane, &key, claim).await?,
             Swap::Changed(text) => Some(text),
             // Only said where the lease was asked about.
-            Swap::Alive(_) => return Err(unexpected(lane.server(), &Value::Nil)),
+            Swap::Alive(_) | Swap::Jumped => return Err(unexpected(lane.server(), &Value::Nil)),
         };
     }
     Err(StoreError::new(
@@ -111,7 +129,10 @@ async fn touch(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Ownership, S
 /// What must be so of the record's lease for another record to take its place.
 enum Lease {
     Any,
-    RanOut,
+    /// By the server's clock, to which the command takes no longer than this.
+    RanOut {
+        way: Duration,
+    },
 }
 
 /// Writes `next`, if there is one, in place of `found`.
@@ -124,11 +145,11 @@ async fn take_over(
 ) -> Result<Swap, StoreError> {
     let hold = next.as_ref().map_or(0, |next| millis(next.hold)).to_string();
     let next = next.map(|next| wire::encode(&Record::InFlight(next))).unwrap_or_default();
-    let check = match lease {
-        Lease::Any => "",
-        Lease::RanOut => "1",
+    let (check, latest) = match lease {
+        Lease::Any => ("", String::new()),
+        Lease::RanOut { way } => ("1", lane.latest(way)),
     };
-    let args = [wire::without_waited(found), next.as_slice(), hold.as_bytes(), check.as_bytes()];
+    let args = [wire::without_waited(found), next.as_slice(), hold.as_bytes(), check.as_bytes(), latest.as_bytes()];
     let answer = lane.script(&TAKEOVER, &[key], &args).await?;
     swap(lane.server(), &answer)
 }

@@ -178,6 +178,23 @@ impl Lane {
         replicas::judge(link.server(), answer, *replicas)
     }
 
+    /// The latest, in milliseconds, that the server's clock can show to a command that takes so long to get there; empty where nobody knows.
+    pub(crate) fn latest(&self, way: Duration) -> String {
+        let latest = self.bound.as_ref().and_then(|bound| bound.link.clock().latest(way));
+        latest.map(|latest| latest.as_millis().to_string()).unwrap_or_default()
+    }
+
+    /// For how long nobody can tell whether a lease of this length has run out, because the server's clock was set.
+    pub(crate) fn doubtful(&self, lease: Duration) -> Option<Duration> {
+        self.bound.as_ref().and_then(|bound| bound.link.clock().doubtful(lease))
+    }
+
+    /// Finds out whether the server's clock was set, or a command took longer to get there than was thought.
+    pub(crate) async fn look_at_clock(&self) -> Result<(), StoreError> {
+        let Some(Bound { link, session, .. }) = &self.bound else { return Ok(()) };
+        link.look_at_clock(session).await.map_err(|error| failed(link.server(), error))
+    }
+
     /// Whether replicas are asked for.
     pub(crate) fn is_replicated(&self) -> bool {
         self.bound.as_ref().is_some_and(|bound| bound.replicas.is_some())

@@ -74,6 +74,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod claim;
+mod clock;
 mod cluster;
 mod config;
 mod connect;

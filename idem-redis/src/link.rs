@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use idem_core::{StoreError, StoreErrorKind};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
+use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::clock::{self, Jump, ServerClock};
 use crate::error::{refused, unconnected, unconnected_in_time};
 use crate::place::Watched;
 use crate::replicas::Acknowledgements;
@@ -31,6 +32,9 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 /// A connection on which a call timed out must answer within this time, or it is replaced: a cut cable tells nobody. Longer than a
 /// call's time limit, so that a server that is merely slow is not given new connections on top.
 const SILENCE: Duration = Duration::from_secs(3);
+/// Between two looks at the server's clock: seldom enough to cost nothing, and often enough that a clock which is set by more than a
+/// tenth of a second is noticed.
+const CLOCK: Duration = Duration::from_secs(30);
 
 /// A connection that is replaced when it is lost. Cheap to clone; the connection is closed with the last clone.
 #[derive(Clone)]
@@ -43,6 +47,8 @@ struct Inner {
     slot: Mutex<Slot>,
     /// The task that hears of fail-overs.
     listener: OnceLock<AbortHandle>,
+    /// Of whichever server this is: one that takes over has a clock of its own, which is as if it had been set.
+    clock: ServerClock,
 }
 
 enum Place {
@@ -109,7 +115,20 @@ impl Link {
 
     fn new(place: Place, server: Arc<str>, connect_limit: Duration) -> Self {
         let slot = Mutex::new(Slot::Down(watch::channel(None).1));
-        Self(Arc::new(Inner { place, server, connect_limit, slot, listener: OnceLock::new() }))
+        let (listener, clock) = (OnceLock::new(), ServerClock::default());
+        let inner = Arc::new(Inner { place, server, connect_limit, slot, listener, clock });
+        tokio::spawn(watch_clock(Arc::downgrade(&inner)));
+        Self(inner)
+    }
+
+    /// What is known of the server's clock.
+    pub(crate) fn clock(&self) -> &ServerClock {
+        &self.0.clock
+    }
+
+    /// Looks at the server's clock. The caller sets a limit around it.
+    pub(crate) async fn look_at_clock(&self, session: &Session) -> RedisResult<()> {
+        self.0.look_at_clock(session.connection.clone()).await
     }
 
     async fn begin(self) -> Result<Self, StoreError> {
@@ -236,8 +255,30 @@ impl Inner {
         }
         // Where this is refused, the scripts are loaded when they are needed, or the error comes then.
         let _ = script::load_all().query_async::<Value>(&mut connection).await;
+        // Where this is refused, the clock is believed.
+        let _ = self.look_at_clock(connection.clone()).await;
         let acknowledgements = Arc::default();
         Ok(Session { connection, hub, acknowledgements, address, probing: Arc::default() })
+    }
+
+    async fn look_at_clock(&self, mut connection: MultiplexedConnection) -> RedisResult<()> {
+        let asked = clock::now();
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await?;
+        let time = Duration::from_secs(seconds) + Duration::from_micros(micros);
+        match self.clock.looked(time, asked) {
+            Some(Jump::Ahead(by)) => tracing::warn!(
+                target: "idem",
+                server = %self.server,
+                "the clock of Redis was set ahead by {by:.1?}, or another server with another clock took over: for one length of its lease, no key is taken over; keep the clocks of Redis in step (NTP)"
+            ),
+            Some(Jump::Back(by)) => tracing::warn!(
+                target: "idem",
+                server = %self.server,
+                "the clock of Redis was set back by {by:.1?}, or another server with another clock took over: records stay so much longer, abandoned ones too; keep the clocks of Redis in step (NTP)"
+            ),
+            None => {}
+        }
+        Ok(())
     }
 
     /// Hears where the master is, and leaves a server that is no longer it: it may not have noticed yet, or be silent.
@@ -290,6 +331,19 @@ impl Drop for Inner {
         if let Some(listener) = self.listener.get() {
             listener.abort();
         }
+    }
+}
+
+/// Looks at the server's clock now and then, for as long as somebody holds the link.
+async fn watch_clock(inner: Weak<Inner>) {
+    loop {
+        sleep(CLOCK).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let connection = match &*inner.lock() {
+            Slot::Up(session) => session.connection.clone(),
+            Slot::Down(_) => continue,
+        };
+        let _ = timeout(SILENCE, inner.look_at_clock(connection)).await;
     }
 }
 

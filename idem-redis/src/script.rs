@@ -86,6 +86,8 @@ pub(crate) enum Swap {
     Free,
     /// It was written, or removed.
     Done,
+    /// The server's clock shows more than it can, unless somebody set it.
+    Jumped,
 }
 
 pub(crate) fn swap(server: &str, answer: &Value) -> Result<Swap, StoreError> {
@@ -97,6 +99,7 @@ pub(crate) fn swap(server: &str, answer: &Value) -> Result<Swap, StoreError> {
         [Value::Int(3), Value::Int(left)] => Ok(Swap::Alive(from_millis(*left))),
         [Value::Int(4)] => Ok(Swap::Free),
         [Value::Int(5)] => Ok(Swap::Done),
+        [Value::Int(6)] => Ok(Swap::Jumped),
         _ => Err(unexpected(server, answer)),
     }
 }

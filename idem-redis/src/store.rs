@@ -21,7 +21,7 @@ use crate::lane::Lane;
 use crate::own::Own;
 use crate::script::{COMMIT, Found, INSPECT, RELEASE, REMOVE, Swap, inspected, millis, ownership, swap};
 use crate::server::Server;
-use crate::{claim, connect, renew, wait};
+use crate::{claim, clock, connect, renew, wait};
 
 /// How often a record may change under a removal.
 const ROUNDS: usize = 16;
@@ -248,13 +248,24 @@ async fn remove(lane: &mut Lane, key: &str, aside: &str) -> Result<Removed, Stor
         Value::BulkString(found) => Bytes::from(found),
         other => return Err(unexpected(lane.server(), &other)),
     };
+    let mut way = clock::WAY;
     for _ in 0..ROUNDS {
-        wire::decode(&found).map_err(unreadable)?;
-        let answer = lane.script(&REMOVE, &[key, aside], &[wire::without_waited(&found)]).await?;
+        if let Parsed::Record(Record::InFlight(held)) = wire::decode(&found).map_err(unreadable)?
+            && let Some(lease_left) = lane.doubtful(held.lease)
+        {
+            return Ok(Removed::InFlight { lease_left });
+        }
+        let latest = lane.latest(way);
+        let args = [wire::without_waited(&found), latest.as_bytes()];
+        let answer = lane.script(&REMOVE, &[key, aside], &args).await?;
         match swap(lane.server(), &answer)? {
             Swap::Gone => return Ok(Removed::Nothing),
             Swap::Changed(other) => found = other,
             Swap::Alive(lease_left) => return Ok(Removed::InFlight { lease_left }),
+            Swap::Jumped => {
+                lane.look_at_clock().await?;
+                way *= 2;
+            }
             Swap::Done | Swap::Free => return Ok(Removed::Removed),
         }
     }

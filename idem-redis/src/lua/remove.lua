@@ -2,8 +2,10 @@
 -- Removes the record that was read, if it is still there and not in flight and alive.
 --
 -- KEYS  the record, the key of an outcome kept aside
--- ARGV  the record that was read, without the mark of waiters
--- gives {0}: no record; {1, record}: another record; {2}: no expiry; {3, ms}: alive for so long; {5}: removed
+-- ARGV  the record that was read, without the mark of waiters; '' or the latest, in ms, that the server's clock can show unless
+--       somebody set it
+-- gives {0}: no record; {1, record}: another record; {2}: no expiry; {3, ms}: alive for so long; {5}: removed; {6}: the
+--       clock was set ahead, so that the lease's age cannot be told
 local found = redis.call('GET', KEYS[1])
 if not found then
   return {0}
@@ -20,6 +22,12 @@ if lease then
   local alive = tonumber(lease) - math.max(tonumber(hold) - left, 0)
   if alive > 0 then
     return {3, alive}
+  end
+  if tonumber(lease) > 0 and ARGV[2] ~= '' then
+    local time = redis.pcall('TIME')
+    if not time.err and time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[2]) then
+      return {6}
+    end
   end
 end
 redis.call('DEL', KEYS[1], KEYS[2])

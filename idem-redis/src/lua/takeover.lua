@@ -4,8 +4,9 @@
 --
 -- KEYS  the record
 -- ARGV  the record that was read, without the mark of waiters; the new record, or '' to write none; its expiry in ms;
---       '1' if the lease must have run out
--- gives {0}: no record; {1, record}: another record; {2}: no expiry; {3, ms}: alive for so long; {4}: may be taken; {5}: taken
+--       '1' if the lease must have run out; '' or the latest, in ms, that the server's clock can show unless somebody set it
+-- gives {0}: no record; {1, record}: another record; {2}: no expiry; {3, ms}: alive for so long; {4}: may be taken; {5}: taken; {6}: the
+--       clock was set ahead, so that the lease's age cannot be told
 local found = redis.call('GET', KEYS[1])
 if not found then
   return {0}
@@ -22,6 +23,13 @@ if ARGV[4] == '1' then
   local alive = tonumber(lease) - math.max(tonumber(hold) - left, 0)
   if alive > 0 then
     return {3, alive}
+  end
+  if tonumber(lease) > 0 and ARGV[5] ~= '' then
+    -- pcall: a user who may not ask for the time has to trust it.
+    local time = redis.pcall('TIME')
+    if not time.err and time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[5]) then
+      return {6}
+    end
   end
 end
 if ARGV[2] == '' then

@@ -88,7 +88,7 @@ async fn on_a_stopped_server_every_call_fails_in_time_and_works_when_it_goes_on(
     let (server, store) = server_and_store().await;
     store.claim(&claim("1")).await.unwrap();
     server.stop();
-    assert_all_fail(&store).await;
+    Box::pin(assert_all_fail(&store)).await;
     let error = store.claim(&claim("2")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Timeout);
     assert!(error.to_string().contains(&format!("127.0.0.1:{}", server.port())), "{error}");
@@ -118,7 +118,7 @@ async fn on_a_dead_server_every_call_fails_in_time_and_works_when_it_is_back() {
     let (mut server, store) = server_and_store().await;
     store.claim(&claim("1")).await.unwrap();
     server.kill();
-    assert_all_fail(&store).await;
+    Box::pin(assert_all_fail(&store)).await;
     let error = store.claim(&claim("1")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(error.to_string().contains("cannot connect") && error.to_string().contains("refused"), "{error}");

@@ -4,6 +4,8 @@
 // Tests measure how long things take, and stop where they cannot go on: the helpers too.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[cfg(target_os = "linux")]
+mod clock;
 mod connecting;
 mod cost;
 mod faults;

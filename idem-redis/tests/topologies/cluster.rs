@@ -10,7 +10,7 @@ use idem_redis::RedisStore;
 use idem_testkit::{RedisCluster, RedisServer, Reply};
 
 use crate::{
-    FAILS_WITHIN, RIGHTS, SECOND, allow, call, calls_go_on, claim, commit, id, idempotency, redis_key, until,
+    BUSY, FAILS_WITHIN, RIGHTS, SECOND, allow, call, calls_go_on, claim, commit, id, idempotency, redis_key, until,
     use_everything,
 };
 
@@ -44,7 +44,7 @@ async fn a_dead_master_costs_retryable_errors_until_its_replica_takes_over() {
         cluster.settled().await.unwrap();
     })
     .await;
-    assert!(gap < SECOND, "{gap:?}");
+    assert!(gap < SECOND + BUSY, "{gap:?}");
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn a_stopped_master_costs_the_calls_of_its_keys_alone() {
         for (key, _) in &alive {
             let start = Instant::now();
             store.claim(&claim(key)).await.unwrap();
-            assert!(start.elapsed() < SECOND / 5, "{:?}", start.elapsed());
+            assert!(start.elapsed() < SECOND / 5 + BUSY, "{:?}", start.elapsed());
         }
     });
     assert!(failed.unwrap_err().is_unknown());
@@ -73,7 +73,7 @@ async fn a_stopped_master_costs_the_calls_of_its_keys_alone() {
     assert_ne!(new, 0);
     let start = Instant::now();
     until("the keys of the stopped node are served", || async { store.claim(&silent).await.is_ok() }).await;
-    assert!(start.elapsed() < 2 * SECOND, "{:?}", start.elapsed());
+    assert!(start.elapsed() < 2 * SECOND + BUSY, "{:?}", start.elapsed());
     cluster.nodes()[0].resume().unwrap();
     cluster.settled().await.unwrap();
     for (key, _) in &dead {
@@ -102,7 +102,7 @@ async fn a_cluster_that_is_gone_fails_in_time_and_is_found_when_it_is_back() {
     cluster.settled().await.unwrap();
     let start = Instant::now();
     until("the cluster is found", || async { store.claim(&claim("2")).await.is_ok() }).await;
-    assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    assert!(start.elapsed() < SECOND + BUSY, "{:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn a_slot_that_moves_is_followed_without_an_error() {
             assert_eq!(store.commit(&commit(&first)).await.unwrap(), Ownership::Held);
         }
     );
-    assert!(waited.0 < 2 * SECOND, "{waited:?}");
+    assert!(waited.0 < 2 * SECOND + BUSY, "{waited:?}");
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
     let moved = count(from, "set").await;
     for number in 0..20 {
@@ -174,7 +174,7 @@ async fn thousands_of_leases_are_renewed_in_few_round_trips_to_each_node() {
         claims.iter().map(|claim| Renewal { id: claim.id.clone(), owner: claim.owner, hold: claim.hold }).collect();
     let start = Instant::now();
     let answers = store.renew(&renewals).await;
-    assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    assert!(start.elapsed() < SECOND + BUSY, "{:?}", start.elapsed());
     for answer in answers {
         assert_eq!(answer.unwrap(), Ownership::Held);
     }
@@ -197,7 +197,7 @@ async fn a_waiter_is_woken_by_a_commit_through_another_connection() {
             one.commit(&commit(&first)).await.unwrap();
             start
         });
-        assert!(committed.elapsed() < SECOND / 4, "{:?}", committed.elapsed());
+        assert!(committed.elapsed() < SECOND, "{:?}", committed.elapsed());
     }
 }
 

@@ -19,8 +19,10 @@ use idem_testkit::{RedisServer, Reply};
 use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
+/// What a busy machine may add to a time that is promised.
+const BUSY: Duration = Duration::from_secs(5);
 /// Every call on servers that are gone must have failed within this time: two steps of 900 ms, and what a busy machine adds.
-const FAILS_WITHIN: Duration = Duration::from_millis(2600);
+const FAILS_WITHIN: Duration = Duration::from_secs(2 + BUSY.as_secs());
 
 /// The rights that the crate's documentation lists, and nothing more.
 const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load +subscribe +unsubscribe +publish +ping +info";

@@ -8,7 +8,7 @@ use idem_core::{Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_testkit::{RedisSentinels, Reply};
 
-use crate::{RIGHTS, SECOND, allow, call, calls_go_on, claim, commit, id, idempotency, until, use_everything};
+use crate::{BUSY, RIGHTS, SECOND, allow, call, calls_go_on, claim, commit, id, idempotency, until, use_everything};
 
 #[tokio::test]
 async fn a_dead_master_costs_retryable_errors_until_there_is_another() {
@@ -26,7 +26,7 @@ async fn a_dead_master_costs_retryable_errors_until_there_is_another() {
         redis.settled().await.unwrap();
     })
     .await;
-    assert!(gap < SECOND, "{gap:?}");
+    assert!(gap < SECOND + BUSY, "{gap:?}");
 }
 
 #[tokio::test]
@@ -41,13 +41,13 @@ async fn a_stopped_master_is_left_when_the_sentinels_have_another() {
     })
     .await;
     let late = switched.get().unwrap().elapsed();
-    assert!(late < 2 * SECOND, "{late:?} after the fail-over");
+    assert!(late < 2 * SECOND + BUSY, "{late:?} after the fail-over");
     let gap = calls_go_on(&idempotency, "b", async {
         redis.servers()[0].resume().unwrap();
         redis.settled().await.unwrap();
     })
     .await;
-    assert!(gap < SECOND, "{gap:?}");
+    assert!(gap < SECOND + BUSY, "{gap:?}");
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn sentinels_that_are_dead_or_silent_are_passed_over() {
     redis.sentinels()[1].kill().unwrap();
     let start = Instant::now();
     let store = RedisStore::connect(redis.url()).await.unwrap();
-    assert!(start.elapsed() < Duration::from_millis(800), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_millis(800) + BUSY, "{:?}", start.elapsed());
     store.claim(&claim("1")).await.unwrap();
     redis.sentinels()[2].kill().unwrap();
     // Whoever is connected does not need them.
@@ -155,5 +155,5 @@ async fn waiters_are_woken_after_a_fail_over() {
             start
         }
     );
-    assert!(committed.elapsed() < SECOND / 2, "{waited:?} {:?}", committed.elapsed());
+    assert!(committed.elapsed() < SECOND, "{waited:?} {:?}", committed.elapsed());
 }
