@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::clock;
 use crate::codec::CodecFailure;
 use crate::engine::Request;
-use crate::error::{Error, StoreError};
+use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::error_policy::keep_for;
 use crate::fingerprint::Fingerprint;
 use crate::flight::{Ending, Leader};
@@ -75,6 +75,8 @@ enum Tried {
     Over(Ownership),
     /// It may be tried again.
     Failed(StoreError),
+    /// Somebody else's data stands at the key: there is nothing to try again.
+    Hopeless(StoreError),
 }
 
 impl Held {
@@ -154,6 +156,7 @@ impl Held {
             Tried::Over(ownership) => parts.finish(ownership),
             // Dropped, this sees that a step is left.
             Tried::Failed(error) => parts.delayed(&error),
+            Tried::Hopeless(error) => parts.give_up(&error),
         }
     }
 
@@ -236,6 +239,7 @@ impl Parts {
         };
         match answer {
             Ok(ownership) => Tried::Over(ownership),
+            Err(error) if error.kind() == StoreErrorKind::Unreadable => Tried::Hopeless(error),
             Err(error) => Tried::Failed(error),
         }
     }
@@ -253,6 +257,11 @@ impl Parts {
                 self.delayed(&error);
                 let term = &self.enrolled.term;
                 Err(Error::Store { operation: term.id.operation().into(), key: term.id.digest(), source: error })
+            }
+            Tried::Hopeless(error) => {
+                self.give_up(&error);
+                let (operation, key) = (self.enrolled.term.id.operation().into(), self.enrolled.term.id.digest());
+                Err(Error::Codec { operation, key, reason: error.to_string().into() })
             }
         }
     }
@@ -289,7 +298,7 @@ impl Parts {
     }
 
     /// Carries the step on in a task of its own.
-    fn carry_on(self) {
+    fn carry_on(mut self) {
         let bytes = match &self.step {
             Step::Committing(Commit { outcome: Some(outcome), .. }) => outcome.payload.len(),
             _ => 0,
@@ -315,8 +324,9 @@ impl Parts {
         self.runtime.observer.decided_because(decision, &term.id, term.attempt, error);
     }
 
-    fn give_up(&self, why: &dyn std::fmt::Display) {
-        let decision = match self.step {
+    /// Leaves the step, and says so.
+    fn give_up(&mut self, why: &dyn std::fmt::Display) {
+        let decision = match std::mem::replace(&mut self.step, Step::Over) {
             Step::Committing(_) => Decision::NotRecorded,
             Step::Releasing(_) => Decision::NotReleased,
             Step::Running | Step::Over => return,
@@ -350,6 +360,10 @@ impl Retrying {
                     parts.finish(ownership);
                     break;
                 }
+                Tried::Hopeless(error) => {
+                    parts.give_up(&error);
+                    break;
+                }
                 Tried::Failed(error) => error,
             };
             if clock::now() >= until {
@@ -365,7 +379,7 @@ impl Retrying {
 
 impl Drop for Retrying {
     fn drop(&mut self) {
-        if let Some(parts) = self.parts.take() {
+        if let Some(mut parts) = self.parts.take() {
             parts.give_up(&"its tokio runtime was shut down first");
         }
     }

@@ -159,10 +159,15 @@ impl Term {
         }
     }
 
-    /// The renewal that was sent at `sent` was carried out.
+    /// The renewal that was sent at `sent` was carried out. It comes too late when the deadline has passed, looked at or not: the key may
+    /// have been somebody else's meanwhile. (A claim of this owner that was long on its way could have taken it back since.)
     pub(crate) fn renewed(&self, sent: Instant) {
         let (deadline, renew_at) = Self::times(self.length, sent);
         let mut times = self.lock();
+        if clock::now() >= times.deadline {
+            // Seen by whoever looks next, of whom a timer is one.
+            return;
+        }
         (times.deadline, times.renew_at, times.renewing) = (deadline, renew_at, false);
     }
 
@@ -181,5 +186,25 @@ impl Term {
 
     fn lock(&self) -> MutexGuard<'_, Times> {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_whose_reply_comes_after_the_deadline_brings_no_lease_back() {
+        let length = Duration::from_secs(10);
+        let id = RecordId::new("orders", &Key::encode("1").unwrap()).unwrap();
+        let term = Term::new(id, Owner::generate(), 1, (length, length * 2), clock::now());
+        tokio::time::advance(Duration::from_secs(4)).await;
+        let sent = clock::now();
+        assert_eq!(term.due(sent), Due::Renew { deadline: clock::after(sent, Duration::from_secs(5)) });
+        // Nothing has looked at the term meanwhile: the process stood still.
+        tokio::time::advance(Duration::from_secs(5)).await;
+        term.renewed(sent);
+        assert!(term.is_lost());
     }
 }

@@ -52,9 +52,6 @@ pub struct Bounds {
     /// Whether a commit, release or renewal is refused where the record has another attempt, although it has the same owner. The
     /// stores do not compare it.
     pub compares_attempts: bool,
-    /// Whether a renewal that was carried out counts, when its reply is received after the deadline that it was to put off. In the code
-    /// it does, if nothing has looked at that deadline meanwhile.
-    pub late_renewals_count: bool,
     /// In which order requests arrive.
     pub network: Network,
 }
@@ -74,7 +71,6 @@ impl Bounds {
         take_over: true,
         issued: false,
         compares_attempts: false,
-        late_renewals_count: true,
         network: Network::ClaimsInOrder,
     };
 

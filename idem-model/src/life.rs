@@ -295,7 +295,7 @@ impl Life {
         let (reply, age) = (caller.renewal, caller.renewal_age);
         (caller.renewal, caller.renewal_age) = (Wire::Free, 0);
         let Phase::Body { left, .. } = &mut caller.phase else { return };
-        if reply == Wire::Reply(Reply::Held) && (*left > 0 || self.bounds.late_renewals_count) {
+        if reply == Wire::Reply(Reply::Held) && (*left > 0 || self.is(Mutant::LateRenewalCounts)) {
             let age = if self.is(Mutant::DeadlineFromRenewalReply) { 0 } else { age };
             *left = self.stops_after.saturating_sub(age);
         } else if !self.is(Mutant::NoSelfCancel) {

@@ -1,6 +1,6 @@
 //! Deviations that the promises must reject.
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, Network};
 use crate::promise::Promise::{self, P1, P2, P3, P5, P6, P8, P9, P10};
 
 macro_rules! mutants {
@@ -76,6 +76,9 @@ mutants! {
     LeaseToItsEnd P1,
     /// A renewal that stays without an answer is taken for a success.
     UnansweredRenewalCounts P1,
+    /// A renewal that was carried out counts, although its reply is received after the deadline that it was to put off, when nothing has
+    /// looked at that deadline meanwhile.
+    LateRenewalCounts P1,
     /// A claim is sent again as another owner.
     ResendAsAnother P10,
     /// A claim of unknown fate is not undone.
@@ -96,6 +99,7 @@ impl Mutant {
         match self {
             Self::TakesOverAlthoughRejected => Bounds { take_over: false, ..Bounds::SMALL },
             Self::ResendAsAnother | Self::CommitAsAnother => Bounds { calls: 2, ..Bounds::SMALL },
+            Self::LateRenewalCounts => Bounds { network: Network::AnyOrder, ..Bounds::SMALL },
             _ => Bounds::SMALL,
         }
     }

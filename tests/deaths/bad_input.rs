@@ -1,6 +1,7 @@
 //! Records that somebody changed by hand: an error that names the key by its digest, no body, and the value as it was.
 
 use std::future::pending;
+use std::time::Duration;
 
 use idem::record::RecordId;
 use idem::{Begin, Error, ErrorAction, Idempotency, Key, Outcome, StoreFailure};
@@ -169,7 +170,13 @@ async fn p1_a_record_that_is_changed_under_a_running_body_stops_it_or_refuses_it
     });
     // P3: its own caller has it all the same.
     assert_eq!(value.await.unwrap().into_inner(), 1);
-    // To its own process it is in flight until the lease is lost.
+    // There is nothing to try again, so duplicates in the same process need not wait for the lease to be lost.
+    world.idempotency.shutdown(Duration::ZERO).await.unwrap();
     world.refuses("somebody else's").await;
     assert_eq!(world.text().await, b"somebody else's");
+
+    world.send(&[b"DEL", KEY.as_bytes()]).await;
+    let Begin::Execute(lease) = world.operation().begin().await.unwrap() else { panic!("replayed") };
+    world.plant(b"somebody else's").await;
+    assert_codec("by hand", &lease.commit(&1u64).await.map(|()| 1).map_err(Failure::Idempotency));
 }
