@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! ACL SETUSER app on >password ~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load
-//!                              +subscribe +unsubscribe +publish +ping +info
+//!                              +subscribe +unsubscribe +publish +ping +info +time
 //! ```
 //!
 //! | also | where |
@@ -20,7 +20,7 @@
 //! | `+cluster\|slots +asking` | in a cluster |
 //! | `+wait` | with [`replicas`](RedisStoreBuilder::replicas) |
 //!
-//! Without `&idem:*`, `SUBSCRIBE` and `PUBLISH` all promises hold, but waiters ask again and again instead of being woken.
+//! Without `+time` the server's clock is believed, whatever it shows. Without `&idem:*`, `SUBSCRIBE` and `PUBLISH` all promises hold, but waiters ask again and again instead of being woken.
 //!
 //! # When servers are lost
 //!
@@ -36,8 +36,19 @@
 //! - **A fail-over** forgets what the old master had acknowledged and the new one not yet received, because replication is
 //!   asynchronous: most of the time less than a few milliseconds. The same goes for what a master accepted that was cut off from
 //!   the others, until it noticed. [`replicas`](RedisStoreBuilder::replicas) narrows this, and says what remains.
-//! - **The clocks of master and replica** decide what is left of a lease after a fail-over, since expiries are replicated as points of
-//!   time. Where they are apart by a part of the lease, the lease is so much longer or shorter: keep them together (NTP).
+//!
+//! # When the clock of a server is set
+//!
+//! The age of a lease is read off the expiry of its record, by the server's wall clock. Where somebody sets that ahead, or a fail-over
+//! brings a server whose clock is ahead, living owners look dead. So each store looks at the server's time beside its own monotonic
+//! clock, at each connection and every 30 s, and a take-over is refused by its script where the server shows a later time than it can: then no
+//! key is taken over for one length of its lease, in which whoever is alive renews it. It is logged. What this cannot see:
+//!
+//! - a process that connected only after the clock was set takes it as it is;
+//! - so does a connection that the application brought along, and in a cluster the first connection to a node;
+//! - a clock that is set ahead by more than a record is still kept for (`ttl`, `remember`) makes the server forget the record itself.
+//!
+//! A clock that is set back takes no key from anybody: records, abandoned ones too, stay for so much longer.
 //!
 //! # What it sends
 //!
@@ -50,7 +61,8 @@
 //! | claim that became an owner, and commit, with `replicas` | then one `WAIT`, shared by all who ask at the same time on a connection |
 //! | renewal | one `EVALSHA` for each lease, up to 500 sent at once to each node |
 //! | wait | one `SUBSCRIBE` for each key and process, one `EVALSHA` for each waiter |
-//! | once for each connection | `HELLO`, `SCRIPT LOAD`; under Sentinel `ROLE`, and one connection to a Sentinel that tells of fail-overs |
+//! | every 30 s | one `TIME` on each connection |
+//! | once for each connection | `HELLO`, `SCRIPT LOAD`, `TIME`; under Sentinel `ROLE`, and one connection to a Sentinel that tells of fail-overs |
 //! | once, and when a node is lost or a slot moves | in a cluster: `CLUSTER SLOTS` to each master |
 //!
 //! A key, its channel and an outcome that is kept aside are in one slot. Channels are plain ones, which a cluster carries to all nodes, so
@@ -63,7 +75,7 @@
 //!   [`Record::on_claim`](idem_core::record::Record::on_claim), as in every store, and written by a compare-and-set on the very text
 //!   that was read: if it has changed, the new text is decided upon.
 //! - **Time is the server's.** A record in flight holds the expiry that it was written with, so the age of its lease is that less what
-//!   is left (`PTTL`), and no clock of a client is asked. A record whose expiry somebody took away is an error, never abandoned.
+//!   is left (`PTTL`), and no clock of a client is asked what time it is. A record whose expiry somebody took away is an error, never abandoned.
 //! - **The owner is compared as a prefix** of the record, so that commit, release and renewal are short scripts.
 //! - **An outcome that is forgotten before the fact is** (`remember` longer than `ttl`) has a key of its own, `prefix:{record's key}`:
 //!   its memory is freed in time, and the mark stays. The braces put both keys into one slot of a cluster.
