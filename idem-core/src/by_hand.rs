@@ -1,7 +1,10 @@
 //! A call that is carried out step by step.
 
 use std::fmt;
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -39,8 +42,9 @@ pub enum Begin {
 /// let receipt = match idempotency.operation("orders.create").key("o-1").begin().await? {
 ///     Begin::Execute(lease) => {
 ///         let receipt = tokio::select! {
-///             receipt = charge() => receipt,
+///             biased;
 ///             () = lease.lost() => panic!("somebody else may be charging now"),
+///             receipt = charge() => receipt,
 ///         };
 ///         lease.commit(&receipt).await?;
 ///         receipt
@@ -81,10 +85,15 @@ impl Lease {
     }
 
     /// Resolves when the lease is lost: the work must stop, because somebody else may begin it. Cancel safe.
+    ///
+    /// It looks at the lease at each poll. So in a `select!` that is `biased` and has it first, as above, a process that was stopped for
+    /// longer than its lease does not poll the work once more.
     pub async fn lost(&self) {
         match &self.guarded {
             Some(guarded) => {
-                guarded.term.lost().await;
+                let mut lost = pin!(guarded.term.lost());
+                poll_fn(|context| if guarded.term.is_lost() { Poll::Ready(()) } else { lost.as_mut().poll(context) })
+                    .await;
                 let Guarded { term, runtime, .. } = &**guarded;
                 runtime.observer.decided(Decision::LeaseLost, &term.id, term.attempt);
             }
