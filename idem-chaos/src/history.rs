@@ -1,7 +1,7 @@
 //! What happened, as each process writes it down while it happens.
 //!
 //! Each process has a file of its own and writes each event with one call of the system, so that a process that is killed leaves all
-//! that came before. Times are those of the [clock](crate::clock) that all processes share.
+//! that came before. Times are those of the clock (`clock.rs`) that all processes share.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
