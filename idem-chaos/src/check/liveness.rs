@@ -52,11 +52,14 @@ pub(super) fn check_take_overs(
             violations.push(Violation { promise: "P5", at, key: call.key.clone(), text });
         }
     }
+    let killed = |process: u64| match index.processes.get(&process) {
+        Some(Some(Ended::Killed(at))) => Some(*at),
+        _ => None,
+    };
     let mut slowest = None;
     for (name, key) in &index.keys {
         for body in index.bodies_of(key) {
-            let died = body.ended.is_none().then(|| index.processes.get(&body.by).copied().flatten()).flatten();
-            let Some(Ended::Killed(died)) = died else { continue };
+            let Some(died) = killed(body.by).filter(|_| body.ended.is_none()) else { continue };
             let Some(next) = index.bodies_of(key).find(|next| next.begun > died) else { continue };
             // A process that had been stopped for long may have lost the key before it died.
             let taken_before = index
@@ -66,7 +69,10 @@ pub(super) fn check_take_overs(
                 .calls
                 .values()
                 .filter(|call| call.key == *name && call.by != body.by)
-                .any(|call| call.begun < died && call.ended.is_none_or(|ended| ended >= next.begun));
+                // A call ends with its process.
+                .any(|call| {
+                    call.begun < died && call.ended.or(killed(call.by)).is_none_or(|ended| ended >= next.begun)
+                });
             if waited && !taken_before && quiet(died, next.begun) {
                 let took = next.begun - died;
                 slowest = slowest.max(Some(took));

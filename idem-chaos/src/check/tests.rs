@@ -162,6 +162,14 @@ fn p5_a_slow_take_over() {
 }
 
 #[test]
+fn p5_a_caller_that_died_waits_no_more() {
+    let story = Story::default().at(0, 0, Event::Started { process: 1 }).at(0, 0, Event::Started { process: 2 });
+    let story = story.call(1, 1, 1).poll(2, 1, 1, 1).call(3, 2, 2).at(4, 0, Event::Killed { process: 2 });
+    let story = story.at(5, 0, Event::Killed { process: 1 }).call(9_000, 3, 3).poll(9_001, 3, 3, 3);
+    assert_eq!(story.broken(), [""; 0]);
+}
+
+#[test]
 fn p5_a_key_that_cannot_be_brought_to_its_end() {
     let last = Event::Call { call: 2, key: "j".into(), manner: "last".into(), wait: 5_000 };
     let story = Story::done().at(100, 0, Event::Healed).at(101, 1, last).decided(102, 1, 2, "store_failed", 0);
