@@ -382,3 +382,21 @@ async fn settings_that_cannot_be_are_refused_when_built_installed_and_called() {
     }
     assert_eq!(call().run(async || Res::Ok(1)).await.unwrap().into_inner(), 1);
 }
+
+#[test]
+fn p1_leases_are_renewed_where_all_threads_for_blocking_work_are_busy() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).max_blocking_threads(1).enable_all().build().unwrap();
+    let (busy, wait) = std::sync::mpsc::channel::<()>();
+    runtime.spawn_blocking(move || wait.recv());
+    let outcome = runtime.block_on(async {
+        let idempotency = Idempotency::new(MemoryStore::new());
+        let body = async || {
+            tokio::time::sleep(LEASE * 2).await;
+            Ok::<_, Error>(7)
+        };
+        idempotency.operation("edges").key("busy").lease(LEASE).run(body).await
+    });
+    drop(busy);
+    assert_eq!(outcome.unwrap().into_inner(), 7);
+}

@@ -74,6 +74,21 @@ over_both_stores! {
         idempotency.shutdown(LONG).await.unwrap();
     }
 
+    async fn p10_a_claim_that_never_arrived_is_waited_for_until_the_store_has_said_so(world: World) {
+        let (builder, faults) = world.faulty().await;
+        let idempotency = builder.build();
+        for _ in 0..2 {
+            faults.next(Step::Claim, Fault::LoseRequest);
+        }
+        faults.next(Step::Release, Fault::Refuse);
+        let failed = idempotency.operation("shutdown.claim").key("k").run(async || Res::Ok(7)).await;
+        assert!(matches!(failed, Err(Error::Store { .. })), "{failed:?}");
+        let unfinished = idempotency.shutdown(Duration::ZERO).await.unwrap_err();
+        assert_eq!((unfinished.bodies, unfinished.steps, unfinished.claims), (0, 0, 1), "{unfinished}");
+        // Not for a lease, in which it may still arrive.
+        idempotency.shutdown(Duration::from_secs(10)).await.unwrap();
+    }
+
     async fn with_nothing_under_way_it_is_over_at_once_and_calls_go_on(world: World) {
         let idempotency = world.process().await;
         idempotency.shutdown(Duration::ZERO).await.unwrap();

@@ -14,6 +14,8 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 /// given up, and said so.
 const MAX_STEPS: usize = 10_000;
 const MAX_BYTES: usize = 64 << 20;
+/// The same for claims to undo, which are many while a store is away, and hold nothing that could be lost.
+const MAX_CLAIMS: usize = 10_000;
 
 /// What goes on without a caller.
 #[derive(Default)]
@@ -21,6 +23,9 @@ pub(crate) struct Background {
     steps: AtomicUsize,
     /// Of the outcomes that steps hold.
     bytes: AtomicUsize,
+    claims: AtomicUsize,
+    /// Of the claims: those of which the store has said nothing yet.
+    unheard: AtomicUsize,
     bodies: AtomicUsize,
     /// Something came to its end.
     ended: Notify,
@@ -32,15 +37,24 @@ pub(crate) struct Background {
 pub struct Unfinished {
     /// Detached bodies. If the process ends now, they are cut, and their records abandoned.
     pub bodies: usize,
-    /// Commits, releases and claims to undo, which the store does not take. If the process ends now, the outcomes of these bodies are
-    /// not recorded, and their records are abandoned.
+    /// Commits and releases that the store does not take. If the process ends now, the outcomes of these bodies are not recorded, and their
+    /// records are abandoned.
     pub steps: usize,
+    /// Claims of calls that have failed, of which the store has not said yet whether they were carried out. If the process ends now, their
+    /// keys may be locked for one lease.
+    pub claims: usize,
 }
 
 /// A step that is tried again: counted until it is dropped.
 pub(crate) struct Step {
     background: Arc<Background>,
     bytes: usize,
+}
+
+/// A claim to undo: counted until it is dropped.
+pub(crate) struct Undo {
+    background: Arc<Background>,
+    heard: bool,
 }
 
 /// A detached body: counted until it is dropped.
@@ -56,6 +70,13 @@ impl Background {
         }
         observe::unattended(Unattended::Steps, 1.0);
         Some(Step { background: self.clone(), bytes })
+    }
+
+    /// Counts a claim to undo; `None` if there are too many.
+    pub(crate) fn undo(self: &Arc<Self>) -> Option<Undo> {
+        add(&self.claims, 1, MAX_CLAIMS)?;
+        self.unheard.fetch_add(1, Ordering::SeqCst);
+        Some(Undo { background: self.clone(), heard: false })
     }
 
     /// Counts a detached body.
@@ -87,8 +108,8 @@ impl Background {
     fn unfinished(&self) -> Option<Unfinished> {
         // A body that ends leaves its step behind before it is counted down, so bodies are looked at first.
         let bodies = self.bodies.load(Ordering::SeqCst);
-        let steps = self.steps.load(Ordering::SeqCst);
-        (bodies + steps > 0).then_some(Unfinished { bodies, steps })
+        let (steps, claims) = (self.steps.load(Ordering::SeqCst), self.unheard.load(Ordering::SeqCst));
+        (bodies + steps + claims > 0).then_some(Unfinished { bodies, steps, claims })
     }
 
     fn ends(&self, count: &AtomicUsize) {
@@ -97,9 +118,9 @@ impl Background {
     }
 }
 
-/// Adds to a count, unless that would take it above its limit.
+/// Adds to a count, unless that would take it above its limit. What is alone may be above it.
 fn add(count: &AtomicUsize, more: usize, limit: usize) -> Option<()> {
-    let added = |count: usize| count.checked_add(more).filter(|count| *count <= limit);
+    let added = |count: usize| count.checked_add(more).filter(|sum| *sum <= limit || count == 0);
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, added).ok().map(drop)
 }
 
@@ -108,6 +129,22 @@ impl Drop for Step {
         self.background.bytes.fetch_sub(self.bytes, Ordering::SeqCst);
         self.background.ends(&self.background.steps);
         observe::unattended(Unattended::Steps, -1.0);
+    }
+}
+
+impl Undo {
+    /// The store has said whether the claim was carried out; it is not waited for any more.
+    pub(crate) fn heard(&mut self) {
+        if !std::mem::replace(&mut self.heard, true) {
+            self.background.ends(&self.background.unheard);
+        }
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        self.heard();
+        self.background.claims.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -120,10 +157,10 @@ impl Drop for Body {
 
 impl fmt::Display for Unfinished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bodies, steps } = self;
+        let Self { bodies, steps, claims } = self;
         write!(
             f,
-            "{bodies} detached bodies still run, and {steps} commits or releases are not taken by the store yet; give `shutdown` more time, or see why the store does not answer"
+            "{bodies} detached bodies still run, {steps} commits or releases are not taken by the store yet, and of {claims} failed claims it has not said whether they were carried out; give `shutdown` more time, or see why the store does not answer"
         )
     }
 }
@@ -141,10 +178,28 @@ mod tests {
         let large = background.step(MAX_BYTES).unwrap();
         assert!(background.step(1).is_none());
         let empty = background.step(0).unwrap();
-        assert_eq!(background.unfinished(), Some(Unfinished { bodies: 0, steps: 2 }));
+        assert_eq!(background.unfinished(), Some(Unfinished { bodies: 0, steps: 2, claims: 0 }));
         drop((large, empty));
         assert_eq!(background.unfinished(), None);
         assert!(background.step(MAX_BYTES).is_some());
+        // However large it is, one outcome is tried again.
+        let alone = background.step(MAX_BYTES * 2).unwrap();
+        assert!(background.step(1).is_none());
+        drop(alone);
+    }
+
+    #[test]
+    fn claims_to_undo_take_no_room_from_outcomes_and_are_waited_for_until_the_store_has_answered() {
+        let background = Arc::new(Background::default());
+        let mut claims: Vec<_> = (0..MAX_CLAIMS).map(|_| background.undo().unwrap()).collect();
+        assert!(background.undo().is_none());
+        assert!(background.step(1).is_some());
+        claims.iter_mut().skip(1).for_each(Undo::heard);
+        assert_eq!(background.unfinished(), Some(Unfinished { bodies: 0, steps: 0, claims: 1 }));
+        assert!(background.undo().is_none());
+        drop(claims);
+        assert_eq!(background.unfinished(), None);
+        assert!(background.undo().is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -152,7 +207,7 @@ mod tests {
         let background = Arc::new(Background::default());
         let (body, step) = (background.body(), background.step(7).unwrap());
         let limit = Duration::from_secs(1);
-        assert_eq!(background.finished(limit).await, Err(Unfinished { bodies: 1, steps: 1 }));
+        assert_eq!(background.finished(limit).await, Err(Unfinished { bodies: 1, steps: 1, claims: 0 }));
         let ending = async {
             drop(body);
             tokio::task::yield_now().await;

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::background;
 use crate::clock;
 use crate::codec::CodecFailure;
 use crate::engine::Request;
@@ -305,7 +306,9 @@ impl Parts {
         };
         let (Some(counted), Ok(handle)) = (self.runtime.background.step(bytes), tokio::runtime::Handle::try_current())
         else {
-            return self.give_up(&"too many others are being tried again, or there is no tokio runtime to do it on");
+            return self.give_up(
+                &"too many others are being tried again (10,000, or 64 MiB of outcomes), or there is no tokio runtime to do it on",
+            );
         };
         handle.spawn(async move {
             Retrying { parts: Some(self) }.run().await;
@@ -407,18 +410,17 @@ impl Orphan {
 impl Drop for Orphan {
     fn drop(&mut self) {
         let Some((runtime, release, lease)) = self.undone.take() else { return };
-        let (Some(counted), Ok(handle)) = (runtime.background.step(0), tokio::runtime::Handle::try_current()) else {
+        let (Some(counted), Ok(handle)) = (runtime.background.undo(), tokio::runtime::Handle::try_current()) else {
             return runtime.observer.decided(Decision::NotReleased, &release.id, 0);
         };
         handle.spawn(async move {
-            undo(&runtime, &release, lease).await;
-            drop(counted);
+            undo(&runtime, &release, lease, counted).await;
         });
     }
 }
 
 /// Undoes a claim that was, or may yet be, carried out: tries for as long as the lease would lock others out.
-async fn undo(runtime: &Runtime, release: &Release, lease: Duration) {
+async fn undo(runtime: &Runtime, release: &Release, lease: Duration, mut counted: background::Undo) {
     let until = clock::after(clock::now(), lease);
     let mut pause = FIRST_PAUSE;
     loop {
@@ -426,14 +428,18 @@ async fn undo(runtime: &Runtime, release: &Release, lease: Duration) {
         if let Ok(Ownership::Held) = answer {
             return runtime.observer.decided(Decision::GivenBack, &release.id, 0);
         }
-        if clock::now() >= until {
+        if answer.is_ok() {
+            counted.heard();
+        }
+        let left = until.saturating_duration_since(clock::now());
+        if left.is_zero() {
             if let Err(error) = answer {
                 runtime.observer.decided_because(Decision::NotReleased, &release.id, 0, &error);
             }
             return;
         }
         // Not there: the claim may still be on its way. The pause grows with no bound but the lease, so this is a handful of looks.
-        tokio::time::sleep(jittered(pause)).await;
+        tokio::time::sleep(jittered(pause).min(left)).await;
         pause *= 2;
     }
 }

@@ -113,9 +113,18 @@ impl Keepers {
 }
 
 /// Does something on a thread that is none of the tokio runtime's workers: a task that is woken by a worker is run by that same worker next,
-/// which may be about to block.
+/// which may be about to block. Where all threads for blocking work are busy, a worker does it after all.
 fn elsewhere(handle: &Handle, work: impl FnOnce() + Send + 'static) {
-    drop(handle.spawn_blocking(work));
+    let work = Arc::new(std::sync::Mutex::new(Some(work)));
+    let once = move || {
+        // Out of the lock first, which is not held while it is done.
+        let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(work) = work {
+            work();
+        }
+    };
+    drop(handle.spawn_blocking(once.clone()));
+    drop(handle.spawn(async move { once() }));
 }
 
 impl Drop for Keepers {
