@@ -49,9 +49,6 @@ pub struct Bounds {
     pub take_over: bool,
     /// Whether a token was issued: else nothing stands at the key at first.
     pub issued: bool,
-    /// Whether a commit, release or renewal is refused where the record has another attempt, although it has the same owner. The
-    /// stores do not compare it.
-    pub compares_attempts: bool,
     /// In which order requests arrive.
     pub network: Network,
 }
@@ -70,7 +67,6 @@ impl Bounds {
         polls: 2,
         take_over: true,
         issued: false,
-        compares_attempts: false,
         network: Network::ClaimsInOrder,
     };
 

@@ -1,8 +1,7 @@
 //! Explores the model, and each mutant, and prints the figures as tables.
 //!
 //! `cargo run --release -p idem-model` explores what the tests do. `-- large`: with one fault more. `-- mutants`: the mutants alone, from
-//! one on if it is named. `-- trace`: how P10 breaks where requests arrive in any order. `-- remedies`: that again if attempts are compared
-//! as well.
+//! one on if it is named. `-- trace`: how P10 breaks where requests arrive in any order.
 
 use std::io::{Write as _, stdout};
 
@@ -23,18 +22,11 @@ fn main() -> std::io::Result<()> {
     )?;
     let rejects = Bounds { take_over: false, ..largest };
     let issued = Bounds { issued: true, ..largest };
-    if !wishes("mutants") && !wishes("remedies") {
+    if !wishes("mutants") {
         row("as it is", explore(largest, None, &[]))?;
         row("`abandoned = reject`", explore(rejects, None, &[]))?;
         row("an issued token", explore(issued, None, &[]))?;
         row("requests in any order", explore(any_order, None, &[]))?;
-    }
-    if wishes("large") || wishes("remedies") {
-        let compared = Bounds { compares_attempts: true, ..any_order };
-        row("requests in any order, attempts compared", explore(compared, None, &[]))?;
-    }
-    if wishes("remedies") {
-        return Ok(());
     }
     let from = std::env::args().nth(2).unwrap_or_default();
     for mutant in Mutant::ALL.iter().skip_while(|mutant| !format!("{mutant:?}").starts_with(&from)) {

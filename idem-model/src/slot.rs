@@ -73,11 +73,6 @@ impl Slot {
         }
     }
 
-    /// Whether it is in flight under another attempt.
-    pub(crate) fn is_of_another(self, attempt: u8) -> bool {
-        matches!(self.entry, Entry::InFlight { attempt: its, .. } if its != attempt)
-    }
-
     /// Whether it is in flight, and its lease has run out.
     pub(crate) fn is_abandoned(self) -> bool {
         self.owner().is_some() && !self.is_alive()

@@ -32,11 +32,6 @@ impl Store {
         let reply = match request {
             Request::Claim => self.claim(slot, by),
             Request::Undo => self.undo(slot, by),
-            Request::Commit { attempt } | Request::Release { attempt, .. } | Request::Renew { attempt }
-                if self.bounds.compares_attempts && slot.is_some_and(|slot| slot.is_of_another(attempt)) =>
-            {
-                Reply::Lost
-            }
             Request::Commit { attempt } => self.commit(slot, by, attempt),
             Request::Release { abandon, .. } => self.release(slot, by, self.to(abandon)),
             Request::Renew { .. } => self.renew(slot, by),
