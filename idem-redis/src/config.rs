@@ -9,6 +9,7 @@ use crate::connect;
 use crate::connection::Connection;
 use crate::error::refused;
 use crate::keys::{DEFAULT_PREFIX, Keys};
+use crate::link::SILENCE;
 use crate::own::Own;
 use crate::replicas::Replicas;
 use crate::server::Server;
@@ -75,8 +76,9 @@ impl RedisStoreBuilder {
     /// out; those before the `@` are for the servers that hold the records, and what the Sentinels want stands in the parameters.
     /// Special characters are percent-encoded.
     ///
-    /// Under Sentinel all Sentinels are asked at each connection, and the first server that one of them names and that is a master is
-    /// taken; a fail-over that a Sentinel tells of, a `READONLY`, a silent server and a lost connection each lead to the next. In a
+    /// Under Sentinel all Sentinels are asked at each connection, and the server is taken that most of those who answer name, if it says
+    /// itself that it is a master; a fail-over that a Sentinel tells of, another answer of most of them, who are asked every few seconds,
+    /// a `READONLY`, a silent server and a lost connection each lead to the next. In a
     /// cluster each command goes to the node that has its key, and a node that is lost or silent costs only the calls of its keys.
     ///
     /// This, or [`connection`](Self::connection).
@@ -154,7 +156,7 @@ impl RedisStoreBuilder {
     /// all calls down by `timeout`: make it a fraction of the [`time_limit`](Self::time_limit), such as 100 to 300 ms.
     ///
     /// Only with a [`url`](Self::url), since a `WAIT` must go on the very connection of the write. At least one replica, and a timeout
-    /// shorter than the `time_limit`, or [`connect`](Self::connect) fails; it also fails while a master has fewer replicas.
+    /// shorter than the `time_limit` and than three seconds, or [`connect`](Self::connect) fails; it also fails while a master has fewer replicas.
     pub fn replicas(mut self, count: u32, timeout: Duration) -> Self {
         self.replicas = Some(Replicas { count, timeout });
         self
@@ -187,6 +189,11 @@ impl RedisStoreBuilder {
                 return Err(refused(format!(
                     "`replicas` may wait for {timeout:?}, and a step has {:?} in all; make the timeout of `replicas` shorter, or the `time_limit` longer",
                     self.time_limit
+                )));
+            }
+            if timeout >= SILENCE {
+                return Err(refused(format!(
+                    "`replicas` may wait for {timeout:?}, and a connection that is silent for {SILENCE:?} is taken for lost; make the timeout of `replicas` shorter"
                 )));
             }
             if self.url.is_none() {

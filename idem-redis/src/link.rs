@@ -14,14 +14,14 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::clock::{self, Jump, ServerClock};
 use crate::error::{refused, unconnected, unconnected_in_time};
 use crate::place::Watched;
 use crate::replicas::Acknowledgements;
 use crate::script;
-use crate::sentinel::{self, Address};
+use crate::sentinel::{self, Address, Said};
 use crate::target::Target;
 use crate::wake::Hub;
 
@@ -31,10 +31,12 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 /// A connection on which a call timed out must answer within this time, or it is replaced: a cut cable tells nobody. Longer than a
 /// call's time limit, so that a server that is merely slow is not given new connections on top.
-const SILENCE: Duration = Duration::from_secs(3);
-/// Between two looks at the server's clock: seldom enough to cost nothing, and often enough that a clock which is set by more than a
-/// tenth of a second is noticed.
-const CLOCK: Duration = Duration::from_secs(30);
+pub(crate) const SILENCE: Duration = Duration::from_secs(3);
+/// For so long, the news of a fail-over says more than the Sentinels that have not heard it yet; they tell each other every two seconds.
+const NEWS: Duration = Duration::from_secs(10);
+/// Between two looks at the server's clock: seldom enough to cost nothing, and often enough that a clock which is set by more than half a
+/// second is noticed.
+const CLOCK: Duration = Duration::from_secs(5);
 
 /// A connection that is replaced when it is lost. Cheap to clone; the connection is closed with the last clone.
 #[derive(Clone)]
@@ -47,8 +49,13 @@ struct Inner {
     slot: Mutex<Slot>,
     /// The task that hears of fail-overs.
     listener: OnceLock<AbortHandle>,
+    heard: Mutex<Heard>,
+    /// Told when an attempt to connect goes to a server that is no longer the master.
+    astray: watch::Sender<()>,
     /// Of whichever server this is: one that takes over has a clock of its own, which is as if it had been set.
     clock: ServerClock,
+    /// The task that looks at it.
+    watch: OnceLock<AbortHandle>,
 }
 
 enum Place {
@@ -56,6 +63,15 @@ enum Place {
     Node(Client, Address),
     /// Asked for at each connection.
     Master(Arc<Watched>),
+}
+
+/// Where the master is, as far as Sentinels are listened to.
+#[derive(Default)]
+struct Heard {
+    /// Of the last fail-over, and when that was.
+    news: Option<(Address, Instant)>,
+    /// Where the last attempt to connect went.
+    tried: Option<Address>,
 }
 
 enum Slot {
@@ -95,12 +111,12 @@ impl Link {
         let (name, watched) = (watched.name.clone(), Arc::new(watched));
         let link = Self::new(Place::Master(Arc::clone(&watched)), name, connect_limit).begin().await?;
         let inner = Arc::downgrade(&link.0);
-        let is_at = move |address: &Address| {
+        let said = move |said: Said| {
             if let Some(inner) = inner.upgrade() {
-                inner.master_is_at(address);
+                inner.hear(said);
             }
         };
-        let _ = link.0.listener.set(tokio::spawn(sentinel::listen(watched, is_at)).abort_handle());
+        let _ = link.0.listener.set(tokio::spawn(sentinel::listen(watched, said)).abort_handle());
         Ok(link)
     }
 
@@ -115,9 +131,10 @@ impl Link {
 
     fn new(place: Place, server: Arc<str>, connect_limit: Duration) -> Self {
         let slot = Mutex::new(Slot::Down(watch::channel(None).1));
-        let (listener, clock) = (OnceLock::new(), ServerClock::default());
-        let inner = Arc::new(Inner { place, server, connect_limit, slot, listener, clock });
-        tokio::spawn(watch_clock(Arc::downgrade(&inner)));
+        let (listener, clock, watch) = (OnceLock::new(), ServerClock::default(), OnceLock::new());
+        let (heard, astray) = (Mutex::default(), watch::Sender::default());
+        let inner = Arc::new(Inner { place, server, connect_limit, slot, listener, heard, astray, clock, watch });
+        let _ = inner.watch.set(tokio::spawn(watch_clock(Arc::downgrade(&inner))).abort_handle());
         Self(inner)
     }
 
@@ -214,11 +231,13 @@ impl Inner {
                 Place::Server(client) => Arc::clone(self).open_at(client.clone(), None).await,
                 Place::Node(client, node) => Arc::clone(self).open_at(client.clone(), Some(node.clone())).await,
                 Place::Master(watched) => {
-                    let open = |target: Target, address| {
-                        let inner = Arc::clone(self);
-                        async move { inner.open_at(client(target)?, Some(address)).await }
+                    let address = match self.news() {
+                        Some(address) => address,
+                        None => sentinel::most_say(watched, self.connect_limit).await?,
                     };
-                    sentinel::master(watched, open).await
+                    self.heard().tried = Some(address.clone());
+                    let target = watched.data.at(&address.0, address.1);
+                    Arc::clone(self).open_at(client(target)?, Some(address)).await
                 }
             }
         };
@@ -256,7 +275,11 @@ impl Inner {
         // Where this is refused, the scripts are loaded when they are needed, or the error comes then.
         let _ = script::load_all().query_async::<Value>(&mut connection).await;
         // Where this is refused, the clock is believed.
-        let _ = self.look_at_clock(connection.clone()).await;
+        if let Err(error) = self.look_at_clock(connection.clone()).await
+            && error.code() == Some("NOPERM")
+        {
+            tracing::warn!(target: "idem", server = %self.server, "this user may not ask Redis for the TIME, so idem cannot tell when the server's clock is set (ACL SETUSER .. +time)");
+        }
         let acknowledgements = Arc::default();
         Ok(Session { connection, hub, acknowledgements, address, probing: Arc::default() })
     }
@@ -269,7 +292,7 @@ impl Inner {
             Some(Jump::Ahead(by)) => tracing::warn!(
                 target: "idem",
                 server = %self.server,
-                "the clock of Redis was set ahead by {by:.1?}, or another server with another clock took over: for one length of its lease, no key is taken over; keep the clocks of Redis in step (NTP)"
+                "the clock of Redis was set ahead by {by:.1?}, or another server with another clock took over: for one length of its lease, no key is taken over to whose lease that matters; keep the clocks of Redis in step (NTP)"
             ),
             Some(Jump::Back(by)) => tracing::warn!(
                 target: "idem",
@@ -281,20 +304,72 @@ impl Inner {
         Ok(())
     }
 
-    /// Hears where the master is, and leaves a server that is no longer it: it may not have noticed yet, or be silent.
-    fn master_is_at(self: &Arc<Self>, master: &Address) {
-        let hub = match &*self.lock() {
-            Slot::Up(session) if session.address.as_ref() != Some(master) => Arc::clone(&session.hub),
-            _ => return,
-        };
-        self.lost(&hub, Duration::ZERO);
+    /// Hears where the master is. Whatever is believed is but a reason to ask them all.
+    fn hear(self: &Arc<Self>, said: Said) {
+        match said {
+            Said::Switched(address) => {
+                self.heard().news = Some((address.clone(), clock::now()));
+                self.master_is_at(&address);
+            }
+            Said::Believes(address) => {
+                let Place::Master(watched) = &self.place else { return };
+                if self.goes_to().is_none_or(|now| now == address) {
+                    return;
+                }
+                let (inner, watched, limit) = (Arc::downgrade(self), Arc::clone(watched), self.connect_limit);
+                tokio::spawn(async move {
+                    let Ok(address) = sentinel::most_say(&watched, limit).await else { return };
+                    if let Some(inner) = inner.upgrade()
+                        && inner.news().is_none_or(|news| news == address)
+                    {
+                        inner.master_is_at(&address);
+                    }
+                });
+            }
+        }
     }
 
-    /// Puts a new connection to use; `false` if it is lost already.
+    /// Leaves a server that is no longer the master: it may not have noticed yet, or be silent.
+    fn master_is_at(self: &Arc<Self>, master: &Address) {
+        if self.goes_to().is_none_or(|now| now == *master) {
+            return;
+        }
+        let hub = match &*self.lock() {
+            Slot::Up(session) => Some(Arc::clone(&session.hub)),
+            Slot::Down(_) => None,
+        };
+        match hub {
+            Some(hub) => self.lost(&hub, Duration::ZERO),
+            None => self.astray.send_replace(()),
+        }
+    }
+
+    /// Where the connection goes, or the last attempt to make one.
+    fn goes_to(&self) -> Option<Address> {
+        if let Slot::Up(session) = &*self.lock() {
+            return session.address.clone();
+        }
+        self.heard().tried.clone()
+    }
+
+    /// Where the master went, while the Sentinels may not all know it yet.
+    fn news(&self) -> Option<Address> {
+        let heard = self.heard();
+        let (address, at) = heard.news.as_ref()?;
+        (clock::now().saturating_duration_since(*at) < NEWS).then(|| address.clone())
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        // Nothing that could panic runs under the lock.
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a new connection to use; `false` if it is lost already, or goes to a server that is no longer the master.
     fn publish(&self, session: Session) -> bool {
         let mut slot = self.lock();
-        // Whoever loses it from here on waits for the lock, and finds it.
-        let alive = !session.hub.is_closed();
+        // Whoever loses it from here on waits for the lock, and finds it; so does whoever hears of a fail-over from here on.
+        let is_right = self.news().is_none_or(|news| session.address.as_ref() == Some(&news));
+        let alive = is_right && !session.hub.is_closed();
         if alive {
             *slot = Slot::Up(session);
         }
@@ -328,8 +403,8 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(listener) = self.listener.get() {
-            listener.abort();
+        for task in [&self.listener, &self.watch].into_iter().filter_map(OnceLock::get) {
+            task.abort();
         }
     }
 }
@@ -368,10 +443,21 @@ fn client(target: Target) -> Result<Client, StoreError> {
 async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<StoreError>>, mut pause: Duration) {
     let mut next = PAUSE.0;
     let mut warned = false;
+    let Some(mut astray) = inner.upgrade().map(|inner| inner.astray.subscribe()) else { return };
     loop {
         sleep(pause).await;
         let Some(inner) = inner.upgrade() else { return };
-        match inner.open().await {
+        astray.mark_unchanged();
+        // An attempt at a server that is dead or cut off takes as long as it may, while another is the master by now.
+        let opened = tokio::select! {
+            biased;
+            _ = astray.changed() => {
+                pause = Duration::ZERO;
+                continue;
+            }
+            opened = inner.open() => opened,
+        };
+        match opened {
             Ok(session) => {
                 if inner.publish(session) {
                     tracing::info!(target: "idem", server = %inner.server, "connected to Redis");

@@ -3,8 +3,6 @@
 //! Not redis-rs's `sentinel` (1.8): it asks one Sentinel after the other, each for as long as the network takes, so that one that is
 //! silent keeps a reconnection from the others; and it does not listen to them.
 
-use std::collections::HashSet;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +11,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{interval_at, sleep, timeout};
 
+use crate::clock;
 use crate::error::{failed, refused, unconnected_in_time, unexpected};
 use crate::link;
 use crate::place::Watched;
@@ -22,50 +21,98 @@ use crate::target::Target;
 
 /// A Sentinel that has not answered by then is left alone.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
-/// A Sentinel that is listened to is asked whether it is still there after so long a silence.
-const SILENCE: Duration = Duration::from_secs(5);
+/// Sentinels that have not answered so long after most have are left out.
+const GRACE: Duration = Duration::from_millis(200);
+/// A Sentinel that is listened to is asked so often: it may have become silent, and its news may have been lost.
+const ASKED_EVERY: Duration = Duration::from_secs(3);
 /// Between two Sentinels that are listened to.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Where a server listens.
 pub(crate) type Address = (String, u16);
 
-/// Asks all Sentinels at once, and tries each server that one of them names as the master, until one can be used.
-pub(crate) async fn master<T, F>(watched: &Arc<Watched>, open: impl Fn(Target, Address) -> F) -> Result<T, StoreError>
-where
-    T: Send + 'static,
-    F: Future<Output = Result<T, StoreError>> + Send + 'static,
-{
+/// What a Sentinel that is listened to said of where the master is.
+pub(crate) enum Said {
+    /// The news of a fail-over: nothing that was said before is newer.
+    Switched(Address),
+    /// What it believes. It may be cut off from the others, and know nothing of a fail-over.
+    Believes(Address),
+}
+
+/// Asks all Sentinels at once where the master is, and gives what most of them say, in less than `limit`.
+///
+/// One alone is not believed while others answer: after a fail-over, one that was cut off still names the old master, which may be cut
+/// off with it and so take itself for the master. Where fewer than half of them answer, what there is has to do.
+pub(crate) async fn most_say(watched: &Arc<Watched>, limit: Duration) -> Result<Address, StoreError> {
+    let limit = ANSWERS_WITHIN.min(limit / 2);
     let mut asked = JoinSet::new();
     for index in 0..watched.sentinels.len() {
         let watched = Arc::clone(watched);
         asked.spawn(async move { ask(&watched.sentinels[index], &watched.master).await });
     }
-    let (mut opened, mut tried, mut failure) = (JoinSet::new(), HashSet::new(), None);
-    let note = |failure: &mut Option<StoreError>, error: StoreError| {
-        // What passes by itself says more than what a person has to mend at one of them.
-        if failure.as_ref().is_none_or(|other| other.kind() == StoreErrorKind::Refused) {
-            *failure = Some(error);
+    let mut votes = Votes::of(watched.sentinels.len());
+    let mut failure: Option<StoreError> = None;
+    let counting = async {
+        while !votes.are_enough() {
+            match asked.join_next().await {
+                Some(Ok(Ok(address))) => votes.add(address),
+                // What passes by itself says more than what a person has to mend at one of them.
+                Some(Ok(Err(error)))
+                    if failure.as_ref().is_none_or(|other| other.kind() == StoreErrorKind::Refused) =>
+                {
+                    failure = Some(error);
+                }
+                Some(_) => {}
+                None => return,
+            }
         }
+        let late = async {
+            while !votes.are_decided()
+                && let Some(answer) = asked.join_next().await
+            {
+                if let Ok(Ok(address)) = answer {
+                    votes.add(address);
+                }
+            }
+        };
+        let _ = timeout(GRACE, late).await;
     };
-    loop {
-        tokio::select! {
-            Some(answer) = asked.join_next() => match answer {
-                Ok(Ok(address)) => if tried.insert(address.clone()) {
-                    opened.spawn(open(watched.data.at(&address.0, address.1), address));
-                },
-                Ok(Err(error)) => note(&mut failure, error),
-                Err(_) => {}
-            },
-            Some(outcome) = opened.join_next() => match outcome {
-                Ok(Ok(session)) => return Ok(session),
-                Ok(Err(error)) => note(&mut failure, error),
-                Err(_) => {}
-            },
-            else => break,
+    let _ = timeout(limit, counting).await;
+    votes.most().ok_or_else(|| failure.unwrap_or_else(|| unconnected_in_time(&watched.name, limit)))
+}
+
+/// Who said what.
+struct Votes {
+    asked: usize,
+    given: Vec<(Address, usize)>,
+}
+
+impl Votes {
+    fn of(asked: usize) -> Self {
+        Self { asked, given: Vec::new() }
+    }
+
+    fn add(&mut self, address: Address) {
+        match self.given.iter_mut().find(|(other, _)| *other == address) {
+            Some((_, times)) => *times += 1,
+            None => self.given.push((address, 1)),
         }
     }
-    Err(failure.unwrap_or_else(|| unconnected_in_time(&watched.name, ANSWERS_WITHIN)))
+
+    /// Whether more than half of those that were asked have answered.
+    fn are_enough(&self) -> bool {
+        self.given.iter().map(|(_, times)| times).sum::<usize>() * 2 > self.asked
+    }
+
+    /// Whether the others can change nothing any more.
+    fn are_decided(&self) -> bool {
+        self.given.iter().any(|(_, times)| times * 2 > self.asked)
+    }
+
+    /// Of two that are named as often, the first.
+    fn most(self) -> Option<Address> {
+        self.given.into_iter().rev().max_by_key(|(_, times)| *times).map(|(address, _)| address)
+    }
 }
 
 /// What one Sentinel says.
@@ -97,40 +144,51 @@ async fn address(
     }
 }
 
-/// Listens to one Sentinel after the other, for as long as there is one, and says where the master is: after each fail-over, and when it
-/// begins to listen to another.
-pub(crate) async fn listen(watched: Arc<Watched>, is_at: impl Fn(&Address)) {
-    for sentinel in watched.sentinels.iter().cycle() {
+/// Listens to one Sentinel after the other, for as long as there is one, and tells what it says: at each fail-over, and every few seconds.
+pub(crate) async fn listen(watched: Arc<Watched>, said: impl Fn(Said)) {
+    for index in (0..watched.sentinels.len()).cycle() {
         // Why it ended is of no interest: the next one is listened to.
-        let _ = listen_to(sentinel, &watched.master, &is_at).await;
+        let _ = listen_to(&watched, index, &said).await;
         sleep(PAUSE).await;
     }
 }
 
-async fn listen_to(sentinel: &Target, master: &str, is_at: &impl Fn(&Address)) -> Result<(), StoreError> {
+async fn listen_to(watched: &Watched, index: usize, said: &impl Fn(Said)) -> Result<(), StoreError> {
+    let (sentinel, master) = (&watched.sentinels[index], watched.master.as_str());
     let (sender, mut pushes) = mpsc::unbounded_channel::<PushInfo>();
     let begin = async {
         let mut connection = link::plain(sentinel, AsyncConnectionConfig::new().set_push_sender(sender)).await?;
         connection.subscribe("+switch-master").await.map_err(|error| failed(&sentinel.name, error))?;
-        // Only now, or a fail-over in between would be missed.
-        let address = address(&mut connection, sentinel, master).await?;
-        Ok((connection, address))
+        Ok(connection)
     };
     let late = |_| unconnected_in_time(&sentinel.name, ANSWERS_WITHIN);
-    let (mut connection, address) = timeout(ANSWERS_WITHIN, begin).await.map_err(late)??;
-    is_at(&address);
+    let mut connection = timeout(ANSWERS_WITHIN, begin).await.map_err(late)??;
+    // At once too, or a fail-over in between would be missed.
+    let mut questions = interval_at(clock::now(), ASKED_EVERY);
+    // The one that is listened to may be cut off from the others, which therefore have their turn.
+    let mut others = (1..watched.sentinels.len()).map(|other| (index + other) % watched.sentinels.len()).cycle();
     loop {
-        match timeout(SILENCE, pushes.recv()).await {
-            Ok(Some(PushInfo { kind: PushKind::Disconnection, .. }) | None) => return Ok(()),
-            Ok(Some(push)) => {
-                if let Some(address) = switched(&push, master) {
-                    is_at(&address);
+        tokio::select! {
+            biased;
+            push = pushes.recv() => match push {
+                Some(PushInfo { kind: PushKind::Disconnection, .. }) | None => return Ok(()),
+                Some(push) => if let Some(address) = switched(&push, master) {
+                    said(Said::Switched(address));
+                },
+            },
+            _ = questions.tick() => {
+                let answer = timeout(ANSWERS_WITHIN, address(&mut connection, sentinel, master));
+                let other = async {
+                    match others.next() {
+                        Some(other) => ask(&watched.sentinels[other], master).await.ok(),
+                        None => None,
+                    }
+                };
+                let (answer, other) = tokio::join!(answer, other);
+                if let Some(address) = other {
+                    said(Said::Believes(address));
                 }
-            }
-            Err(_) => {
-                let ping = redis::cmd("PING");
-                let ping = ping.query_async::<Value>(&mut connection);
-                timeout(ANSWERS_WITHIN, ping).await.map_err(late)?.map_err(|error| failed(&sentinel.name, error))?;
+                said(Said::Believes(answer.map_err(late)??));
             }
         }
     }
@@ -166,6 +224,25 @@ pub(crate) async fn must_be_master(connection: &mut MultiplexedConnection, serve
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn most_of_those_that_were_asked_decide() {
+        let at = |host: &str| (host.to_owned(), 1);
+        let mut votes = Votes::of(3);
+        assert!(!votes.are_enough());
+        votes.add(at("old"));
+        assert!(!votes.are_enough() && !votes.are_decided());
+        votes.add(at("new"));
+        assert!(votes.are_enough() && !votes.are_decided());
+        votes.add(at("new"));
+        assert!(votes.are_decided());
+        assert_eq!(votes.most(), Some(at("new")));
+        let mut votes = Votes::of(4);
+        votes.add(at("first"));
+        votes.add(at("second"));
+        assert_eq!(votes.most(), Some(at("first")));
+        assert_eq!(Votes::of(3).most(), None);
+    }
 
     #[test]
     fn only_a_fail_over_of_ones_own_master_is_heard() {

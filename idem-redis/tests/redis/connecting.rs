@@ -137,6 +137,7 @@ async fn settings_that_cannot_be_are_refused() {
         (RedisStore::builder().url(url).replicas(0, SECOND / 10), "at least one"),
         (RedisStore::builder().url(url).replicas(1, Duration::ZERO), "at least one"),
         (RedisStore::builder().url(url).replicas(1, SECOND), "time_limit"),
+        (RedisStore::builder().url(url).time_limit(9 * SECOND).replicas(1, 3 * SECOND), "taken for lost"),
         (RedisStore::builder().replicas(1, SECOND / 10), "needs a `url`"),
     ] {
         let error = builder.connect().await.unwrap_err();

@@ -5,6 +5,7 @@
 mod acknowledged;
 mod cluster;
 mod conformance;
+mod hearsay;
 mod sentinel;
 
 use std::future::Future;
