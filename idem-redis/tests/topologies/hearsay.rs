@@ -1,0 +1,245 @@
+//! Sentinels that do not agree, or whose news is lost: two masters that both take themselves for the one, and Sentinels that say what
+//! they are told to.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use idem_core::Store as _;
+use idem_core::record::Claimed;
+use idem_redis::RedisStore;
+use idem_testkit::{RedisServer, Reply};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast;
+use tokio::time::sleep;
+
+use crate::{BUSY, SECOND, claim, redis_key, until};
+
+/// What a Sentinel is to say.
+#[derive(Clone)]
+struct Sentinel {
+    port: u16,
+    /// The port of the master.
+    names: Arc<Mutex<u16>>,
+    takes: Duration,
+    news: broadcast::Sender<String>,
+}
+
+impl Sentinel {
+    /// Takes so long for each answer.
+    async fn start(master: &RedisServer, takes: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let sentinel = Self { port, names: Arc::new(Mutex::new(master.port())), takes, news: broadcast::channel(8).0 };
+        let serving = sentinel.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serving.clone().serve(stream));
+            }
+        });
+        sentinel
+    }
+
+    fn names(&self, master: &RedisServer) {
+        *self.names.lock().unwrap() = master.port();
+    }
+
+    /// Tells those who listen.
+    fn tells(&self, old: &RedisServer, new: &RedisServer) {
+        self.names(new);
+        let _ = self.news.send(format!("main 127.0.0.1 {} 127.0.0.1 {}", old.port(), new.port()));
+    }
+
+    fn is_listened_to(&self) -> bool {
+        self.news.receiver_count() > 0
+    }
+
+    async fn serve(self, mut stream: TcpStream) {
+        let mut read = Vec::new();
+        let mut news = None;
+        loop {
+            while let Some((words, length)) = command(&read) {
+                read.drain(..length);
+                let reply = match words[0].to_ascii_uppercase().as_str() {
+                    "HELLO" => "%1\r\n$5\r\nproto\r\n:3\r\n".to_owned(),
+                    "SENTINEL" => {
+                        sleep(self.takes).await;
+                        let port = self.names.lock().unwrap().to_string();
+                        format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len())
+                    }
+                    "SUBSCRIBE" => {
+                        news = Some(self.news.subscribe());
+                        ">3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n".to_owned()
+                    }
+                    _ => "+OK\r\n".to_owned(),
+                };
+                if stream.write_all(reply.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+            let heard = async {
+                match &mut news {
+                    Some(news) => news.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                read = stream.read_buf(&mut read) => if !matches!(read, Ok(1..)) { return },
+                Ok(text) = heard => {
+                    let push = format!(">3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n${}\r\n{text}\r\n", text.len());
+                    if stream.write_all(push.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The first command that was read, and its length.
+fn command(read: &[u8]) -> Option<(Vec<String>, usize)> {
+    let mut at = 0;
+    let mut line = |length: Option<usize>| {
+        let rest = read.get(at..)?;
+        let length = length.or_else(|| rest.windows(2).position(|end| end == b"\r\n"))?;
+        let line = String::from_utf8_lossy(rest.get(..length)?).into_owned();
+        rest.get(..length + 2)?;
+        at += length + 2;
+        Some((line, at))
+    };
+    let count = line(None)?.0.strip_prefix('*')?.parse().ok()?;
+    let (mut words, mut end) = (Vec::new(), 0);
+    for _ in 0..count {
+        let length = line(None)?.0.strip_prefix('$')?.parse().ok()?;
+        let (word, at) = line(Some(length))?;
+        words.push(word);
+        end = at;
+    }
+    Some((words, end))
+}
+
+fn url(sentinels: &[Sentinel]) -> String {
+    let hosts: Vec<_> = sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
+    format!("redis+sentinel://{}/main", hosts.join(","))
+}
+
+/// Three that name one master. The last two take a little longer than the first, which is listened to.
+async fn three(master: &RedisServer) -> [Sentinel; 3] {
+    let later = Duration::from_millis(20);
+    [
+        Sentinel::start(master, Duration::ZERO).await,
+        Sentinel::start(master, later).await,
+        Sentinel::start(master, later).await,
+    ]
+}
+
+async fn two_masters() -> (RedisServer, RedisServer) {
+    (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap())
+}
+
+async fn has(server: &RedisServer, key: &str) -> bool {
+    server.cli(&["EXISTS", &redis_key(key)]).await.unwrap() == Reply::Number(1)
+}
+
+/// Claims ever new keys until one is at a server. Gives how long that took.
+async fn goes_to(store: &RedisStore, server: &RedisServer, prefix: &str) -> Duration {
+    let start = Instant::now();
+    let mut number = 0;
+    loop {
+        number += 1;
+        let key = format!("{prefix}{number}");
+        if store.claim(&claim(&key)).await.is_ok() && has(server, &key).await {
+            return start.elapsed();
+        }
+        assert!(start.elapsed() < 30 * SECOND, "it never goes there");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn cut(server: &RedisServer) {
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_news_of_a_fail_over_outweighs_sentinels_that_have_not_heard_it() {
+    let (old, new) = two_masters().await;
+    let sentinels = three(&old).await;
+    let store = RedisStore::connect(url(&sentinels)).await.unwrap();
+    until("it listens", || async { sentinels[0].is_listened_to() }).await;
+    // The leader knows; most do not yet. The old master lives, and is cut off from them all.
+    sentinels[0].tells(&old, &new);
+    assert!(goes_to(&store, &new, "a").await < SECOND + BUSY);
+    cut(&new).await;
+    for number in 0..20 {
+        let key = format!("b{number}");
+        until("it is connected", || async { store.claim(&claim(&key)).await.is_ok() }).await;
+        assert!(has(&new, &key).await, "{key} is at the old master");
+    }
+    for sentinel in &sentinels {
+        sentinel.names(&new);
+    }
+    let other = RedisStore::connect(url(&sentinels)).await.unwrap();
+    cut(&new).await;
+    until("it is connected", || async { store.claim(&claim("c")).await.is_ok() }).await;
+    let duplicate = other.claim(&claim("c")).await.unwrap();
+    assert!(matches!(duplicate, Claimed::InFlight { attempt: 1, .. }), "{duplicate:?}");
+}
+
+#[tokio::test]
+async fn one_sentinel_that_was_cut_off_is_outvoted() {
+    let (old, new) = two_masters().await;
+    let sentinels = three(&old).await;
+    sentinels[1].names(&new);
+    sentinels[2].names(&new);
+    for number in 0..5 {
+        let store = RedisStore::connect(url(&sentinels)).await.unwrap();
+        let key = number.to_string();
+        store.claim(&claim(&key)).await.unwrap();
+        assert!(has(&new, &key).await, "{key} is at the old master");
+    }
+    // Where it is the only one that answers, there is nobody else to believe.
+    let store = RedisStore::connect(url(&sentinels[..1])).await.unwrap();
+    store.claim(&claim("x")).await.unwrap();
+    assert!(has(&old, "x").await);
+}
+
+#[tokio::test]
+async fn a_fail_over_whose_news_is_lost_is_noticed_within_seconds() {
+    let (old, new) = two_masters().await;
+    let sentinels = three(&old).await;
+    let store = RedisStore::connect(url(&sentinels)).await.unwrap();
+    until("it listens", || async { sentinels[0].is_listened_to() }).await;
+    // The one that is listened to knows nothing either.
+    sentinels[1].names(&new);
+    sentinels[2].names(&new);
+    let took = goes_to(&store, &new, "a").await;
+    assert!(took < 4 * SECOND + BUSY, "{took:?}");
+    // And now it alone says otherwise, again and again, which changes nothing.
+    let start = Instant::now();
+    let mut number = 0;
+    while start.elapsed() < 4 * SECOND {
+        number += 1;
+        let key = format!("b{number}");
+        store.claim(&claim(&key)).await.unwrap();
+        assert!(has(&new, &key).await, "{key} is at the old master");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn news_ends_an_attempt_that_hangs_at_the_old_master() {
+    let (old, new) = two_masters().await;
+    let sentinels = three(&old).await;
+    let store = RedisStore::builder().url(url(&sentinels)).connect_time_limit(60 * SECOND).connect().await.unwrap();
+    until("it listens", || async { sentinels[0].is_listened_to() }).await;
+    // Its port is open, and it answers nothing.
+    cut(&old).await;
+    old.pause().unwrap();
+    assert!(store.claim(&claim("1")).await.is_err());
+    sentinels[1].names(&new);
+    sentinels[2].names(&new);
+    sentinels[0].tells(&old, &new);
+    let took = goes_to(&store, &new, "a").await;
+    assert!(took < 2 * SECOND + BUSY, "{took:?}");
+    old.resume().unwrap();
+}
