@@ -95,7 +95,7 @@ impl Lease {
                 poll_fn(|context| if guarded.term.is_lost() { Poll::Ready(()) } else { lost.as_mut().poll(context) })
                     .await;
                 let Guarded { term, runtime, .. } = &**guarded;
-                runtime.observer.decided(Decision::LeaseLost, &term.id, term.attempt);
+                runtime.observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
             }
             None => std::future::pending().await,
         }

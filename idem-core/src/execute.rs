@@ -140,7 +140,7 @@ where
                 Ended::UntilNextTry { pause, error } => {
                     if !pause_under(&term, pause).await {
                         // No body is cut: what is left to do is tried, and refused if somebody else is the owner now.
-                        runtime.observer.decided(Decision::LeaseLost, &term.id, term.attempt);
+                        runtime.observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
                         break Answer::Gives(Err(error));
                     }
                     drop(error);

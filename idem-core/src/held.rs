@@ -25,6 +25,9 @@ use crate::runtime::Runtime;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
+/// What a late owner is told.
+const NOT_THE_OWNER: &str = "nothing was recorded: somebody else has claimed the key since, or the store has forgotten this claim (restarted without its data, evicted, failed over)";
+
 /// The owner's end of a record in flight.
 pub(crate) struct Held {
     term: Arc<Term>,
@@ -165,7 +168,8 @@ impl Held {
     pub(crate) fn lost(&mut self) -> Error {
         if let Some(parts) = &mut self.parts {
             parts.step = Step::Over;
-            parts.runtime.observer.decided(Decision::LeaseLost, &self.term.id, self.term.attempt);
+            let (observer, term) = (parts.runtime.observer, &self.term);
+            observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
         }
         self.term.lost_error()
     }
@@ -291,8 +295,16 @@ impl Parts {
         // Nothing is left to renew, nor to lose.
         term.end();
         self.enrolled.stop();
-        let term = &self.enrolled.term;
-        self.runtime.observer.decided(decision, &term.id, term.attempt);
+        let (observer, term) = (self.runtime.observer, &self.enrolled.term);
+        match decision {
+            Decision::CommitRefused | Decision::ReleaseRefused => {
+                observer.decided_because(decision, &term.id, term.attempt, &NOT_THE_OWNER);
+            }
+            Decision::Settled if self.origin == Origin::Nothing => {
+                observer.decided_because(decision, &term.id, term.attempt, &"there was no record of this key");
+            }
+            _ => observer.decided(decision, &term.id, term.attempt),
+        }
         if let Some(leader) = self.leader.take() {
             leader.end(ending);
         }

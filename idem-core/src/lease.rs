@@ -34,10 +34,19 @@ struct Times {
     renew_at: Instant,
     /// A renewal is under way.
     renewing: bool,
-    /// Once lost, lost for good: the body is gone.
-    lost: bool,
+    fate: Fate,
+}
+
+/// What has become of a lease. Once it is not held any more, it never is again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Held,
+    /// Its deadline has passed.
+    RanOut,
+    /// The store said that it is not the owner's.
+    Refused,
     /// Committed or given up: there is nothing left to lose.
-    over: bool,
+    Over,
 }
 
 /// What the keeper has to do for a lease.
@@ -69,7 +78,7 @@ impl Term {
         sent: Instant,
     ) -> Self {
         let (deadline, renew_at) = Self::times(length, sent);
-        let times = Mutex::new(Times { deadline, renew_at, renewing: false, lost: false, over: false });
+        let times = Mutex::new(Times { deadline, renew_at, renewing: false, fate: Fate::Held });
         Self { id, owner, attempt, length, hold, times, lost: Notify::new() }
     }
 
@@ -81,16 +90,17 @@ impl Term {
     /// finds the deadline passed, whatever the keeper has seen.
     pub(crate) fn is_lost(&self) -> bool {
         let mut times = self.lock();
-        if times.over {
-            return false;
+        match times.fate {
+            Fate::Over => false,
+            Fate::RanOut | Fate::Refused => true,
+            Fate::Held if clock::now() < times.deadline => false,
+            Fate::Held => {
+                times.fate = Fate::RanOut;
+                drop(times);
+                self.lost.notify_waiters();
+                true
+            }
         }
-        if !times.lost && clock::now() >= times.deadline {
-            times.lost = true;
-            drop(times);
-            self.lost.notify_waiters();
-            return true;
-        }
-        times.lost
     }
 
     /// Resolves when the lease is lost; never where it ends otherwise. Cancel safe.
@@ -110,14 +120,14 @@ impl Term {
 
     /// Committed or given up.
     pub(crate) fn end(&self) {
-        self.lock().over = true;
+        self.lock().fate = Fate::Over;
         self.lost.notify_waiters();
     }
 
     /// When the lease is lost unless it is renewed; `None` if it is over.
     fn deadline(&self) -> Option<Instant> {
         let times = self.lock();
-        (!times.over).then_some(times.deadline)
+        (times.fate != Fate::Over).then_some(times.deadline)
     }
 
     /// How much is left by the owner's clock: what a caller that will not wait is told.
@@ -135,6 +145,15 @@ impl Term {
         Error::LeaseLost { operation: self.id.operation().into(), key: self.id.digest(), attempt: self.attempt }
     }
 
+    /// Why it is lost, for whoever reads the logs.
+    pub(crate) fn why_lost(&self) -> &'static str {
+        if self.lock().fate == Fate::Refused {
+            "the store says that it is not the owner: somebody else is, or the store has forgotten the record (restarted without its data, evicted, failed over)"
+        } else {
+            "no renewal was confirmed within nine tenths of the lease: the store did not answer (renewal_failed), or the process stood still"
+        }
+    }
+
     pub(crate) fn renewal(&self) -> Renewal {
         Renewal { id: self.id.clone(), owner: self.owner, hold: self.hold }
     }
@@ -142,10 +161,10 @@ impl Term {
     /// What is due at `now`. Marks the lease lost where its deadline has passed.
     pub(crate) fn due(&self, now: Instant) -> Due {
         let mut times = self.lock();
-        if times.lost || times.over {
+        if times.fate != Fate::Held {
             Due::Never
         } else if now >= times.deadline {
-            times.lost = true;
+            times.fate = Fate::RanOut;
             drop(times);
             self.lost.notify_waiters();
             Due::Never
@@ -180,7 +199,11 @@ impl Term {
 
     /// The store said that somebody else is the owner now.
     pub(crate) fn mark_lost(&self) {
-        self.lock().lost = true;
+        let mut times = self.lock();
+        if times.fate == Fate::Held {
+            times.fate = Fate::Refused;
+        }
+        drop(times);
         self.lost.notify_waiters();
     }
 
