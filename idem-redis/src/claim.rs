@@ -20,8 +20,9 @@ const ROUNDS: usize = 16;
 /// Carries a claim out.
 pub(crate) async fn claim(lane: &mut Lane, keys: &Keys, claim: &Claim) -> Result<Claimed, StoreError> {
     let key = keys.record(&claim.id);
+    let sent = clock::now();
     let mut found = begin(lane, &key, claim).await?;
-    let mut way = clock::WAY;
+    let mut way = clock::way_since(sent);
     for _ in 0..ROUNDS {
         let Some(text) = found else {
             lane.acknowledged().await?;

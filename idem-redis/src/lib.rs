@@ -41,9 +41,12 @@
 //!
 //! The age of a lease is read off the expiry of its record, by the server's wall clock. Where somebody sets that ahead, or a fail-over
 //! brings a server whose clock is ahead, living owners look dead. So each store looks at the server's time beside its own monotonic
-//! clock, at each connection and every 30 s, and a take-over is refused by its script where the server shows a later time than it can: then no
-//! key is taken over for one length of its lease, in which whoever is alive renews it. It is logged. What this cannot see:
+//! clock, at each connection and every 5 s, and a take-over is refused by its script where the server shows a later time than it can: then no
+//! key is taken over for one length of its lease, in which whoever is alive renews it, unless the jump is small beside its lease. It is logged.
+//! What this cannot see:
 //!
+//! - a jump by less than half a second, which matters to leases of a few seconds;
+//! - a clock that is set back and put right again between two looks;
 //! - a process that connected only after the clock was set takes it as it is;
 //! - so does a connection that the application brought along, and in a cluster the first connection to a node;
 //! - a clock that is set ahead by more than a record is still kept for (`ttl`, `remember`) makes the server forget the record itself.
@@ -61,7 +64,7 @@
 //! | claim that became an owner, and commit, with `replicas` | then one `WAIT`, shared by all who ask at the same time on a connection |
 //! | renewal | one `EVALSHA` for each lease, up to 500 sent at once to each node |
 //! | wait | one `SUBSCRIBE` for each key and process, one `EVALSHA` for each waiter |
-//! | every 30 s | one `TIME` on each connection |
+//! | every 5 s | one `TIME` on each connection |
 //! | once for each connection | `HELLO`, `SCRIPT LOAD`, `TIME`; under Sentinel `ROLE`, and one connection to a Sentinel that tells of fail-overs |
 //! | once, and when a node is lost or a slot moves | in a cluster: `CLUSTER SLOTS` to each master |
 //!

@@ -243,12 +243,13 @@ fn describe(record: &Found, outcome: Option<Found>) -> Result<RecordInfo, StoreE
 
 /// Reads, then removes what was read: a script cannot tell a damaged record from a whole one, and what is damaged is left alone.
 async fn remove(lane: &mut Lane, key: &str, aside: &str) -> Result<Removed, StoreError> {
+    let sent = clock::now();
     let mut found = match lane.send(redis::cmd("GET").arg(key)).await? {
         Value::Nil => return Ok(Removed::Nothing),
         Value::BulkString(found) => Bytes::from(found),
         other => return Err(unexpected(lane.server(), &other)),
     };
-    let mut way = clock::WAY;
+    let mut way = clock::way_since(sent);
     for _ in 0..ROUNDS {
         if let Parsed::Record(Record::InFlight(held)) = wire::decode(&found).map_err(unreadable)?
             && let Some(lease_left) = lane.doubtful(held.lease)

@@ -23,6 +23,11 @@ struct Clocked {
 
 impl Clocked {
     async fn start() -> Self {
+        Self::faster_by(0).await
+    }
+
+    /// One whose clock gains so many hundredths.
+    async fn faster_by(hundredths: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         let (library, set_by, program) = (path("set_clock.so"), path("set_by"), path("redis-server"));
@@ -31,7 +36,7 @@ impl Clocked {
         assert!(built.unwrap().success(), "the C compiler that links Rust programs builds the clock");
         std::fs::write(&set_by, "0").unwrap();
         let script = format!(
-            "#!/bin/sh\nCLOCK_SET_BY={} LD_PRELOAD={} exec redis-server \"$@\"\n",
+            "#!/bin/sh\nCLOCK_FASTER_BY={hundredths} CLOCK_SET_BY={} LD_PRELOAD={} exec redis-server \"$@\"\n",
             set_by.display(),
             library.display()
         );
@@ -106,6 +111,18 @@ async fn p5_an_abandoned_key_is_taken_over_a_lease_after_the_clock_was_set_ahead
     // Believed again.
     let (attempt, _) = claims_in_the_end(&other, "k").await.unwrap();
     assert_eq!(attempt, 3);
+}
+
+#[tokio::test]
+async fn p5_beside_a_clock_that_is_as_fast_as_is_promised_an_abandoned_key_is_taken_over() {
+    let server = Clocked::faster_by(9).await;
+    let (owner, other) = (server.store().await, server.store().await);
+    let lease = 3 * SECOND;
+    owner.claim(&claim_for("k", lease)).await.unwrap();
+    let begun = std::time::Instant::now();
+    let (attempt, _) = claims_in_the_end(&other, "k").await.unwrap();
+    assert_eq!(attempt, 2);
+    assert!(begun.elapsed() < 3 * lease, "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

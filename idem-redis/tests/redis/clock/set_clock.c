@@ -17,11 +17,28 @@ static time_t jumped(void) {
     syscall(SYS_close, file);
     return atol(text);
 }
+
+// By how many nanoseconds it has gone ahead: CLOCK_FASTER_BY is in hundredths of the time.
+static long long gone_ahead(void) {
+    static long long first = 0;
+    const char *hundredths = getenv("CLOCK_FASTER_BY");
+    struct timespec steady;
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &steady);
+    long long now = steady.tv_sec * 1000000000LL + steady.tv_nsec;
+    if (!first) first = now;
+    return hundredths ? (now - first) / 100 * atol(hundredths) : 0;
+}
+
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int failed = syscall(SYS_clock_gettime, clock, now);
-    if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += jumped();
+    if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
+        long long nanos = now->tv_nsec + gone_ahead();
+        now->tv_sec += jumped() + nanos / 1000000000LL;
+        now->tv_nsec = nanos % 1000000000LL;
+    }
     return failed;
 }
+
 int gettimeofday(struct timeval *restrict now, void *restrict zone) {
     struct timespec precise;
     (void)zone;
@@ -30,6 +47,7 @@ int gettimeofday(struct timeval *restrict now, void *restrict zone) {
     now->tv_usec = precise.tv_nsec / 1000;
     return 0;
 }
+
 time_t time(time_t *now) {
     struct timespec precise;
     clock_gettime(CLOCK_REALTIME, &precise);
