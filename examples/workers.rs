@@ -39,12 +39,15 @@ async fn work(run: &str, worker: u32, job: u32) -> Result<String, idem::Error> {
 
 /// One process: does all jobs, each of which may be done by somebody else as well.
 async fn worker(url: &str, run: &str, number: u32) -> Result<(), Box<dyn Error>> {
-    idem::install(Idempotency::new(RedisStore::connect(url).await?))?;
+    let idempotency = Idempotency::new(RedisStore::connect(url).await?);
+    idem::install(idempotency.clone())?;
     for step in 0..JOBS {
         // Everybody begins somewhere else in the queue.
         let job = (step + (number - 1) * JOBS / WORKERS) % JOBS + 1;
         println!("result {job} {}", work(run, number, job).await?);
     }
+    // What the store did not take at once is recorded before the process ends.
+    idempotency.shutdown(Duration::from_secs(10)).await?;
     Ok(())
 }
 
