@@ -27,7 +27,7 @@ use crate::target::Target;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Whoever waits for a node asks again after so long whether another has its slots.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// Nodes that have not answered so long after the first are left out.
+/// Nodes that have not answered so long after most have are left out.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// A cluster. Cheap to clone; its connections are closed with the last clone.
@@ -145,7 +145,7 @@ impl Inner {
             let (host, link) = (node.0.clone(), link.clone());
             asked.spawn(async move { slots::ask(link.session().await?.connection, &host, link.server()).await });
         }
-        let slots = if let Ok(slots) = self.most_say(asked, GRACE).await {
+        let slots = if let Ok(slots) = self.most_say(asked, 2 * GRACE).await {
             slots
         } else {
             let known = self.slots.borrow().nodes();
@@ -170,7 +170,8 @@ impl Inner {
         Ok(())
     }
 
-    /// The answer that most give: a node that was cut off from the others is of yesterday.
+    /// The answer that most give: a node that was cut off from the others is of yesterday. Where fewer than half of those that are asked
+    /// answer within the limit, what there is has to do.
     async fn most_say(
         &self,
         mut asked: JoinSet<Result<Slots, StoreError>>,
@@ -178,23 +179,32 @@ impl Inner {
     ) -> Result<Slots, StoreError> {
         let mut said: Vec<(Slots, usize)> = Vec::new();
         let mut failure: Option<StoreError> = None;
-        let mut limit = limit;
-        while let Ok(Some(answer)) = timeout(limit, asked.join_next()).await {
-            match answer {
-                Ok(Ok(slots)) => {
-                    limit = GRACE;
-                    match said.iter_mut().find(|(other, _)| *other == slots) {
-                        Some((_, times)) => *times += 1,
-                        None => said.push((slots, 1)),
+        let (all, mut answers) = (asked.len(), 0);
+        let counting = async {
+            loop {
+                let patience = match answers {
+                    0 => limit,
+                    _ if answers * 2 > all => GRACE,
+                    _ => limit / 2,
+                };
+                let Ok(Some(answer)) = timeout(patience, asked.join_next()).await else { return };
+                match answer {
+                    Ok(Ok(slots)) => {
+                        answers += 1;
+                        match said.iter_mut().find(|(other, _)| other.agrees_with(&slots)) {
+                            Some((_, times)) => *times += 1,
+                            None => said.push((slots, 1)),
+                        }
                     }
+                    // What passes by itself says more than what a person has to mend at one of them.
+                    Ok(Err(error)) if failure.as_ref().is_none_or(|other| other.kind() == StoreErrorKind::Refused) => {
+                        failure = Some(error);
+                    }
+                    _ => {}
                 }
-                // What passes by itself says more than what a person has to mend at one of them.
-                Ok(Err(error)) if failure.as_ref().is_none_or(|other| other.kind() == StoreErrorKind::Refused) => {
-                    failure = Some(error);
-                }
-                _ => {}
             }
-        }
+        };
+        let _ = timeout(limit, counting).await;
         // Of two that are given as often, the first.
         let most = said.into_iter().rev().max_by_key(|(_, times)| *times);
         most.map(|(slots, _)| slots)

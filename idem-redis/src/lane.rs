@@ -41,6 +41,8 @@ struct Bound {
     slot: u16,
     link: Link,
     session: Session,
+    /// At a node that has not the slot yet, where the last command was sent for this once.
+    is_away: bool,
     replicas: Option<Replicas>,
 }
 
@@ -56,7 +58,7 @@ impl Lane {
     pub(crate) async fn own(own: Own, slot: u16, replicas: Option<Replicas>) -> Result<Self, StoreError> {
         let (link, session) = own.session(slot).await?;
         let connection = session.connection.clone().into();
-        Ok(Self { connection, bound: Some(Bound { own, slot, link, session, replicas }) })
+        Ok(Self { connection, bound: Some(Bound { own, slot, link, session, is_away: false, replicas }) })
     }
 
     pub(crate) fn given(connection: Connection) -> Self {
@@ -80,10 +82,19 @@ impl Lane {
     /// Sends one command, for callers who look at the error's code. What a server refused without carrying it out, because it has not
     /// the slot, is no master any more or is not ready, is sent again.
     pub(crate) async fn try_send(&mut self, command: &Cmd) -> RedisResult<Value> {
+        self.send_unless(command, |_| false).await
+    }
+
+    /// The same, but not again after an error that is the answer.
+    async fn send_unless(&mut self, command: &Cmd, is_final: fn(&RedisError) -> bool) -> RedisResult<Value> {
+        self.come_back().await;
         let mut outcome = command.query_async(&mut self.connection).await;
         let mut was_replica = false;
         for pause in PAUSES {
             let Err(error) = &outcome else { break };
+            if is_final(error) {
+                break;
+            }
             // Again: there is no other master yet.
             if std::mem::replace(&mut was_replica, is_read_only(error)) && was_replica {
                 break;
@@ -93,7 +104,7 @@ impl Lane {
                 Some(Again::Here) => outcome = command.query_async(&mut self.connection).await,
                 Some(Again::At(cluster, node)) => {
                     let Ok((link, session)) = cluster.session_at(&node).await else { break };
-                    self.bind(link, session);
+                    self.bind(link, session, true);
                     outcome = self.ask(command).await;
                 }
             }
@@ -111,20 +122,49 @@ impl Lane {
 
     /// Runs a script: one command, unless the server does not know it yet.
     pub(crate) async fn script(&mut self, script: &Script, keys: &[&str], args: &[&[u8]]) -> Result<Value, StoreError> {
+        let outcome = self.script_unless(script, keys, args, |_| false).await;
+        outcome.map_err(|error| failed(self.server(), error))
+    }
+
+    /// Runs a script on several keys. `None`: their slot is on its way to another node, and they are perhaps not all at the same one; then
+    /// each has to be gone to by itself.
+    pub(crate) async fn script_on_all(
+        &mut self,
+        script: &Script,
+        keys: &[&str],
+        args: &[&[u8]],
+    ) -> Result<Option<Value>, StoreError> {
+        match self.script_unless(script, keys, args, are_apart).await {
+            Err(error) if are_apart(&error) => Ok(None),
+            outcome => outcome.map(Some).map_err(|error| failed(self.server(), error)),
+        }
+    }
+
+    async fn script_unless(
+        &mut self,
+        script: &Script,
+        keys: &[&str],
+        args: &[&[u8]],
+        is_final: fn(&RedisError) -> bool,
+    ) -> RedisResult<Value> {
         let command = evalsha(script, keys, args);
-        match self.try_send(&command).await {
+        match self.send_unless(&command, is_final).await {
             Err(error) if is_unknown_script(&error) => {
-                self.load(script).await?;
-                self.send(&command).await
+                self.try_load(script).await?;
+                self.send_unless(&command, is_final).await
             }
-            outcome => outcome.map_err(|error| failed(self.server(), error)),
+            outcome => outcome,
         }
     }
 
     /// Makes a script known to the server.
     pub(crate) async fn load(&mut self, script: &Script) -> Result<(), StoreError> {
+        self.try_load(script).await.map_err(|error| failed(self.server(), error))
+    }
+
+    async fn try_load(&mut self, script: &Script) -> RedisResult<()> {
         let outcome = script.load_async(&mut self.connection).await;
-        self.judged(outcome).map(drop).map_err(|error| failed(self.server(), error))
+        self.judged(outcome).map(drop)
     }
 
     /// Sends several commands at once. An answer for each, or one error for all.
@@ -235,14 +275,23 @@ impl Lane {
         }
         // The connection may be another by now.
         let (link, session) = own.session(slot).await.ok()?;
-        self.bind(link, session);
+        self.bind(link, session, false);
         Some(Again::Here)
     }
 
-    fn bind(&mut self, link: Link, session: Session) {
+    fn bind(&mut self, link: Link, session: Session, is_away: bool) {
         if let Some(bound) = &mut self.bound {
             self.connection = session.connection.clone().into();
-            (bound.link, bound.session) = (link, session);
+            (bound.link, bound.session, bound.is_away) = (link, session, is_away);
+        }
+    }
+
+    /// Goes back to the node that has the slot: of the next key it alone knows whether it has gone.
+    async fn come_back(&mut self) {
+        let Some(Bound { own, slot, is_away: true, .. }) = &self.bound else { return };
+        let (own, slot) = (own.clone(), *slot);
+        if let Ok((link, session)) = own.session(slot).await {
+            self.bind(link, session, false);
         }
     }
 
@@ -259,6 +308,16 @@ impl Lane {
 
 fn is_read_only(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+}
+
+/// Of several keys in a slot that is on its way, some are perhaps at another node.
+fn are_apart(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain)
+}
+
+/// Whether only another node can carry the command out, for this once.
+pub(crate) fn is_elsewhere(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::Ask)
 }
 
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::{failed, unexpected};
 use crate::keys::Keys;
-use crate::lane::{Lane, is_unknown_script};
+use crate::lane::{Lane, is_elsewhere, is_unknown_script};
 use crate::script::{RENEW, evalsha, millis, ownership};
 use crate::server::Server;
 
@@ -84,12 +84,16 @@ impl All<'_> {
         if answers.len() != batch.len() {
             return Err(unexpected(lane.server(), &Value::Nil));
         }
-        let mut again = Vec::new();
-        let mut forgotten = false;
+        let (mut again, mut elsewhere) = (Vec::new(), Vec::new());
+        let mut forgotten = Vec::new();
         for (&index, answer) in batch.iter().zip(answers) {
             if let Err(error) = &answer {
-                forgotten |= is_unknown_script(error);
-                if is_unknown_script(error) || Lane::is_passing(error) {
+                if is_unknown_script(error) {
+                    forgotten.push(index);
+                    again.push(index);
+                } else if is_elsewhere(error) {
+                    elsewhere.push(index);
+                } else if Lane::is_passing(error) {
                     lane.learn(error);
                     again.push(index);
                 }
@@ -97,17 +101,40 @@ impl All<'_> {
             let answer = answer.map_err(|error| failed(lane.server(), error));
             self.answer(index, answer.and_then(|answer| ownership(lane.server(), answer)));
         }
-        if forgotten {
-            // Perhaps in the middle.
-            lane.load(&RENEW).await?;
+        // Perhaps in the middle.
+        if !forgotten.is_empty()
+            && let Err(error) = lane.load(&RENEW).await
+        {
+            self.server.noticed(&error);
+            for index in forgotten {
+                self.answer(index, Err(error.clone()));
+            }
         }
+        // While a slot is on its way, for as long as that takes: each by itself, as the node says for each anew.
+        join_all(elsewhere.into_iter().map(|index| self.send_alone(index))).await;
         Ok(again)
     }
 
+    async fn send_alone(&self, index: usize) {
+        let (key, owner, hold) = self.parts(index);
+        let sending = async {
+            let mut lane = self.server.lane(self.server.slot(&key)).await?;
+            let answer = lane.script(&RENEW, &[&key], &[owner.as_bytes(), hold.as_bytes()]).await?;
+            ownership(lane.server(), answer)
+        };
+        let answer = sending.await;
+        self.answer(index, answer.inspect_err(|error| self.server.noticed(error)));
+    }
+
     fn command(&self, index: usize) -> Cmd {
+        let (key, owner, hold) = self.parts(index);
+        evalsha(&RENEW, &[&key], &[owner.as_bytes(), hold.as_bytes()])
+    }
+
+    /// The key, and what the script is given.
+    fn parts(&self, index: usize) -> (String, String, String) {
         let renewal = &self.renewals[index];
-        let (owner, hold) = (wire::owner_prefix(renewal.owner), millis(renewal.hold).to_string());
-        evalsha(&RENEW, &[&self.keys.record(&renewal.id)], &[owner.as_bytes(), hold.as_bytes()])
+        (self.keys.record(&renewal.id), wire::owner_prefix(renewal.owner), millis(renewal.hold).to_string())
     }
 
     fn slot(&self, index: usize) -> u16 {

@@ -48,6 +48,14 @@ impl Slots {
         self.ranges.iter().any(|range| range.nodes.first() == Some(node)) || self.moved.values().any(|to| to == node)
     }
 
+    /// Whether each slot has the same master. Of replicas, one node may know more than another.
+    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
+        fn masters(slots: &Slots) -> impl Iterator<Item = (u16, u16, Option<&Address>)> {
+            slots.ranges.iter().map(|range| (range.first, range.last, range.nodes.first()))
+        }
+        self.moved == other.moved && masters(self).eq(masters(other))
+    }
+
     /// All nodes, replicas too.
     pub(crate) fn nodes(&self) -> HashSet<Address> {
         self.ranges.iter().flat_map(|range| &range.nodes).chain(self.moved.values()).cloned().collect()
@@ -149,7 +157,19 @@ mod tests {
         assert_eq!(slots.nodes().len(), 6);
         let moved = slots.moved(4000, ("e".into(), 5));
         assert_eq!(moved.master(4000), Some(&("e".to_owned(), 5)));
+        assert!(!moved.agrees_with(&slots) && slots.agrees_with(&slots.clone()));
         assert!(moved.has(&("e".into(), 5)) && !moved.has(&("d".into(), 4)) && moved.has(&("b".into(), 2)));
+    }
+
+    #[test]
+    fn nodes_agree_that_name_the_same_masters() {
+        let read = |master, replicas: &[&str]| {
+            let nodes = [node(master, 1)].into_iter().chain(replicas.iter().map(|host| node(host, 1)));
+            Slots::read(&Value::Array(vec![range(0, 16383, nodes.collect())]), "asked").unwrap()
+        };
+        assert!(read("a", &["b", "c"]).agrees_with(&read("a", &["c"])));
+        assert!(!read("a", &["b"]).agrees_with(&read("b", &["a"])));
+        assert!(!read("a", &[]).agrees_with(&Slots::default()));
     }
 
     #[test]

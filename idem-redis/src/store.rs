@@ -177,12 +177,7 @@ impl Store for RedisStore {
     async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
         let Inner { server, keys, .. } = &*self.0;
         let (key, aside) = (&keys.record(id), &keys.aside(id));
-        let found = server
-            .step(key, |mut lane| async move {
-                let answer = lane.script(&INSPECT, &[key, aside], &[]).await?;
-                inspected(lane.server(), &answer)
-            })
-            .await?;
+        let found = server.step(key, |mut lane| async move { look(&mut lane, key, aside).await }).await?;
         found.map(|(record, outcome)| describe(&record, outcome)).transpose()
     }
 
@@ -211,8 +206,12 @@ async fn record_outcome(lane: &mut Lane, keys: &Keys, key: &str, commit: &Commit
     } else if remember > ttl {
         // The outcome's memory is freed in time, and the mark that there was one stays.
         let mark = wire::encode_aside(commit.attempt, commit.fingerprint);
+        let aside = keys.aside(&commit.id);
         let args = [owner.as_bytes(), &mark, remember_text.as_bytes(), &record, ttl_text.as_bytes()];
-        lane.script(&COMMIT, &[key, &keys.aside(&commit.id)], &args).await?
+        match lane.script_on_all(&COMMIT, &[key, &aside], &args).await? {
+            Some(answer) => answer,
+            None => record_apart(lane, key, &aside, args).await?,
+        }
     } else {
         lane.script(&COMMIT, &[key], &[owner.as_bytes(), &record, ttl_text.as_bytes()]).await?
     };
@@ -221,6 +220,51 @@ async fn record_outcome(lane: &mut Lane, keys: &Keys, key: &str, commit: &Commit
         lane.acknowledged().await?;
     }
     Ok(outcome)
+}
+
+/// Records an outcome that is kept aside while the slot of its two keys is on its way to another node: the outcome, then the mark.
+///
+/// The outcome alone is nothing to anybody: who reads it compares its attempt and fingerprint with the mark. It is not written where
+/// another has the record by now, whose outcome it would take the place of.
+async fn record_apart(lane: &mut Lane, key: &str, aside: &str, args: [&[u8]; 5]) -> Result<Value, StoreError> {
+    let [owner, mark, remember, outcome, ttl] = args;
+    match lane.send(redis::cmd("GET").arg(key)).await? {
+        Value::BulkString(found) if found.starts_with(owner) => {
+            lane.send(redis::cmd("SET").arg(aside).arg(outcome).arg("PX").arg(ttl)).await?;
+            // Of that node: the mark may go to the other.
+            lane.acknowledged().await?;
+        }
+        // Sent again, or the mark is another's who had the same attempt in another life of the key.
+        Value::BulkString(found) if found == mark => {
+            if matches!(lane.send(redis::cmd("GET").arg(aside)).await?, Value::BulkString(kept) if kept != outcome) {
+                return Ok(Value::Int(0));
+            }
+        }
+        // Lost, as the script says too, which knows all that can stand there.
+        _ => {}
+    }
+    lane.script(&COMMIT, &[key], &[owner, mark, remember]).await
+}
+
+/// Reads a record, and the outcome that is kept aside for it.
+async fn look(lane: &mut Lane, key: &str, aside: &str) -> Result<Option<(Found, Option<Found>)>, StoreError> {
+    if let Some(answer) = lane.script_on_all(&INSPECT, &[key, aside], &[]).await? {
+        return inspected(lane.server(), &answer);
+    }
+    // Their slot is on its way to another node. The outcome is compared with the mark, so that it matters little that they are read apart.
+    let answer = lane.script(&INSPECT, &[key], &[]).await?;
+    let Some((record, _)) = inspected(lane.server(), &answer)? else { return Ok(None) };
+    let mut outcome = None;
+    if is_aside(&record.value) {
+        let answer = lane.script(&INSPECT, &[aside], &[]).await?;
+        outcome = inspected(lane.server(), &answer)?.map(|(outcome, _)| outcome);
+    }
+    Ok(Some((record, outcome)))
+}
+
+/// Whether a record is the mark of an outcome that is kept aside.
+fn is_aside(record: &Bytes) -> bool {
+    matches!(wire::decode(record), Ok(Parsed::Aside { .. }))
 }
 
 fn describe(record: &Found, outcome: Option<Found>) -> Result<RecordInfo, StoreError> {
@@ -258,7 +302,7 @@ async fn remove(lane: &mut Lane, key: &str, aside: &str) -> Result<Removed, Stor
         }
         let latest = lane.latest(way);
         let args = [wire::without_waited(&found), latest.as_bytes()];
-        let answer = lane.script(&REMOVE, &[key, aside], &args).await?;
+        let answer = remove_found(lane, key, aside, &found, &args).await?;
         match swap(lane.server(), &answer)? {
             Swap::Gone => return Ok(Removed::Nothing),
             Swap::Changed(other) => found = other,
@@ -274,4 +318,28 @@ async fn remove(lane: &mut Lane, key: &str, aside: &str) -> Result<Removed, Stor
         StoreErrorKind::Unavailable,
         format!("the record changed {ROUNDS} times while it was being removed; the removal may be tried again"),
     ))
+}
+
+/// Removes the record that was read, and with a mark the outcome that is kept aside.
+async fn remove_found(
+    lane: &mut Lane,
+    key: &str,
+    aside: &str,
+    found: &Bytes,
+    args: &[&[u8]],
+) -> Result<Value, StoreError> {
+    if !is_aside(found) {
+        return lane.script(&REMOVE, &[key], args).await;
+    }
+    if let Some(answer) = lane.script_on_all(&REMOVE, &[key, aside], args).await? {
+        return Ok(answer);
+    }
+    // Their slot is on its way to another node: one after the other. The outcome only if it is still the same, since the key may have
+    // a new life as soon as its record is gone.
+    let outcome = lane.send(redis::cmd("GET").arg(aside)).await?;
+    let answer = lane.script(&REMOVE, &[key], args).await?;
+    if let (Swap::Done, Value::BulkString(outcome)) = (swap(lane.server(), &answer)?, outcome) {
+        lane.script(&REMOVE, &[aside], &[&outcome, b""]).await?;
+    }
+    Ok(answer)
 }

@@ -3,7 +3,7 @@
 --
 -- allow-oom: the body has run. To refuse its outcome because memory is short would free nothing and break the promise.
 --
--- KEYS  the record; where the outcome is kept aside: its own key
+-- KEYS  the record; where the outcome is kept aside: its own key, unless it was written there before
 -- ARGV  the owner's prefix, the new record, its expiry in ms; where kept aside: the outcome, its expiry in ms
 -- gives 1: recorded, now or before; 0: no record, or another outcome; else the record that is there instead
 local found = redis.call('GET', KEYS[1])

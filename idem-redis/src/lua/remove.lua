@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Removes the record that was read, if it is still there and not in flight and alive.
 --
--- KEYS  the record, the key of an outcome kept aside
+-- KEYS  the record; where an outcome is kept aside for it: its own key
 -- ARGV  the record that was read, without the mark of waiters; '' or the latest, in ms, that the server's clock can show unless
 --       somebody set it
 -- gives {0}: no record; {1, record}: another record; {2}: no expiry; {3, ms}: alive for so long; {5}: removed; {6}: the
@@ -30,5 +30,5 @@ if lease then
     end
   end
 end
-redis.call('DEL', KEYS[1], KEYS[2])
+redis.call('DEL', unpack(KEYS))
 return {5}
