@@ -233,7 +233,7 @@ impl Inner {
                 Place::Master(watched) => {
                     let address = match self.news() {
                         Some(address) => address,
-                        None => sentinel::most_say(watched, self.connect_limit).await?,
+                        None => sentinel::most_say(watched, None, self.connect_limit).await?,
                     };
                     self.heard().tried = Some(address.clone());
                     let target = watched.data.at(&address.0, address.1);
@@ -313,12 +313,13 @@ impl Inner {
             }
             Said::Believes(address) => {
                 let Place::Master(watched) = &self.place else { return };
-                if self.goes_to().is_none_or(|now| now == address) {
-                    return;
-                }
+                let now = match self.goes_to() {
+                    Some(now) if now != address => now,
+                    _ => return,
+                };
                 let (inner, watched, limit) = (Arc::downgrade(self), Arc::clone(watched), self.connect_limit);
                 tokio::spawn(async move {
-                    let Ok(address) = sentinel::most_say(&watched, limit).await else { return };
+                    let Ok(address) = sentinel::most_say(&watched, Some(&now), limit).await else { return };
                     if let Some(inner) = inner.upgrade()
                         && inner.news().is_none_or(|news| news == address)
                     {

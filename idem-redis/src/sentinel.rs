@@ -42,8 +42,13 @@ pub(crate) enum Said {
 /// Asks all Sentinels at once where the master is, and gives what most of them say, in less than `limit`.
 ///
 /// One alone is not believed while others answer: after a fail-over, one that was cut off still names the old master, which may be cut
-/// off with it and so take itself for the master. Where fewer than half of them answer, what there is has to do.
-pub(crate) async fn most_say(watched: &Arc<Watched>, limit: Duration) -> Result<Address, StoreError> {
+/// off with it and so take itself for the master. Where fewer than half of them answer, what there is has to do. Of
+/// two that are named as often: `now`, or else the first.
+pub(crate) async fn most_say(
+    watched: &Arc<Watched>,
+    now: Option<&Address>,
+    limit: Duration,
+) -> Result<Address, StoreError> {
     let limit = ANSWERS_WITHIN.min(limit / 2);
     let mut asked = JoinSet::new();
     for index in 0..watched.sentinels.len() {
@@ -78,7 +83,7 @@ pub(crate) async fn most_say(watched: &Arc<Watched>, limit: Duration) -> Result<
         let _ = timeout(GRACE, late).await;
     };
     let _ = timeout(limit, counting).await;
-    votes.most().ok_or_else(|| failure.unwrap_or_else(|| unconnected_in_time(&watched.name, limit)))
+    votes.most(now).ok_or_else(|| failure.unwrap_or_else(|| unconnected_in_time(&watched.name, limit)))
 }
 
 /// Who said what.
@@ -109,9 +114,10 @@ impl Votes {
         self.given.iter().any(|(_, times)| times * 2 > self.asked)
     }
 
-    /// Of two that are named as often, the first.
-    fn most(self) -> Option<Address> {
-        self.given.into_iter().rev().max_by_key(|(_, times)| *times).map(|(address, _)| address)
+    /// Of two that are named as often: `now`, or else the first.
+    fn most(self, now: Option<&Address>) -> Option<Address> {
+        let weight = |(address, times): &(Address, usize)| (*times, Some(address) == now);
+        self.given.into_iter().rev().max_by_key(weight).map(|(address, _)| address)
     }
 }
 
@@ -236,12 +242,14 @@ mod tests {
         assert!(votes.are_enough() && !votes.are_decided());
         votes.add(at("new"));
         assert!(votes.are_decided());
-        assert_eq!(votes.most(), Some(at("new")));
-        let mut votes = Votes::of(4);
-        votes.add(at("first"));
-        votes.add(at("second"));
-        assert_eq!(votes.most(), Some(at("first")));
-        assert_eq!(Votes::of(3).most(), None);
+        assert_eq!(votes.most(Some(&at("old"))), Some(at("new")));
+        for (now, most) in [(None, "first"), (Some(at("second")), "second"), (Some(at("third")), "first")] {
+            let mut votes = Votes::of(4);
+            votes.add(at("first"));
+            votes.add(at("second"));
+            assert_eq!(votes.most(now.as_ref()), Some(at(most)));
+        }
+        assert_eq!(Votes::of(3).most(None), None);
     }
 
     #[test]

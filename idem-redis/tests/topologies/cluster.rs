@@ -129,7 +129,7 @@ async fn migrate<'a>(cluster: &'a RedisCluster, key: &str) -> Migration<'a> {
 /// Another key whose record is in the same slot.
 fn neighbour(of: &str) -> String {
     let slot = Slot::for_key(redis_key(of));
-    (0..).map(|number| format!("neighbour{number}")).find(|key| Slot::for_key(redis_key(key)) == slot).unwrap()
+    (0..1_000_000).map(|number| format!("neighbour{number}")).find(|key| Slot::for_key(redis_key(key)) == slot).unwrap()
 }
 
 #[tokio::test]
