@@ -163,7 +163,9 @@ async fn cut(server: &RedisServer) {
 #[tokio::test]
 async fn the_news_of_a_fail_over_outweighs_sentinels_that_have_not_heard_it() {
     let (old, new) = two_masters().await;
-    let sentinels = three(&old).await;
+    let mut sentinels = three(&old).await;
+    // It is the last to answer.
+    sentinels[0] = Sentinel::start(&old, Duration::from_millis(50)).await;
     let store = RedisStore::connect(url(&sentinels)).await.unwrap();
     until("it listens", || async { sentinels[0].is_listened_to() }).await;
     // The leader knows; most do not yet. The old master lives, and is cut off from them all.
