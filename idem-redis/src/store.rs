@@ -209,8 +209,10 @@ async fn record_outcome(lane: &mut Lane, keys: &Keys, key: &str, commit: &Commit
         let aside = keys.aside(&commit.id);
         let args = [owner.as_bytes(), &mark, remember_text.as_bytes(), &record, ttl_text.as_bytes()];
         match lane.script_on_all(&COMMIT, &[key, &aside], &args).await? {
+            // While its slot was on its way.
+            Some(Value::BulkString(found)) if found == record => Value::Int(1),
             Some(answer) => answer,
-            None => record_apart(lane, key, &aside, args).await?,
+            None => record_whole(lane, key, &aside, args).await?,
         }
     } else {
         lane.script(&COMMIT, &[key], &[owner.as_bytes(), &record, ttl_text.as_bytes()]).await?
@@ -222,28 +224,18 @@ async fn record_outcome(lane: &mut Lane, keys: &Keys, key: &str, commit: &Commit
     Ok(outcome)
 }
 
-/// Records an outcome that is kept aside while the slot of its two keys is on its way to another node: the outcome, then the mark.
-///
-/// The outcome alone is nothing to anybody: who reads it compares its attempt and fingerprint with the mark. It is not written where
-/// another has the record by now, whose outcome it would take the place of.
-async fn record_apart(lane: &mut Lane, key: &str, aside: &str, args: [&[u8]; 5]) -> Result<Value, StoreError> {
-    let [owner, mark, remember, outcome, ttl] = args;
-    match lane.send(redis::cmd("GET").arg(key)).await? {
-        Value::BulkString(found) if found.starts_with(owner) => {
-            lane.send(redis::cmd("SET").arg(aside).arg(outcome).arg("PX").arg(ttl)).await?;
-            // Of that node: the mark may go to the other.
-            lane.acknowledged().await?;
-        }
-        // Sent again, or the mark is another's who had the same attempt in another life of the key.
-        Value::BulkString(found) if found == mark => {
-            if matches!(lane.send(redis::cmd("GET").arg(aside)).await?, Value::BulkString(kept) if kept != outcome) {
-                return Ok(Value::Int(0));
-            }
-        }
-        // Lost, as the script says too, which knows all that can stand there.
-        _ => {}
+/// Records an outcome while the slot of its two keys is on its way to another node: in one piece, as in one step, and for as long as it is to
+/// be known that there was one.
+async fn record_whole(lane: &mut Lane, key: &str, aside: &str, args: [&[u8]; 5]) -> Result<Value, StoreError> {
+    let [owner, mark, remember, record, _] = args;
+    match lane.script(&COMMIT, &[key], &[owner, record, remember]).await? {
+        // Recorded before the slot began to move; or the mark is another's, who had the same attempt in another life of the key.
+        Value::BulkString(found) if found == mark => match lane.send(redis::cmd("GET").arg(aside)).await? {
+            Value::BulkString(kept) if kept != record => Ok(Value::Int(0)),
+            _ => Ok(Value::Int(1)),
+        },
+        answer => Ok(answer),
     }
-    lane.script(&COMMIT, &[key], &[owner, mark, remember]).await
 }
 
 /// Reads a record, and the outcome that is kept aside for it.
