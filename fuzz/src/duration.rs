@@ -13,6 +13,8 @@ use crate::Input;
 mod parser;
 
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+/// Eleven digits.
+const LONGEST_NUMBER: u64 = 99_999_999_999;
 
 /// The first byte says whether a text is read, or a duration is written in each unit.
 pub fn run(data: &[u8]) {
@@ -48,7 +50,8 @@ fn written(input: &mut Input<'_>) {
         let number = input.number();
         text.extend([number.to_string().as_str(), unit, if input.flag() { " " } else { "" }]);
         let part = u128::from(number) * nanos;
-        expected = expected.filter(|_| part <= LONGEST.as_nanos()).and_then(|sum| {
+        let fits = number <= LONGEST_NUMBER && part <= LONGEST.as_nanos();
+        expected = expected.filter(|_| fits).and_then(|sum| {
             sum.checked_add(Duration::new(
                 u64::try_from(part / 1_000_000_000).ok()?,
                 u32::try_from(part % 1_000_000_000).ok()?,
