@@ -1,6 +1,7 @@
 //! The project's own chores, run as `cargo xtask <chore>`. CI runs nothing else.
 #![allow(clippy::disallowed_methods, reason = "chores time their own steps; they are no part of the library")]
 
+mod bench;
 mod chaos;
 mod ci;
 mod deliveries;
@@ -62,12 +63,8 @@ enum Chore {
     Chaos(chaos::Options),
     /// Write the golden files of the UI tests anew
     Bless,
-    /// Run the benchmarks
-    Bench {
-        /// Arguments for `cargo bench`
-        #[arg(last = true)]
-        args: Vec<String>,
-    },
+    /// Measure everything against goals, and write docs/benchmarks.md; installs redis-server if there is none
+    Bench(bench::Options),
     /// Write examples/data/deliveries.jsonl, always the same
     Deliveries {
         /// Only check that the file is what would be written
@@ -101,7 +98,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Fuzz { seconds, target, .. } => fuzz::run(&workspace, seconds, &target),
         Chore::Chaos(options) => chaos::run(&workspace, &options),
         Chore::Bless => golden::bless(&workspace),
-        Chore::Bench { args } => suite::bench(&workspace, &args),
+        Chore::Bench(options) => bench::run(&workspace, &options),
         Chore::Deliveries { check: true } => deliveries::check(&workspace),
         Chore::Deliveries { check: false } => deliveries::write(&workspace),
     }

@@ -1,9 +1,9 @@
-//! The tests and the benchmarks of the workspace.
+//! The tests of the workspace.
 
 use anyhow::Result;
 
 use crate::steps::Steps;
-use crate::workspace::{FACADE, Workspace};
+use crate::workspace::Workspace;
 use crate::{redis, tool};
 
 const OPENSSL: tool::Package = tool::Package { program: "openssl", apt: "openssl", brew: "openssl" };
@@ -31,12 +31,6 @@ pub(crate) fn explore(workspace: &Workspace) -> Result<()> {
     let cargo =
         workspace.cargo().args(["test", "-p", "idem-core", "--lib", "--target-dir", "target/explore", "explored"]);
     cargo.env("RUSTFLAGS", "--cfg shuttle").run()?;
-    Ok(())
-}
-
-pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
-    redis::ensure(workspace.shell())?;
-    workspace.cargo().args(["bench", "-p", FACADE, "--all-features"]).args(args).run()?;
     Ok(())
 }
 

@@ -1,0 +1,72 @@
+//! The benchmarks: what a call costs beside the bare commands of its store, and beside caches in process.
+//!
+//! `idem-bench run` measures what needs Redis, many tasks or much memory, all in turns in one process; `benches/in_process.rs`, by
+//! criterion, measures single calls in process; `allocations` counts. `idem-bench page` shows all of it, and writes
+//! `docs/benchmarks.md`. `cargo xtask bench` runs them all.
+#![allow(clippy::disallowed_methods, reason = "a benchmark times itself; it is no part of the library")]
+
+mod cost;
+mod crowd;
+mod floor;
+mod in_process;
+mod latency;
+mod machine;
+mod memory;
+mod page;
+mod plot;
+mod renewals;
+mod report;
+mod run;
+mod sizes;
+mod stats;
+mod subject;
+mod tap;
+mod target;
+mod threads;
+mod throughput;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "What a call costs beside the bare commands of its store, and beside caches in process")]
+struct Cli {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Measure what needs Redis, many tasks or much memory
+    Run(run::Args),
+    /// Show what was measured, as tables, and write it as a page
+    Page(page::Args),
+    /// Fill a store in memory, and say what it took; `run` starts it
+    #[command(hide = true)]
+    Memory {
+        #[arg(long)]
+        records: u32,
+    },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().what {
+        What::Run(args) => run::run(args),
+        What::Page(args) => page::run(&args),
+        What::Memory { records } => fill(records),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn fill(records: u32) -> Result<()> {
+    println!("{}", serde_json::to_string(&memory::run(records)?)?);
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! `cargo xtask bench`: everything is measured in rounds, shown as tables, and written as a page with plots.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde::Deserialize;
+use xshell::Cmd;
+
+use crate::redis;
+use crate::workspace::Workspace;
+
+const PACKAGE: &str = "idem-bench";
+/// With fewer, the ranges say little.
+const ROUNDS: u32 = 9;
+/// Of a quick run.
+const FEW: u32 = 2;
+/// What criterion is told in a quick run: too short to mean anything.
+const BRIEFLY: [&str; 4] = ["--warm-up-time", "0.05", "--measurement-time", "0.1"];
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Measure at this server, with keys that begin with `idem-bench-` and expire; only what needs Redis, and no server to itself.
+    /// Nothing is written
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// See quickly that it works. Nothing is written
+    #[arg(long)]
+    quick: bool,
+    /// Write docs/benchmarks.md all the same
+    #[arg(long)]
+    write: bool,
+    /// How many rounds; at least 9
+    #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(i64::from(ROUNDS)..))]
+    rounds: u32,
+    /// Ten million records in the memory store in place of one million; takes five gigabytes
+    #[arg(long)]
+    full: bool,
+    /// Arguments for criterion, such as a filter
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    if options.redis.is_none() {
+        redis::ensure(workspace.shell())?;
+    }
+    let programs = Programs::build(workspace)?;
+    let dir = workspace.shell().create_temp_dir()?;
+    let [report, allocations, criterion] =
+        ["report.json", "allocations.json", "criterion"].map(|name| dir.path().join(name));
+    let program = |name| anyhow::Ok(workspace.shell().cmd(programs.get(name)?));
+    measure(program(PACKAGE)?, options, &report)?;
+    let mut page = program(PACKAGE)?.arg("page").arg("--report").arg(&report);
+    // What has nothing to do with the server that was named.
+    if options.redis.is_none() {
+        program("allocations")?.arg(&allocations).run()?;
+        let rounds = if options.quick { FEW } else { options.rounds };
+        for round in 1..=rounds {
+            println!("in process, round {round} of {rounds}");
+            in_process(program("in_process")?, options, &criterion.join(format!("round-{round:03}")))?;
+        }
+        page = page.arg("--allocations").arg(&allocations).arg("--criterion").arg(&criterion);
+    }
+    if options.write || (options.redis.is_none() && !options.quick) {
+        page = page.args(["--write", "docs", "--command", &command(options)]);
+    }
+    page.run()?;
+    Ok(())
+}
+
+fn measure(program: Cmd<'_>, options: &Options, report: &Path) -> Result<()> {
+    let mut program = program.arg("run").arg("--report").arg(report);
+    program = program.args(["--rounds", &options.rounds.to_string()]);
+    if let Some(url) = &options.redis {
+        // A URL may have a password.
+        program = program.args(["--redis", url]).secret();
+    }
+    for (wanted, flag) in [(options.quick, "--quick"), (options.full, "--full")] {
+        program = if wanted { program.arg(flag) } else { program };
+    }
+    program.run()?;
+    Ok(())
+}
+
+/// Criterion runs all of it, one after the other; so it is run once for each round, each in a directory of its own, since it would
+/// compare it with the one before.
+fn in_process(program: Cmd<'_>, options: &Options, home: &Path) -> Result<()> {
+    let bench = program.args(["--bench", "--noplot"]).args(if options.quick { BRIEFLY.as_slice() } else { &[] });
+    bench.args(&options.args).env("CRITERION_HOME", home).ignore_stdout().run()?;
+    Ok(())
+}
+
+/// The programs, built before anything is measured, and not touched by changes of the sources meanwhile.
+struct Programs(BTreeMap<String, String>);
+
+#[derive(Deserialize)]
+struct Built {
+    target: Target,
+    executable: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+impl Programs {
+    fn build(workspace: &Workspace) -> Result<Self> {
+        let targets = ["--bins", "--bench", "in_process", "--message-format=json-render-diagnostics"];
+        let messages = workspace.cargo().args(["build", "--release", "-p", PACKAGE]).args(targets).read()?;
+        let built = messages.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
+        Ok(Self(built.filter_map(|built| Some((built.target.name, built.executable?))).collect()))
+    }
+
+    fn get(&self, name: &str) -> Result<&str> {
+        self.0.get(name).map(String::as_str).with_context(|| format!("cargo has built no {name}"))
+    }
+}
+
+/// The command that a reader repeats.
+fn command(options: &Options) -> String {
+    let rounds = if options.rounds == ROUNDS { String::new() } else { format!(" --rounds {}", options.rounds) };
+    let quick = if options.quick { " --quick" } else { "" };
+    let full = if options.full { " --full" } else { "" };
+    format!("cargo xtask bench{rounds}{quick}{full}")
+}
