@@ -24,8 +24,8 @@ pub(crate) enum End<T> {
 /// when it goes on.
 pub(crate) async fn run<F: Future>(term: &Term, mut body: Pin<&mut Option<F>>) -> End<F::Output> {
     let end = {
-        let lost = term.lost();
-        tokio::pin!(lost);
+        // Most bodies that are short end at their first poll: only one that waits needs to be told.
+        let mut lost = None;
         poll_fn(|context| {
             if term.is_lost() {
                 return Poll::Ready(End::Lost);
@@ -37,7 +37,10 @@ pub(crate) async fn run<F: Future>(term: &Term, mut body: Pin<&mut Option<F>>) -
             // The body is not polled again after a panic, so nobody sees what it left half-done.
             match catch_unwind(AssertUnwindSafe(|| running.poll(context))) {
                 Ok(Poll::Ready(value)) => Poll::Ready(End::Returned(value)),
-                Ok(Poll::Pending) => lost.as_mut().poll(context).map(|()| End::Lost),
+                Ok(Poll::Pending) => {
+                    let lost = lost.get_or_insert_with(|| Box::pin(term.lost()));
+                    lost.as_mut().poll(context).map(|()| End::Lost)
+                }
                 Err(panic) => Poll::Ready(End::Panicked(panic)),
             }
         })

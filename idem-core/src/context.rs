@@ -7,6 +7,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use futures_util::FutureExt as _;
 use uuid::Uuid;
 
 use crate::error::ConfigError;
@@ -260,7 +261,7 @@ impl Call {
     }
 
     /// Runs a future as the body of this call, which is over when that has ended or was dropped.
-    pub(crate) async fn around<F: Future>(&self, body: F) -> F::Output {
+    pub(crate) fn around<F: Future>(&self, body: F) -> impl Future<Output = F::Output> {
         struct Over<'a>(&'a Call);
         impl Drop for Over<'_> {
             fn drop(&mut self) {
@@ -269,8 +270,12 @@ impl Call {
         }
         self.0.over.store(false, Ordering::Relaxed);
         self.0.troubled.store(false, Ordering::Relaxed);
-        let _over = Over(self);
-        CALL.scope(self.clone(), body).await
+        let over = Over(self);
+        // Not awaited in an `async` block, which would hold the body's future twice.
+        CALL.scope(self.clone(), body).map(move |output| {
+            drop(over);
+            output
+        })
     }
 }
 
@@ -282,8 +287,11 @@ impl fmt::Debug for Call {
 
 /// Whether a call of this key, in this runtime, would wait for itself.
 pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
-    std::iter::successors(innermost(), |call| call.0.outer.clone())
-        .any(|Call(inner)| !inner.over.load(Ordering::Relaxed) && inner.runtime == runtime && inner.id == *id)
+    let is_reentrant = |call: &Call| {
+        std::iter::successors(Some(call), |call| call.0.outer.as_ref())
+            .any(|Call(inner)| !inner.over.load(Ordering::Relaxed) && inner.runtime == runtime && inner.id == *id)
+    };
+    CALL.try_with(is_reentrant).unwrap_or(false)
 }
 
 /// What a task that is spawned for a body must take along.

@@ -13,7 +13,7 @@ use crate::clock;
 use crate::context;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint::Fingerprint;
-use crate::flight::{Ending, Followed, Joined, Leader};
+use crate::flight::{Ending, Flight, Followed, Joined, Leader};
 use crate::held::{Held, Orphan};
 use crate::lease::Term;
 use crate::observe::{self, Decision};
@@ -46,22 +46,45 @@ pub(crate) enum Begun {
     Unguarded,
 }
 
+/// What a claim came to.
+#[allow(clippy::large_enum_variant)]
+enum Said {
+    /// The call has something to do, or fails.
+    Over(Result<Begun, Error>),
+    /// Somebody else is the owner, for this long unless the lease is renewed.
+    InFlight { attempt: u64, lease_left: Duration, leader: Option<Leader> },
+}
+
 impl Runtime {
     /// Claims the key of a call, waiting and replaying as its settings say.
+    ///
+    /// What most calls need is done here; what waits has a future of its own, in a box.
     pub(crate) async fn begin(self: &Arc<Self>, request: &Request) -> Result<Begun, Error> {
         if context::is_reentrant(&request.id, self.identity()) {
             return Err(self.reject(request, &Rejected::Reentrant));
         }
-        let wait_until = match request.settings.in_flight {
-            InFlight::Wait => Some(clock::after(clock::now(), request.settings.wait)),
-            InFlight::Reject => None,
+        let began = clock::now();
+        let leader = if self.store.is_local() {
+            None
+        } else {
+            match self.flights.join(&request.id, request.fingerprint) {
+                Joined::Leader(leader) => Some(leader),
+                Joined::Alone => None,
+                Joined::Follower(flight) => return Box::pin(self.follow(request, began, flight)).await,
+            }
         };
-        loop {
-            let flight = match self.flights.join(&request.id, request.fingerprint) {
-                Joined::Leader(leader) => return self.lead(request, wait_until, Some(leader)).await,
-                Joined::Alone => return self.lead(request, wait_until, None).await,
-                Joined::Follower(flight) => flight,
-            };
+        self.lead(request, began, began, leader).await
+    }
+
+    /// Does as another call of this process with this key does.
+    async fn follow(
+        self: &Arc<Self>,
+        request: &Request,
+        began: Instant,
+        mut flight: Arc<Flight>,
+    ) -> Result<Begun, Error> {
+        let wait_until = request.wait_until(began);
+        let leader = loop {
             let entered = clock::now();
             let followed = flight.follow(request.fingerprint, wait_until).await;
             if wait_until.is_some() && !matches!(followed, Followed::Mismatch) {
@@ -74,61 +97,52 @@ impl Runtime {
                     return Err(self.reject(request, &Rejected::InFlight(left)));
                 }
                 Followed::Over(Ending::Failed(error)) => return self.without_store(request, error),
-                Followed::Over(Ending::Unshared) | Followed::Ask => return self.lead(request, wait_until, None).await,
+                Followed::Over(Ending::Unshared) | Followed::Ask => break None,
                 Followed::Over(Ending::InFlight(_) | Ending::Gone) => {}
                 Followed::Mismatch => return Err(self.reject(request, &Rejected::Mismatch)),
                 Followed::InFlight(left) => return Err(self.reject(request, &Rejected::InFlight(left))),
             }
-        }
+            match self.flights.join(&request.id, request.fingerprint) {
+                Joined::Leader(leader) => break Some(leader),
+                Joined::Alone => break None,
+                Joined::Follower(another) => flight = another,
+            }
+        };
+        self.lead(request, began, clock::now(), leader).await
     }
 
     /// Asks the store, and waits there, for this call and for those that follow it.
-    async fn lead(
+    ///
+    /// No `async fn`: what it is given would be in its future twice.
+    fn lead<'a>(
+        self: &'a Arc<Self>,
+        request: &'a Request,
+        began: Instant,
+        sent: Instant,
+        leader: Option<Leader>,
+    ) -> impl Future<Output = Result<Begun, Error>> + use<'a> {
+        let owner = self.store.owner();
+        async move {
+            let answer = self.claim(request, owner).await;
+            let (seen, leader) = match self.said(request, owner, sent, answer, leader) {
+                Said::Over(answer) => return answer,
+                Said::InFlight { attempt, lease_left, leader } => ((attempt, lease_left), leader),
+            };
+            Box::pin(self.stand_in_line(request, began, seen, leader)).await
+        }
+    }
+
+    /// Waits for the owner, and claims again, until the call has an answer.
+    async fn stand_in_line(
         self: &Arc<Self>,
         request: &Request,
-        wait_until: Option<Instant>,
-        leader: Option<Leader>,
+        began: Instant,
+        (mut attempt, mut lease_left): (u64, Duration),
+        mut leader: Option<Leader>,
     ) -> Result<Begun, Error> {
-        // What the followers are told when this call has its answer.
-        let end = |leader: Option<Leader>, ending| {
-            if let Some(leader) = leader {
-                leader.end(ending);
-            }
-        };
+        let wait_until = request.wait_until(began);
         let mut pause = Pause::default();
         loop {
-            let sent = clock::now();
-            let claim = request.claim();
-            let (attempt, lease_left) = match self.claim(&claim).await {
-                Ok(Claimed::Owned { attempt, from }) => {
-                    return self.own(request, &claim, (attempt, from), sent, leader).map(Begun::Owner);
-                }
-                Ok(Claimed::InFlight { attempt, lease_left }) => (attempt, lease_left),
-                Ok(Claimed::Committed { outcome, .. }) => {
-                    end(leader, Ending::Committed(outcome.clone()));
-                    return self.replay(request, outcome);
-                }
-                Ok(Claimed::Done { .. }) => {
-                    end(leader, Ending::Done);
-                    return Err(self.reject(request, &Rejected::Done));
-                }
-                Ok(Claimed::Mismatch) => {
-                    end(leader, Ending::Unshared);
-                    return Err(self.reject(request, &Rejected::Mismatch));
-                }
-                Ok(Claimed::Abandoned { attempt }) => {
-                    end(leader, Ending::Unshared);
-                    return Err(self.reject(request, &Rejected::Abandoned(attempt)));
-                }
-                Ok(Claimed::Exhausted { attempts }) => {
-                    end(leader, Ending::Unshared);
-                    return Err(self.reject(request, &Rejected::Exhausted(attempts)));
-                }
-                Err(error) => {
-                    end(leader, Ending::Failed(error.clone()));
-                    return self.without_store(request, error);
-                }
-            };
             let Some(until) = wait_until.filter(|until| !has_passed(*until)) else {
                 end(leader, Ending::InFlight(lease_left));
                 return Err(self.reject(request, &Rejected::InFlight(lease_left)));
@@ -141,7 +155,48 @@ impl Runtime {
             if let Some(leader) = &leader {
                 leader.claims();
             }
+            let (sent, owner) = (clock::now(), self.store.owner());
+            let answer = self.claim(request, owner).await;
+            match self.said(request, owner, sent, answer, leader.take()) {
+                Said::Over(answer) => return answer,
+                Said::InFlight { attempt: now, lease_left: left, leader: still } => {
+                    (attempt, lease_left, leader) = (now, left, still);
+                }
+            }
         }
+    }
+
+    /// What follows from the store's answer to a claim, for this call and for those that follow it.
+    fn said(
+        self: &Arc<Self>,
+        request: &Request,
+        owner: Owner,
+        sent: Instant,
+        answer: Result<Claimed, StoreError>,
+        leader: Option<Leader>,
+    ) -> Said {
+        let (ending, why) = match answer {
+            Ok(Claimed::Owned { attempt, from }) => {
+                return Said::Over(self.own(request, owner, (attempt, from), sent, leader).map(Begun::Owner));
+            }
+            Ok(Claimed::InFlight { attempt, lease_left }) => return Said::InFlight { attempt, lease_left, leader },
+            Ok(Claimed::Committed { outcome, .. }) => {
+                if let Some(leader) = leader {
+                    leader.end(Ending::Committed(outcome.clone()));
+                }
+                return Said::Over(self.replay(request, outcome));
+            }
+            Err(error) => {
+                end(leader, Ending::Failed(error.clone()));
+                return Said::Over(self.without_store(request, error));
+            }
+            Ok(Claimed::Done { .. }) => (Ending::Done, Rejected::Done),
+            Ok(Claimed::Mismatch) => (Ending::Unshared, Rejected::Mismatch),
+            Ok(Claimed::Abandoned { attempt }) => (Ending::Unshared, Rejected::Abandoned(attempt)),
+            Ok(Claimed::Exhausted { attempts }) => (Ending::Unshared, Rejected::Exhausted(attempts)),
+        };
+        end(leader, ending);
+        Said::Over(Err(self.reject(request, &why)))
     }
 
     /// Waits until the record may have changed, the lease may have run out, or the call's own time is up.
@@ -156,39 +211,44 @@ impl Runtime {
     }
 
     /// Sends a claim; once more if its fate is unknown, as the same owner, who is recognised.
-    async fn claim(self: &Arc<Self>, claim: &Claim) -> Result<Claimed, StoreError> {
+    async fn claim(self: &Arc<Self>, request: &Request, owner: Owner) -> Result<Claimed, StoreError> {
         // Whenever this future ends without a clear answer, dropped included, what it may have claimed is given back.
-        let mut orphan = Orphan::new(self, claim);
-        let answer = match self.store.claim(claim).await {
-            Err(error) if error.is_unknown() => {
-                self.observer.decided_because(Decision::ClaimResent, &claim.id, 0, &error);
-                let answer = self.store.claim(claim).await;
-                if matches!(answer, Ok(Claimed::Owned { .. })) {
-                    orphan.is_adopted();
+        let mut orphan = Orphan::new(self, request, owner);
+        let mut is_resent = false;
+        loop {
+            match self.store.claim(request.claim(owner)).await {
+                Err(error) if error.is_unknown() && !is_resent => {
+                    self.observer.decided_because(Decision::ClaimResent, &request.id, 0, &error);
+                    is_resent = true;
                 }
-                return answer;
+                answer => {
+                    // Sent twice, only owning it says that neither of the two is on its way yet.
+                    if !is_resent || matches!(answer, Ok(Claimed::Owned { .. })) {
+                        orphan.is_adopted();
+                    }
+                    return answer;
+                }
             }
-            answer => answer,
-        };
-        orphan.is_adopted();
-        answer
+        }
     }
 
     fn own(
         self: &Arc<Self>,
         request: &Request,
-        claim: &Claim,
+        owner: Owner,
         (attempt, from): (u64, Origin),
         sent: Instant,
         leader: Option<Leader>,
     ) -> Result<Held, Error> {
-        let term = Term::new(claim.id.clone(), claim.owner, attempt, (claim.lease, claim.hold), sent);
-        if term.is_lost() {
+        let Settings { lease, .. } = request.settings;
+        let term = Term::new(request.id.clone(), owner, attempt, (lease, request.settings.hold()), sent);
+        let now = clock::now();
+        if term.is_lost_at(now) {
             // The answer took as long as the lease: by now, the key may be somebody else's.
-            drop(Orphan::new(self, claim));
+            drop(Orphan::new(self, request, owner));
             return Err(self.reject(request, &Rejected::TooLate(attempt)));
         }
-        self.observer.took(&request.id, attempt, claim.lease, clock::now().saturating_duration_since(sent));
+        self.observer.took(&request.id, attempt, lease, now.saturating_duration_since(sent));
         if from == Origin::Abandoned {
             self.observer.decided(Decision::TakenOver, &request.id, attempt);
         }
@@ -295,11 +355,11 @@ enum Rejected {
 }
 
 impl Request {
-    /// A claim by a new owner.
-    fn claim(&self) -> Claim {
+    /// The claim that an owner sends.
+    fn claim(&self, owner: Owner) -> Claim {
         Claim {
             id: self.id.clone(),
-            owner: Owner::generate(),
+            owner,
             lease: self.settings.lease,
             hold: self.settings.hold(),
             fingerprint: self.fingerprint,
@@ -308,8 +368,23 @@ impl Request {
         }
     }
 
+    /// Until when a call that began then waits for another; `None` if it does not.
+    fn wait_until(&self, began: Instant) -> Option<Instant> {
+        match self.settings.in_flight {
+            InFlight::Wait => Some(clock::after(began, self.settings.wait)),
+            InFlight::Reject => None,
+        }
+    }
+
     pub(crate) fn in_flight(&self, retry_after: Duration) -> Error {
         Error::InFlight { operation: self.id.operation().into(), key: self.id.digest(), retry_after }
+    }
+}
+
+/// Tells those who follow a call, if there is somebody to follow it, that it has its answer.
+fn end(leader: Option<Leader>, ending: Ending) {
+    if let Some(leader) = leader {
+        leader.end(ending);
     }
 }
 

@@ -7,10 +7,9 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use crate::body::{self, End};
-use crate::clock;
 use crate::codec::CodecFailure;
 use crate::context::{self, Call, Inherited};
 use crate::engine::Begun;
@@ -18,8 +17,8 @@ use crate::error::Error;
 use crate::error_policy::{ErrorAction, Next, Policy, Then, Tries};
 use crate::held::Held;
 use crate::lease::Term;
-use crate::observe::{self, Decision, Observer};
-use crate::operation::{Draft, Prepared};
+use crate::observe::{BodyWatch, Decision, Observer};
+use crate::operation::Prepared;
 use crate::outcome::{Outcome, Recorded, Witness};
 use crate::record::{Encoded, RecordId};
 use crate::runtime::Runtime;
@@ -39,30 +38,39 @@ where
     Body: Future<Output = R>,
 {
     /// The body is a future that is not moved, and dropped as soon as it has ended or may not go on.
-    pub(crate) async fn run(mut self, draft: Draft<'_>, body: Pin<&mut Option<Body>>) -> Result<Outcome<T>, E> {
-        let (runtime, request) = match draft.prepare() {
-            Err(error) => return Err(self.fail(error)),
-            Ok(Prepared::Unguarded(operation, _)) => return self.unguarded(&operation, None, body).await,
-            Ok(Prepared::Guarded(runtime, request)) => (runtime, request),
+    ///
+    /// It takes references, since what an `async fn` is given is in its future twice.
+    pub(crate) async fn run(&mut self, prepared: &Prepared<'_>, body: Pin<&mut Option<Body>>) -> Result<Outcome<T>, E> {
+        prepared.announce();
+        let (runtime, request) = match prepared {
+            Prepared::Refused(error) => return Err(self.fail(error.clone())),
+            Prepared::Unguarded(operation, _) => return self.unguarded(operation, None, body).await,
+            Prepared::Guarded(runtime, request) => (runtime, request),
         };
-        let span = runtime.observer.span(&request.id);
+        let (span, is_traced) = runtime.observer.span(&request.id);
         async {
-            match runtime.begin(&request).await {
-                Err(error) => Err(self.fail(error)),
-                Ok(Begun::Unguarded) => self.unguarded(request.id.operation(), Some(&request.id), body).await,
-                Ok(Begun::Replay(recorded)) => self.replay(&recorded),
-                Ok(Begun::Owner(held)) => {
-                    span.record("attempt", held.term().attempt);
-                    self.own(&runtime, request.settings.reconciles, held, body).await
+            let mut held = match runtime.begin(request).await {
+                Err(error) => return Err(self.fail(error)),
+                Ok(Begun::Replay(recorded)) => return self.replay(&recorded),
+                Ok(Begun::Unguarded) => None,
+                Ok(Begun::Owner(held)) => Some(held),
+            };
+            match &mut held {
+                None => self.unguarded(request.id.operation(), Some(&request.id), body).await,
+                Some(held) => {
+                    if is_traced {
+                        Span::current().record("attempt", held.term().attempt);
+                    }
+                    self.own(runtime, request.settings.reconciles, held, body).await
                 }
             }
         }
-        .instrument(span.clone())
+        .instrument(span)
         .await
     }
 
     /// As `run`, with the body in a task of its own.
-    pub(crate) async fn run_detached(mut self, draft: Draft<'_>, body: Body) -> Result<Outcome<T>, E>
+    pub(crate) async fn run_detached(mut self, prepared: Prepared<'_>, body: Body) -> Result<Outcome<T>, E>
     where
         Self: Send + 'static,
         R: Send + 'static,
@@ -70,38 +78,42 @@ where
         E: Send + 'static,
         Body: Send + 'static,
     {
+        prepared.announce();
         let fail = self.witness.fail;
-        let (runtime, request) = match draft.prepare() {
-            Err(error) => return Err(self.fail(error)),
-            Ok(Prepared::Unguarded(operation, runtime)) => {
-                return self.unguarded_and_detached(operation.into_owned(), None, runtime.as_ref(), body).await;
+        let (runtime, request) = match &prepared {
+            Prepared::Refused(error) => return Err(self.fail(error.clone())),
+            Prepared::Unguarded(operation, runtime) => {
+                let operation = operation.clone().into_owned();
+                return self.unguarded_and_detached(operation, None, runtime.as_ref(), body).await;
             }
-            Ok(Prepared::Guarded(runtime, request)) => (runtime, request),
+            Prepared::Guarded(runtime, request) => (runtime, request),
         };
-        let span = runtime.observer.span(&request.id);
+        let (span, is_traced) = runtime.observer.span(&request.id);
         async {
-            match runtime.begin(&request).await {
-                Err(error) => Err(self.fail(error)),
-                Ok(Begun::Unguarded) => {
-                    let (operation, id) = (request.id.operation().to_owned(), request.id.clone());
-                    self.unguarded_and_detached(operation, Some(id), Some(&runtime), body).await
-                }
-                Ok(Begun::Replay(recorded)) => self.replay(&recorded),
-                Ok(Begun::Owner(held)) => {
-                    span.record("attempt", held.term().attempt);
-                    let lost = held.term().lost_error();
-                    let asks = request.settings.reconciles;
-                    let counted = runtime.background.body();
-                    let owning = async move {
-                        let _counted = counted;
-                        self.own(&runtime, asks, held, pin!(Some(body))).await
-                    };
-                    // Only a tokio runtime that shuts down stops the task.
-                    detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
-                }
+            let held = match runtime.begin(request).await {
+                Err(error) => return Err(self.fail(error)),
+                Ok(Begun::Replay(recorded)) => return self.replay(&recorded),
+                Ok(Begun::Unguarded) => None,
+                Ok(Begun::Owner(held)) => Some(held),
+            };
+            let Some(mut held) = held else {
+                let (operation, id) = (request.id.operation().to_owned(), request.id.clone());
+                return self.unguarded_and_detached(operation, Some(id), Some(runtime), body).await;
+            };
+            if is_traced {
+                Span::current().record("attempt", held.term().attempt);
             }
+            let lost = held.term().lost_error();
+            let (asks, runtime) = (request.settings.reconciles, runtime.clone());
+            let counted = runtime.background.body();
+            let owning = async move {
+                let _counted = counted;
+                self.own(&runtime, asks, &mut held, pin!(Some(body))).await
+            };
+            // Only a tokio runtime that shuts down stops the task.
+            detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
         }
-        .instrument(span.clone())
+        .instrument(span)
         .await
     }
 
@@ -125,20 +137,20 @@ where
         &mut self,
         runtime: &Arc<Runtime>,
         asks: bool,
-        mut held: Held,
+        held: &mut Held,
         mut body: Pin<&mut Option<Body>>,
     ) -> Result<Outcome<T>, E> {
         let term = held.term().clone();
         let call = Call::new(term.id.clone(), term.attempt, held.after_abandoned(), asks, runtime.identity());
         let mut tries = Tries::default();
         let end = loop {
-            let begun = clock::now();
+            let watch = BodyWatch::start();
             let end = call.around(body::run(&term, body.as_mut())).await;
-            observe::body_took(&term.id, clock::now().saturating_duration_since(begun));
-            match self.ended(runtime, &mut held, &call, &mut tries, end) {
+            watch.stop(&term.id);
+            match self.ended(runtime, held, &call, &mut tries, end) {
                 Ended::For(end) => break end,
                 Ended::UntilNextTry { pause, error } => {
-                    if !pause_under(&term, pause).await {
+                    if !Box::pin(pause_under(&term, pause)).await {
                         // No body is cut: what is left to do is tried, and refused if somebody else is the owner now.
                         runtime.observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
                         break Answer::Gives(Err(error));

@@ -30,6 +30,7 @@ pub(crate) struct Flights {
 
 /// One key that a call of this process is busy with.
 pub(crate) struct Flight {
+    id: RecordId,
     /// What the leader's claim carries.
     fingerprint: Option<Fingerprint>,
     stage: Mutex<Stage>,
@@ -100,10 +101,10 @@ impl Flights {
             }
             Entry::Occupied(_) => Joined::Alone,
             Entry::Vacant(entry) => {
-                let flight =
-                    Arc::new(Flight { fingerprint, stage: Mutex::new(Stage::Claiming), changed: Notify::new() });
+                let (stage, changed) = (Mutex::new(Stage::Claiming), Notify::new());
+                let flight = Arc::new(Flight { id: id.clone(), fingerprint, stage, changed });
                 entry.insert(flight.clone());
-                Joined::Leader(Leader { flights: self.clone(), id: id.clone(), flight, ending: Ending::Gone })
+                Joined::Leader(Leader { flying: Some((self.clone(), flight)) })
             }
         }
     }
@@ -178,38 +179,47 @@ impl Flight {
 
 /// The leader's end of a flight. Dropped without an answer, it lets a follower lead.
 pub(crate) struct Leader {
-    flights: Arc<Flights>,
-    id: RecordId,
-    flight: Arc<Flight>,
-    ending: Ending,
+    /// `None` once it is over.
+    flying: Option<(Arc<Flights>, Arc<Flight>)>,
 }
 
 impl Leader {
     /// Another process is the owner for this long, and the leader waits.
     pub(crate) fn waits(&self, lease_left: Duration) {
-        self.flight.enter(Stage::Waiting(clock::after(clock::now(), lease_left)));
+        if let Some((_, flight)) = &self.flying {
+            flight.enter(Stage::Waiting(clock::after(clock::now(), lease_left)));
+        }
     }
 
     /// The leader asks the store again. No follower needs to know.
     pub(crate) fn claims(&self) {
-        self.flight.set(Stage::Claiming);
+        if let Some((_, flight)) = &self.flying {
+            flight.set(Stage::Claiming);
+        }
     }
 
     /// The leader is the owner.
     pub(crate) fn owns(&self, lease: Arc<Term>) {
-        self.flight.enter(Stage::Owned(lease));
+        if let Some((_, flight)) = &self.flying {
+            flight.enter(Stage::Owned(lease));
+        }
     }
 
     /// Ends the flight with an answer.
     pub(crate) fn end(mut self, ending: Ending) {
-        self.ending = ending;
+        self.land(ending);
+    }
+
+    fn land(&mut self, ending: Ending) {
+        let Some((flights, flight)) = self.flying.take() else { return };
+        // Out of the map first: who comes now must not find an answer that is growing old.
+        flights.shard(&flight.id).remove(&flight.id);
+        flight.enter(Stage::Over(ending));
     }
 }
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        // Out of the map first: who comes now must not find an answer that is growing old.
-        self.flights.shard(&self.id).remove(&self.id);
-        self.flight.enter(Stage::Over(std::mem::replace(&mut self.ending, Ending::Gone)));
+        self.land(Ending::Gone);
     }
 }

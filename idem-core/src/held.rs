@@ -18,7 +18,8 @@ use crate::flight::{Ending, Leader};
 use crate::keeper::Enrolled;
 use crate::lease::Term;
 use crate::observe::Decision;
-use crate::record::{Claim, Commit, Encoded, Origin, Ownership, Release, ReleaseTo};
+use crate::policy::keep_released;
+use crate::record::{Commit, Encoded, Origin, Owner, Ownership, Release, ReleaseTo};
 use crate::runtime::Runtime;
 
 /// The first pause before a commit or release is tried again; it doubles up to [`MAX_PAUSE`].
@@ -57,18 +58,17 @@ struct Parts {
 struct Times {
     ttl: Duration,
     remember: Duration,
-    keep_released: Duration,
-    lease: Duration,
 }
 
 /// Where the owner is.
 enum Step {
     /// The body has not ended.
     Running,
-    /// The body has ended, and this is to be recorded.
-    Committing(Commit),
-    /// The body has ended, and the key is to be given up.
-    Releasing(Release),
+    /// The body has ended, and this is to be recorded: `None` for an outcome that cannot be written. With a time of its own, it is kept
+    /// and remembered for that.
+    Committing { outcome: Option<Encoded>, own: Option<Duration> },
+    /// The body has ended, and the key is to be given up: to run again, or left abandoned.
+    Releasing { abandoned: bool },
     /// Nothing is left to do.
     Over,
 }
@@ -101,12 +101,7 @@ impl Held {
             leader,
             origin,
             fingerprint: request.fingerprint,
-            times: Times {
-                ttl: settings.ttl,
-                remember: settings.remember(),
-                keep_released: settings.keep_released(),
-                lease: settings.lease,
-            },
+            times: Times { ttl: settings.ttl, remember: settings.remember() },
             step: Step::Running,
             settles: false,
             committed: false,
@@ -127,22 +122,21 @@ impl Held {
     /// The body has ended, and this is its outcome.
     pub(crate) fn commits(&mut self, outcome: Result<Encoded, CodecFailure>) {
         if let Some(parts) = &mut self.parts {
-            let outcome = parts.encoded(outcome);
-            parts.step = Step::Committing(parts.commit_of(outcome, None));
+            parts.step = Step::Committing { outcome: parts.encoded(outcome), own: None };
         }
     }
 
     /// The body has ended, and its error is the outcome, for a time of its own if it has one.
     pub(crate) fn keeps(&mut self, error: Encoded, ttl: Option<Duration>) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Step::Committing(parts.commit_of(Some(error), ttl.map(keep_for)));
+            parts.step = Step::Committing { outcome: Some(error), own: ttl.map(keep_for) };
         }
     }
 
     /// The body has ended, and the key is given up. If it is to run again, and this call goes no further, that is what is left to do.
     pub(crate) fn releases(&mut self, abandoned: bool) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Step::Releasing(parts.release_of(abandoned));
+            parts.step = Step::Releasing { abandoned };
         }
     }
 
@@ -201,7 +195,7 @@ impl Drop for Held {
                 let term = &parts.enrolled.term;
                 parts.runtime.observer.decided(Decision::CallerDropped, &term.id, term.attempt);
             }
-            Step::Committing(_) | Step::Releasing(_) => parts.carry_on(),
+            Step::Committing { .. } | Step::Releasing { .. } => parts.carry_on(),
         }
     }
 }
@@ -216,33 +210,23 @@ impl Parts {
             .ok()
     }
 
-    /// With a time of its own, nothing is remembered for longer.
-    fn commit_of(&self, outcome: Option<Encoded>, own: Option<Duration>) -> Commit {
-        let term = &self.enrolled.term;
-        Commit {
-            id: term.id.clone(),
-            owner: term.owner,
-            attempt: term.attempt,
-            fingerprint: self.fingerprint,
-            outcome,
-            ttl: own.unwrap_or(self.times.ttl),
-            remember: own.unwrap_or(self.times.remember),
-        }
-    }
-
-    fn release_of(&self, abandoned: bool) -> Release {
-        let term = &self.enrolled.term;
-        let to = if abandoned { ReleaseTo::Abandoned } else { ReleaseTo::Released { keep: self.times.keep_released } };
-        Release { id: term.id.clone(), owner: term.owner, to }
-    }
-
     async fn try_step(&self) -> Tried {
+        let Term { id, owner, attempt, .. } = &*self.enrolled.term;
+        let (id, owner, attempt, store) = (id.clone(), *owner, *attempt, &self.runtime.store);
         let answer = match &self.step {
-            Step::Committing(commit) => self.runtime.store.commit(commit).await,
-            Step::Releasing(release) => self.runtime.store.release(release).await,
-            Step::Running | Step::Over => Ok(Ownership::Held),
+            Step::Committing { outcome, own } => {
+                let (outcome, fingerprint) = (outcome.clone(), self.fingerprint);
+                let (ttl, remember) = own.map_or((self.times.ttl, self.times.remember), |own| (own, own));
+                store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember })
+            }
+            Step::Releasing { abandoned: true } => store.release(Release { id, owner, to: ReleaseTo::Abandoned }),
+            Step::Releasing { abandoned: false } => {
+                let keep = keep_released(self.times.ttl, self.enrolled.term.length());
+                store.release(Release { id, owner, to: ReleaseTo::Released { keep } })
+            }
+            Step::Running | Step::Over => return Tried::Over(Ownership::Held),
         };
-        match answer {
+        match answer.await {
             Ok(ownership) => Tried::Over(ownership),
             Err(error) if error.kind() == StoreErrorKind::Unreadable => Tried::Hopeless(error),
             Err(error) => Tried::Failed(error),
@@ -275,21 +259,21 @@ impl Parts {
     fn finish(&mut self, ownership: Ownership) {
         let term = &self.enrolled.term;
         let (decision, ending) = match (std::mem::replace(&mut self.step, Step::Over), ownership) {
-            (Step::Committing(_), Ownership::Held) if self.committed => return,
-            (Step::Committing(commit), Ownership::Held) => {
+            (Step::Committing { .. }, Ownership::Held) if self.committed => return,
+            (Step::Committing { outcome, .. }, Ownership::Held) => {
                 self.committed = true;
-                let decision = match &commit.outcome {
+                let decision = match &outcome {
                     _ if self.settles => Decision::Settled,
                     Some(outcome) if outcome.is_error => Decision::ErrorKept,
                     _ => Decision::Executed,
                 };
-                (decision, commit.outcome.map_or(Ending::Done, Ending::Committed))
+                (decision, outcome.map_or(Ending::Done, Ending::Committed))
             }
-            (Step::Committing(_), Ownership::Lost) => (Decision::CommitRefused, Ending::Gone),
-            (Step::Releasing(_), Ownership::Lost) if !self.doubtful => (Decision::ReleaseRefused, Ending::Gone),
+            (Step::Committing { .. }, Ownership::Lost) => (Decision::CommitRefused, Ending::Gone),
+            (Step::Releasing { .. }, Ownership::Lost) if !self.doubtful => (Decision::ReleaseRefused, Ending::Gone),
             // Or it was before, when its reply was lost.
-            (Step::Releasing(Release { to: ReleaseTo::Abandoned, .. }), _) => (Decision::Abandoned, Ending::Gone),
-            (Step::Releasing(_), _) => (Decision::Released, Ending::Gone),
+            (Step::Releasing { abandoned: true }, _) => (Decision::Abandoned, Ending::Gone),
+            (Step::Releasing { .. }, _) => (Decision::Released, Ending::Gone),
             (Step::Running | Step::Over, _) => return,
         };
         // Nothing is left to renew, nor to lose.
@@ -313,7 +297,7 @@ impl Parts {
     /// Carries the step on in a task of its own.
     fn carry_on(mut self) {
         let bytes = match &self.step {
-            Step::Committing(Commit { outcome: Some(outcome), .. }) => outcome.payload.len(),
+            Step::Committing { outcome: Some(outcome), .. } => outcome.payload.len(),
             _ => 0,
         };
         let (Some(counted), Ok(handle)) = (self.runtime.background.step(bytes), tokio::runtime::Handle::try_current())
@@ -329,7 +313,7 @@ impl Parts {
     }
 
     fn delayed(&mut self, error: &StoreError) {
-        let decision = if let Step::Committing(_) = self.step {
+        let decision = if let Step::Committing { .. } = self.step {
             Decision::CommitDelayed
         } else {
             self.doubtful |= error.is_unknown();
@@ -342,8 +326,8 @@ impl Parts {
     /// Leaves the step, and says so.
     fn give_up(&mut self, why: &dyn std::fmt::Display) {
         let decision = match std::mem::replace(&mut self.step, Step::Over) {
-            Step::Committing(_) => Decision::NotRecorded,
-            Step::Releasing(_) => Decision::NotReleased,
+            Step::Committing { .. } => Decision::NotRecorded,
+            Step::Releasing { .. } => Decision::NotReleased,
             Step::Running | Step::Over => return,
         };
         let term = &self.enrolled.term;
@@ -361,11 +345,11 @@ impl Retrying {
         let Some(parts) = &mut self.parts else { return };
         // A commit is accepted from the last owner even after its lease ran out, so it is worth more than a lease of trying. A release
         // is worth no more than what it would shorten.
-        let patience = if matches!(parts.step, Step::Committing(_)) {
-            parts.times.lease.saturating_mul(10)
+        let patience = if matches!(parts.step, Step::Committing { .. }) {
+            parts.enrolled.term.length().saturating_mul(10)
         } else {
             parts.enrolled.stop();
-            parts.times.lease
+            parts.enrolled.term.length()
         };
         let until = clock::after(clock::now(), patience);
         let mut pause = FIRST_PAUSE;
@@ -402,41 +386,48 @@ impl Drop for Retrying {
 
 /// A claim whose fate is unknown. Unless it is adopted by a clear answer, it is undone in the background: it may have been carried out, or
 /// may yet be, and nobody would be there to run the body.
-pub(crate) struct Orphan {
-    undone: Option<(Arc<Runtime>, Release, Duration)>,
+pub(crate) struct Orphan<'a> {
+    runtime: &'a Arc<Runtime>,
+    request: &'a Request,
+    owner: Owner,
+    adopted: bool,
 }
 
-impl Orphan {
-    pub(crate) fn new(runtime: &Arc<Runtime>, claim: &Claim) -> Self {
-        let keep = claim.hold.max(claim.lease.saturating_mul(10));
-        let release = Release { id: claim.id.clone(), owner: claim.owner, to: ReleaseTo::Undone { keep } };
-        Self { undone: Some((runtime.clone(), release, claim.lease)) }
+impl<'a> Orphan<'a> {
+    pub(crate) fn new(runtime: &'a Arc<Runtime>, request: &'a Request, owner: Owner) -> Self {
+        Self { runtime, request, owner, adopted: false }
     }
 
     /// There was a clear answer.
     pub(crate) fn is_adopted(&mut self) {
-        self.undone = None;
+        self.adopted = true;
     }
 }
 
-impl Drop for Orphan {
+impl Drop for Orphan<'_> {
     fn drop(&mut self) {
-        let Some((runtime, release, lease)) = self.undone.take() else { return };
+        if self.adopted {
+            return;
+        }
+        let Self { runtime, request, owner, .. } = *self;
+        let (hold, lease) = (request.settings.hold(), request.settings.lease);
+        let to = ReleaseTo::Undone { keep: hold.max(lease.saturating_mul(10)) };
+        let (runtime, release) = (runtime.clone(), Release { id: request.id.clone(), owner, to });
         let (Some(counted), Ok(handle)) = (runtime.background.undo(), tokio::runtime::Handle::try_current()) else {
             return runtime.observer.decided(Decision::NotReleased, &release.id, 0);
         };
         handle.spawn(async move {
-            undo(&runtime, &release, lease, counted).await;
+            undo(&runtime, release, lease, counted).await;
         });
     }
 }
 
 /// Undoes a claim that was, or may yet be, carried out: tries for as long as the lease would lock others out.
-async fn undo(runtime: &Runtime, release: &Release, lease: Duration, mut counted: background::Undo) {
+async fn undo(runtime: &Runtime, release: Release, lease: Duration, mut counted: background::Undo) {
     let until = clock::after(clock::now(), lease);
     let mut pause = FIRST_PAUSE;
     loop {
-        let answer = runtime.store.release(release).await;
+        let answer = runtime.store.release(release.clone()).await;
         if let Ok(Ownership::Held) = answer {
             return runtime.observer.decided(Decision::GivenBack, &release.id, 0);
         }

@@ -21,8 +21,8 @@ use crate::clock;
 use crate::error::StoreError;
 use crate::lease::{Due, Term};
 use crate::observe::{Decision, Observer};
-use crate::record::{Ownership, Renewal, renewal_due_after};
-use crate::store::DynStore;
+use crate::record::{Ownership, Renewal};
+use crate::store::AnyStore;
 use crate::sync::{Mutex, MutexGuard, Notify, RwLock};
 
 /// How often a keeper looks although nothing is due: a twelfth of the shortest lease it has seen, within these.
@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(60);
 
 /// The keepers of a runtime.
 pub(crate) struct Keepers {
-    store: Arc<dyn DynStore>,
+    store: AnyStore,
     observer: Observer,
     /// One for each tokio runtime on which a lease was claimed.
     by_runtime: RwLock<Vec<(tokio::runtime::Id, Arc<Keeper>)>>,
@@ -40,7 +40,7 @@ pub(crate) struct Keepers {
 
 /// Renews the leases that are enrolled with it.
 struct Keeper {
-    store: Arc<dyn DynStore>,
+    store: AnyStore,
     observer: Observer,
     state: Mutex<State>,
     /// Something is due earlier than planned, or the runtime is gone.
@@ -68,7 +68,7 @@ pub(crate) struct Enrolled {
 }
 
 impl Keepers {
-    pub(crate) fn new(store: Arc<dyn DynStore>, observer: Observer) -> Self {
+    pub(crate) fn new(store: AnyStore, observer: Observer) -> Self {
         Self { store, observer, by_runtime: RwLock::default() }
     }
 
@@ -155,14 +155,14 @@ impl Drop for Enrolled {
 }
 
 impl Keeper {
-    fn new(store: Arc<dyn DynStore>, observer: Observer) -> Self {
+    fn new(store: AnyStore, observer: Observer) -> Self {
         let state = State { leases: Slab::new(), shortest: Duration::MAX, planned: None, closed: false, ended: false };
         Self { store, observer, state: Mutex::new(state), wake: Notify::new() }
     }
 
     /// Takes a lease into care. Gives its place, and says whether the keeper must be woken, because it plans to look too late.
     fn take(&self, term: Arc<Term>) -> (usize, bool) {
-        let first = clock::after(clock::now(), renewal_due_after(term.length()));
+        let first = term.renewal_due();
         let mut state = self.lock();
         state.shortest = state.shortest.min(term.length());
         let earlier = state.planned.is_none_or(|planned| first < planned);
@@ -258,7 +258,7 @@ async fn round(keeper: &Keeper, under_way: &mut FuturesUnordered<Batch>, idle_si
     true
 }
 
-fn renew(store: Arc<dyn DynStore>, due: Vec<Arc<Term>>) -> Batch {
+fn renew(store: AnyStore, due: Vec<Arc<Term>>) -> Batch {
     Box::pin(async move {
         let renewals: Vec<Renewal> = due.iter().map(|lease| lease.renewal()).collect();
         let sent = clock::now();
@@ -314,7 +314,7 @@ pub(crate) mod explored {
     }
 
     pub(crate) fn start() -> Kept {
-        Kept(Arc::new(Keeper::new(Arc::new(MemoryStore::new()), Observer::default())))
+        Kept(Arc::new(Keeper::new(AnyStore::new(MemoryStore::new()), Observer::default())))
     }
 
     pub(crate) fn run(keeper: &Kept) -> impl Future<Output = ()> + use<> {

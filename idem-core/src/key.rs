@@ -146,21 +146,31 @@ pub struct Key(Box<str>);
 impl Key {
     /// Encodes a value; `None` if a part of it is missing.
     pub fn encode<K: KeyPart + ?Sized>(value: &K) -> Option<Self> {
-        let (mut text, mut missing) = (String::new(), false);
-        value.write_to(&mut KeyWriter { text: &mut text, missing: &mut missing, first: true, outermost: true });
-        if missing || text.is_empty() {
-            return None;
-        }
-        if text.len() > MAX_KEY_LEN {
-            text = format!("~{}", URL_SAFE_NO_PAD.encode(blake3::hash(text.as_bytes()).as_bytes()));
-        }
-        Some(Self(text.into_boxed_str()))
+        let mut text = String::new();
+        write_after(&mut text, value).then(|| Self(text.into_boxed_str()))
     }
 
     /// The encoded text: printable, without spaces, braces or control characters.
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Writes a key behind what is there already. Says whether it is there: not if a part of it is missing.
+pub(crate) fn write_after<K: KeyPart + ?Sized>(text: &mut String, value: &K) -> bool {
+    let (start, mut missing) = (text.len(), false);
+    value.write_to(&mut KeyWriter { text, missing: &mut missing, first: true, outermost: true });
+    let key = text.get(start..).unwrap_or_default();
+    if missing || key.is_empty() {
+        return false;
+    }
+    if key.len() > MAX_KEY_LEN {
+        let digest = blake3::hash(key.as_bytes());
+        text.truncate(start);
+        text.push('~');
+        URL_SAFE_NO_PAD.encode_string(digest.as_bytes(), text);
+    }
+    true
 }
 
 impl fmt::Debug for Key {

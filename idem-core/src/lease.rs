@@ -89,11 +89,16 @@ impl Term {
     /// Whether the body must not go on. Looked at before each poll of the body: a process that was stopped for longer than its lease
     /// finds the deadline passed, whatever the keeper has seen.
     pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost_at(clock::now())
+    }
+
+    /// The same, for who knows what time it is.
+    pub(crate) fn is_lost_at(&self, now: Instant) -> bool {
         let mut times = self.lock();
         match times.fate {
             Fate::Over => false,
             Fate::RanOut | Fate::Refused => true,
-            Fate::Held if clock::now() < times.deadline => false,
+            Fate::Held if now < times.deadline => false,
             Fate::Held => {
                 times.fate = Fate::RanOut;
                 drop(times);
@@ -133,6 +138,11 @@ impl Term {
     /// How much is left by the owner's clock: what a caller that will not wait is told.
     pub(crate) fn left(&self) -> Duration {
         self.lock().deadline.saturating_duration_since(clock::now())
+    }
+
+    /// When the next renewal is due.
+    pub(crate) fn renewal_due(&self) -> Instant {
+        self.lock().renew_at
     }
 
     /// How long the lease is between two renewals.

@@ -171,23 +171,42 @@ impl Observer {
         count(operation, name);
     }
 
-    /// The span around a call: the body's own events are inside.
-    pub(crate) fn span(self, id: &RecordId) -> Span {
-        tracing::debug_span!(
+    /// The span around a call: the body's own events are inside. Says whether anybody listens.
+    pub(crate) fn span(self, id: &RecordId) -> (Span, bool) {
+        let span = tracing::debug_span!(
             target: "idem",
             "idempotent",
             operation = id.operation(),
             key = %Label { id, plain: self.plain_keys },
             attempt = tracing::field::Empty,
-        )
+        );
+        let is_traced = !span.is_disabled();
+        (span, is_traced)
     }
 }
 
-/// Reports how long a body ran.
-#[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
-pub(crate) fn body_took(id: &RecordId, time: Duration) {
+/// Measures how long a body runs, where that is reported.
+pub(crate) struct BodyWatch {
     #[cfg(feature = "metrics")]
-    metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned()).record(time);
+    began: tokio::time::Instant,
+}
+
+impl BodyWatch {
+    pub(crate) fn start() -> Self {
+        Self {
+            #[cfg(feature = "metrics")]
+            began: crate::clock::now(),
+        }
+    }
+
+    #[cfg_attr(not(feature = "metrics"), allow(unused_variables, clippy::unused_self))]
+    pub(crate) fn stop(self, id: &RecordId) {
+        #[cfg(feature = "metrics")]
+        {
+            let time = crate::clock::now().saturating_duration_since(self.began);
+            metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned()).record(time);
+        }
+    }
 }
 
 /// Reports how long a call waited for another.

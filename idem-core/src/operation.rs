@@ -15,12 +15,12 @@ use crate::error::Error;
 use crate::error_policy::{ErrorAction, Keepable, Policy, encode_error};
 use crate::execute::{Again, Execution};
 use crate::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
-use crate::key::{Key, KeyDigest, KeyPart};
+use crate::key::{KeyDigest, KeyPart};
 use crate::observe::{Decision, Observer};
 use crate::outcome::{Outcome, Storable, outcome_of};
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
 use crate::reconcile::{Question, Reconcile, asked};
-use crate::record::{Encoded, RecordId, RecordInfo, Removed};
+use crate::record::{Encoded, RecordId, RecordInfo, Removed, is_valid_operation};
 use crate::runtime::{Idempotency, Runtime};
 
 /// One call of an operation: its key, its fingerprint, and what differs from the runtime's defaults. From
@@ -74,12 +74,10 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     pub fn key<K: KeyPart + ?Sized>(mut self, key: &K) -> Self {
         // A disabled runtime asks nobody, so it needs no key.
         if self.draft.runtime.is_some() && self.draft.problem.is_none() {
-            self.draft.id = None;
-            if let Some(key) = Key::encode(key) {
-                self.draft.id = RecordId::new(&self.draft.name, &key);
-                if self.draft.id.is_none() {
-                    self.draft.misconfigured("its name is not valid: a name is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`");
-                }
+            if is_valid_operation(&self.draft.name) {
+                self.draft.id = RecordId::encode(&self.draft.name, key);
+            } else {
+                self.draft.misconfigured("its name is not valid: a name is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`");
             }
         }
         self
@@ -267,7 +265,7 @@ impl<Q> Operation<'_, Q> {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn run<T, E, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
+    pub fn run<T, E, F, Body, Via>(self, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
     where
         Q: Question<T, E>,
         F: FnOnce() -> Body,
@@ -275,16 +273,19 @@ impl<Q> Operation<'_, Q> {
         T: Storable<Via>,
         E: From<Error>,
     {
-        let Self { draft, question, .. } = self;
-        // The closure is the body's beginning: it is called where the body runs, or not at all.
-        let body = pin!(Some(async move {
-            match asked(Some(question)).await {
-                Some(settled) => settled,
-                None => body().await,
-            }
-        }));
-        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::releasing());
-        Execution { witness, policy, again: None::<fn() -> _> }.run(draft, body).await
+        // No `async fn`, whose future would hold the whole description beside what is prepared of it.
+        let (prepared, question) = (self.draft.prepare(), self.question);
+        async move {
+            // The closure is the body's beginning: it is called where the body runs, or not at all.
+            let body = pin!(Some(async move {
+                match asked(Some(question)).await {
+                    Some(settled) => settled,
+                    None => body().await,
+                }
+            }));
+            let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::releasing());
+            Execution { witness, policy, again: None::<fn() -> _> }.run(&prepared, body).await
+        }
     }
 
     /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not stop it. `scope` and
@@ -310,7 +311,7 @@ impl<Q> Operation<'_, Q> {
             }
         };
         let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::releasing());
-        Execution { witness, policy, again: None::<fn() -> _> }.run_detached(draft, body).await
+        Execution { witness, policy, again: None::<fn() -> _> }.run_detached(draft.prepare(), body).await
     }
 }
 
@@ -351,7 +352,7 @@ impl<Q, P> Operation<'_, Q, Errors<P>> {
         };
         let first = pin!(Some(start()));
         let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::new(policy.0).keeping());
-        Execution { witness, policy, again: Some(start) }.run(draft, first).await
+        Execution { witness, policy, again: Some(start) }.run(&draft.prepare(), first).await
     }
 
     /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not stop it. `scope` and
@@ -383,7 +384,7 @@ impl<Q, P> Operation<'_, Q, Errors<P>> {
         };
         let first = start();
         let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::new(policy.0).keeping());
-        Execution { witness, policy, again: Some(start) }.run_detached(draft, first).await
+        Execution { witness, policy, again: Some(start) }.run_detached(draft.prepare(), first).await
     }
 }
 
@@ -401,16 +402,15 @@ impl Operation<'_> {
         self.try_begin().await.inspect_err(|_| context::trouble())
     }
 
-    async fn try_begin(mut self) -> Result<Begin, Error> {
-        self.draft.settings.missing_key = MissingKey::Reject;
-        match self.draft.prepare()? {
-            Prepared::Unguarded(..) => Ok(Begin::Execute(Lease::unguarded())),
-            Prepared::Guarded(runtime, request) => match runtime.begin(&request).await? {
-                Begun::Owner(held) => Ok(Begin::Execute(Lease::new(held, &runtime))),
-                Begun::Replay(recorded) => Ok(Begin::Replay(recorded)),
-                Begun::Unguarded => Ok(Begin::Execute(Lease::unguarded())),
-            },
-        }
+    async fn try_begin(self) -> Result<Begin, Error> {
+        let Some((runtime, request)) = self.draft.prepare_by_hand()? else {
+            return Ok(Begin::Execute(Lease::unguarded()));
+        };
+        Ok(match runtime.begin(&request).await? {
+            Begun::Owner(held) => Begin::Execute(Lease::new(held, &runtime)),
+            Begun::Replay(recorded) => Begin::Replay(recorded),
+            Begun::Unguarded => Begin::Execute(Lease::unguarded()),
+        })
     }
 
     /// Removes the record, so that the next call runs the body as the first attempt again. Says whether there was one.
@@ -424,7 +424,7 @@ impl Operation<'_> {
     }
 
     async fn try_forget(self) -> Result<bool, Error> {
-        let Some((runtime, request)) = self.draft.prepare_admin()? else { return Ok(false) };
+        let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
         match runtime.store.remove(&request.id).await.map_err(|error| runtime.failed(&request, error))? {
             Removed::Removed => {
                 runtime.observer.decided(Decision::Forgotten, &request.id, 0);
@@ -445,7 +445,7 @@ impl Operation<'_> {
     }
 
     async fn try_inspect(self) -> Result<Option<RecordInfo>, Error> {
-        let Some((runtime, request)) = self.draft.prepare_admin()? else { return Ok(None) };
+        let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(None) };
         runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request, error))
     }
 
@@ -484,7 +484,7 @@ impl Operation<'_> {
     }
 
     async fn settle_with(self, encode: impl FnOnce(&Runtime) -> Result<Encoded, CodecFailure>) -> Result<(), Error> {
-        let Some((runtime, mut request)) = self.draft.prepare_admin()? else { return Ok(()) };
+        let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else { return Ok(()) };
         let outcome = encode(&runtime).map_err(|error| Error::Config {
             operation: request.id.operation().into(),
             reason: format!("the value to settle with cannot be written: {error}").into(),
@@ -512,37 +512,31 @@ impl<'a> Draft<'a> {
         }
     }
 
-    pub(crate) fn prepare(self) -> Result<Prepared<'a>, Error> {
+    /// What is to be done. Says nothing yet, since a future that is not polled does nothing.
+    pub(crate) fn prepare(self) -> Prepared<'a> {
         if let Some(problem) = self.problem {
-            if matches!(problem, Error::Config { .. }) {
-                Observer::decided_without_key(Decision::Misconfigured, &self.name);
-            }
-            return Err(problem);
+            return Prepared::Refused(problem);
         }
-        let Some(runtime) = self.runtime else { return Ok(Prepared::Unguarded(self.name, None)) };
+        let Some(runtime) = self.runtime else { return Prepared::Unguarded(self.name, None) };
         if let Err(reason) = self.settings.check() {
-            Observer::decided_without_key(Decision::Misconfigured, &self.name);
-            return Err(Error::Config { operation: (*self.name).into(), reason: reason.0 });
+            return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.0 });
         }
-        let Some(id) = self.id else {
-            return match self.settings.missing_key {
-                MissingKey::Run => {
-                    Observer::decided_without_key(Decision::RanUnguarded, &self.name);
-                    Ok(Prepared::Unguarded(self.name, Some(runtime)))
-                }
-                MissingKey::Reject => {
-                    Observer::decided_without_key(Decision::RejectedMissingKey, &self.name);
-                    Err(Error::MissingKey { operation: (*self.name).into() })
-                }
-            };
-        };
-        Ok(Prepared::Guarded(runtime, Request { id, fingerprint: self.fingerprint, settings: self.settings }))
+        match (self.id, self.settings.missing_key) {
+            (Some(id), _) => {
+                Prepared::Guarded(runtime, Request { id, fingerprint: self.fingerprint, settings: self.settings })
+            }
+            (None, MissingKey::Run) => Prepared::Unguarded(self.name, Some(runtime)),
+            (None, MissingKey::Reject) => Prepared::Refused(Error::MissingKey { operation: (*self.name).into() }),
+        }
     }
 
-    /// For those who look at a record: a missing key is an error, a disabled runtime has no records.
-    fn prepare_admin(mut self) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
+    /// For those who want a record: a missing key is an error, a disabled runtime has no records.
+    fn prepare_by_hand(mut self) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
         self.settings.missing_key = MissingKey::Reject;
-        match self.prepare()? {
+        let prepared = self.prepare();
+        prepared.announce();
+        match prepared {
+            Prepared::Refused(error) => Err(error),
             Prepared::Unguarded(..) => Ok(None),
             Prepared::Guarded(runtime, request) => Ok(Some((runtime, request))),
         }
@@ -562,9 +556,24 @@ impl<Q, P> fmt::Debug for Operation<'_, Q, P> {
     }
 }
 
-/// A call that is ready to be carried out.
+/// A call that is ready to be carried out, or cannot be.
 pub(crate) enum Prepared<'a> {
-    /// The operation's name is that of the events; with a runtime, where there is one.
+    Refused(Error),
+    /// The operation's name is that of the events. Without a runtime it is disabled, with one the key is missing.
     Unguarded(Cow<'a, str>, Option<Arc<Runtime>>),
     Guarded(Arc<Runtime>, Request),
+}
+
+impl Prepared<'_> {
+    /// Reports what there is to say of a call without a record.
+    pub(crate) fn announce(&self) {
+        let (decision, operation) = match self {
+            Self::Refused(error @ Error::Config { .. }) => (Decision::Misconfigured, error.operation()),
+            Self::Refused(error @ Error::MissingKey { .. }) => (Decision::RejectedMissingKey, error.operation()),
+            Self::Unguarded(operation, Some(_)) => (Decision::RanUnguarded, &**operation),
+            // Where there was none to ask, it was said when the call was made.
+            Self::Refused(_) | Self::Unguarded(_, None) | Self::Guarded(..) => return,
+        };
+        Observer::decided_without_key(decision, operation);
+    }
 }

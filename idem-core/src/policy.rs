@@ -132,11 +132,6 @@ impl Settings {
         self.remember().max(self.lease.saturating_mul(2))
     }
 
-    /// How long the attempt count of a released key stays.
-    pub(crate) fn keep_released(&self) -> Duration {
-        self.ttl.max(self.lease.saturating_mul(10))
-    }
-
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
         self.ttl = whole_millis(ttl);
         // A longer `ttl` on an operation is no mistake because the runtime's `remember` is shorter.
@@ -150,6 +145,11 @@ impl Settings {
     pub(crate) fn set_lease(&mut self, lease: Duration) {
         self.lease = whole_millis(lease);
     }
+}
+
+/// How long the attempt count of a released key stays.
+pub(crate) fn keep_released(ttl: Duration, lease: Duration) -> Duration {
+    ttl.max(lease.saturating_mul(10))
 }
 
 /// Stores count in milliseconds; nothing is kept for less than was asked.
@@ -190,7 +190,7 @@ mod tests {
         let mut settings = Settings::DEFAULT;
         settings.set_ttl(Duration::from_secs(1));
         assert_eq!(settings.hold(), Duration::from_secs(60));
-        assert_eq!(settings.keep_released(), Duration::from_secs(300));
+        assert_eq!(keep_released(settings.ttl, settings.lease), Duration::from_secs(300));
         settings.set_remember(Duration::from_secs(90));
         assert_eq!(settings.hold(), Duration::from_secs(90));
     }

@@ -41,19 +41,22 @@ pub fn operation_of(site: &'static Site, runtime: &Idempotency) -> Operation<'st
 }
 
 /// Carries out the call of an annotated function.
-pub async fn run<R, T, E, P, Body>(
+pub fn run<R, T, E, P, Body>(
     operation: Operation<'_>,
     witness: Witness<R, T, E>,
     policy: Policy<P, E>,
     body: Pin<&mut Option<Body>>,
-) -> R
+) -> impl Future<Output = R>
 where
     P: Fn(&E) -> ErrorAction,
     Body: Future<Output = R>,
 {
-    let join = witness.join;
-    let execution = Execution { witness, policy, again: None::<fn() -> _> };
-    join(execution.run(operation.draft, body).await.map(Outcome::into_inner))
+    let prepared = operation.draft.prepare();
+    let mut execution = Execution { witness, policy, again: None::<fn() -> _> };
+    async move {
+        let outcome = execution.run(&prepared, body).await;
+        (execution.witness.join)(outcome.map(Outcome::into_inner))
+    }
 }
 
 /// Carries out the call of an annotated function whose body has a task of its own.
@@ -72,7 +75,7 @@ where
 {
     let join = witness.join;
     let execution = Execution { witness, policy, again: None::<fn() -> _> };
-    join(execution.run_detached(operation.draft, body).await.map(Outcome::into_inner))
+    join(execution.run_detached(operation.draft.prepare(), body).await.map(Outcome::into_inner))
 }
 
 /// Carries out the call of an annotated function whose errors may be tried again.
@@ -93,8 +96,8 @@ where
         async move { make.call().await }
     };
     let body = pin!(Some(start()));
-    let execution = Execution { witness, policy, again: Some(start) };
-    join(execution.run(operation.draft, body).await.map(Outcome::into_inner))
+    let mut execution = Execution { witness, policy, again: Some(start) };
+    join(execution.run(&operation.draft.prepare(), body).await.map(Outcome::into_inner))
 }
 
 /// As [`run_again`], with the body in a task of its own.
@@ -119,7 +122,7 @@ where
     };
     let body = start();
     let execution = Execution { witness, policy, again: Some(start) };
-    join(execution.run_detached(operation.draft, body).await.map(Outcome::into_inner))
+    join(execution.run_detached(operation.draft.prepare(), body).await.map(Outcome::into_inner))
 }
 
 /// A part of a key.

@@ -2,6 +2,7 @@
 
 mod transitions;
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use bytes::Bytes;
 
 use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
-use crate::key::{Key, KeyDigest};
+use crate::key::{self, Key, KeyDigest, KeyPart};
 
 pub use self::transitions::{OnClaim, OnStep, RanOut, owner_stops_after, renewal_due_after};
 
@@ -28,6 +29,25 @@ impl RecordId {
     pub fn new(operation: &str, key: &Key) -> Option<Self> {
         is_valid_operation(operation)
             .then(|| Self { text: [operation, ":", key.as_str()].concat().into(), operation_len: operation.len() })
+    }
+
+    /// Joins an operation's valid name and the key that a value encodes to; `None` if the key is missing.
+    pub(crate) fn encode<K: KeyPart + ?Sized>(operation: &str, value: &K) -> Option<Self> {
+        thread_local! {
+            /// Where ids are written before they are put into memory of their own, in one piece of the right length.
+            static SCRATCH: Cell<String> = const { Cell::new(String::new()) };
+        }
+        // Taken away meanwhile: a value may encode keys of its own.
+        let mut text = SCRATCH.take();
+        text.clear();
+        text.push_str(operation);
+        text.push(':');
+        let id = key::write_after(&mut text, value)
+            .then(|| Self { text: text.as_str().into(), operation_len: operation.len() });
+        if text.capacity() <= 1024 {
+            SCRATCH.set(text);
+        }
+        id
     }
 
     /// The operation's name.
@@ -79,6 +99,11 @@ impl Owner {
     /// A fresh identity.
     pub fn generate() -> Self {
         Self(uuid::Uuid::new_v4().as_u128())
+    }
+
+    /// An identity that nobody else in this process has: for records that no other process sees. It asks nothing of the operating system.
+    pub(crate) fn within_process() -> Self {
+        Self(fastrand::u128(1..))
     }
 
     /// Nobody: the owner of an abandoned record that a claim took over and gave back.

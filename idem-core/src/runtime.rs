@@ -12,7 +12,7 @@ use crate::keeper::Keepers;
 use crate::observe::Observer;
 use crate::operation::Operation;
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
-use crate::store::{DynStore, Store};
+use crate::store::{AnyStore, Store};
 
 /// A runtime: a store, the defaults of all operations, and the leases of this process.
 ///
@@ -42,7 +42,7 @@ pub struct Idempotency {
 
 /// What is behind the handle.
 pub(crate) struct Runtime {
-    pub(crate) store: Arc<dyn DynStore>,
+    pub(crate) store: AnyStore,
     pub(crate) settings: Settings,
     pub(crate) codec: AnyCodec,
     pub(crate) observer: Observer,
@@ -62,7 +62,7 @@ impl Idempotency {
     /// A runtime with defaults of your own.
     pub fn builder(store: impl Store) -> Builder {
         Builder {
-            store: Arc::new(store),
+            store: AnyStore::new(store),
             settings: Settings::DEFAULT,
             codec: AnyCodec::default(),
             observer: Observer::default(),
@@ -162,7 +162,7 @@ impl Runtime {
 ///     .build();
 /// ```
 pub struct Builder {
-    store: Arc<dyn DynStore>,
+    store: AnyStore,
     settings: Settings,
     codec: AnyCodec,
     observer: Observer,

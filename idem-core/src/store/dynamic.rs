@@ -1,18 +1,113 @@
 //! The private twin of [`Store`] that can be a trait object: people implement the one with futures, users hold a cheap handle.
 
+use std::any::Any;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::future::{BoxFuture, Either, FutureExt as _, Ready, ready};
 
-use super::Store;
-use crate::error::StoreError;
-use crate::record::{Claim, Claimed, Commit, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
+use super::{MemoryStore, Store};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::record::{Claim, Claimed, Commit, Owner, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
+
+/// Any store. Cheap to clone.
+///
+/// The one in the process is known by its type: its steps are done when they are called, so it needs no boxes, and it is itself what
+/// calls of one process share.
+#[derive(Clone)]
+pub(crate) enum AnyStore {
+    Memory(MemoryStore),
+    Other(Arc<dyn DynStore>),
+}
+
+/// What a step answers, now or later.
+pub(crate) type Answer<'a, T> = Either<Ready<Result<T, StoreError>>, BoxFuture<'a, Result<T, StoreError>>>;
+
+impl AnyStore {
+    pub(crate) fn new(store: impl Store) -> Self {
+        match (&store as &dyn Any).downcast_ref::<MemoryStore>() {
+            Some(memory) => Self::Memory(memory.clone()),
+            None => Self::Other(Arc::new(store)),
+        }
+    }
+
+    /// Whether it is in the process, so that nothing is saved by asking it less often.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Self::Memory(_))
+    }
+
+    /// A new owner for a claim at this store.
+    pub(crate) fn owner(&self) -> Owner {
+        match self {
+            // Nobody else has these records: neither a process that was forked off nor a machine that was cloned.
+            Self::Memory(_) => Owner::within_process(),
+            Self::Other(_) => Owner::generate(),
+        }
+    }
+
+    pub(crate) fn claim(&self, claim: Claim) -> Answer<'_, Claimed> {
+        match self {
+            Self::Memory(store) => now(Store::claim(store, &claim)),
+            Self::Other(store) => Either::Right(store.claim(claim)),
+        }
+    }
+
+    pub(crate) fn commit(&self, commit: Commit) -> Answer<'_, Ownership> {
+        match self {
+            Self::Memory(store) => now(Store::commit(store, &commit)),
+            Self::Other(store) => Either::Right(store.commit(commit)),
+        }
+    }
+
+    pub(crate) fn release(&self, release: Release) -> Answer<'_, Ownership> {
+        match self {
+            Self::Memory(store) => now(Store::release(store, &release)),
+            Self::Other(store) => Either::Right(store.release(release)),
+        }
+    }
+
+    pub(crate) async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
+        match self {
+            Self::Memory(store) => Store::renew(store, renewals).await,
+            Self::Other(store) => store.renew(renewals).await,
+        }
+    }
+
+    pub(crate) async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(store) => Store::wait(store, id, attempt, limit).await,
+            Self::Other(store) => store.wait(id, attempt, limit).await,
+        }
+    }
+
+    pub(crate) async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
+        match self {
+            Self::Memory(store) => Store::inspect(store, id).await,
+            Self::Other(store) => store.inspect(id).await,
+        }
+    }
+
+    pub(crate) async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
+        match self {
+            Self::Memory(store) => Store::remove(store, id).await,
+            Self::Other(store) => store.remove(id).await,
+        }
+    }
+}
+
+/// The answer of a store whose steps wait for nothing.
+fn now<'a, T>(step: impl Future<Output = Result<T, StoreError>>) -> Answer<'a, T> {
+    let answer = step.now_or_never();
+    Either::Left(ready(answer.unwrap_or_else(|| {
+        Err(StoreError::new(StoreErrorKind::Unavailable, "the memory store was held up, which it never is"))
+    })))
+}
 
 /// A [`Store`] behind a pointer. Implemented for every store, by nobody else.
 pub(crate) trait DynStore: Send + Sync + 'static {
-    fn claim<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Claimed, StoreError>>;
-    fn commit<'a>(&'a self, commit: &'a Commit) -> BoxFuture<'a, Result<Ownership, StoreError>>;
-    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Ownership, StoreError>>;
+    fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Claimed, StoreError>>;
+    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Ownership, StoreError>>;
+    fn release(&self, release: Release) -> BoxFuture<'_, Result<Ownership, StoreError>>;
     fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Ownership, StoreError>>>;
     fn wait<'a>(&'a self, id: &'a RecordId, attempt: u64, limit: Duration) -> BoxFuture<'a, Result<(), StoreError>>;
     fn inspect<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>>;
@@ -20,16 +115,16 @@ pub(crate) trait DynStore: Send + Sync + 'static {
 }
 
 impl<S: Store> DynStore for S {
-    fn claim<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Claimed, StoreError>> {
-        Store::claim(self, claim).boxed()
+    fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Claimed, StoreError>> {
+        async move { Store::claim(self, &claim).await }.boxed()
     }
 
-    fn commit<'a>(&'a self, commit: &'a Commit) -> BoxFuture<'a, Result<Ownership, StoreError>> {
-        Store::commit(self, commit).boxed()
+    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Ownership, StoreError>> {
+        async move { Store::commit(self, &commit).await }.boxed()
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Ownership, StoreError>> {
-        Store::release(self, release).boxed()
+    fn release(&self, release: Release) -> BoxFuture<'_, Result<Ownership, StoreError>> {
+        async move { Store::release(self, &release).await }.boxed()
     }
 
     fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Ownership, StoreError>>> {

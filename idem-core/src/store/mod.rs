@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::error::StoreError;
 use crate::record::{Claim, Claimed, Commit, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
 
-pub(crate) use self::dynamic::DynStore;
+pub(crate) use self::dynamic::AnyStore;
 pub use self::memory::MemoryStore;
 
 /// Where records are kept.
