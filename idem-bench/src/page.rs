@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for what in &report.left_out {
         println!("\nLeft out: {what}.");
     }
-    println!("\n{}", sum(&report.groups));
+    println!("\n{}", sum(&report.groups, "  "));
     if let Some(docs) = &args.write {
         write(&report, args, docs)?;
         println!("written: {}", docs.join("benchmarks.md").display());
@@ -81,21 +81,21 @@ fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// How many goals are reached, and which are not.
-fn sum(groups: &[Group]) -> String {
-    let with_goal: Vec<_> = groups
-        .iter()
-        .flat_map(|group| &group.figures)
-        .filter_map(|figure| Some((figure.is_reached()?, &figure.what)))
-        .collect();
-    let missed: Vec<_> =
-        with_goal.iter().filter(|(reached, _)| !reached).map(|(_, what)| format!("`{what}`")).collect();
-    let reached = with_goal.len() - missed.len();
-    let mut text = format!("{reached} of {} goals are reached", with_goal.len());
-    if !missed.is_empty() {
-        let _ = write!(text, "; missed: {}", missed.join("; "));
+/// How many goals are reached, and which are not, each in a line.
+fn sum(groups: &[Group], mark: &str) -> String {
+    let (mut goals, mut missed) = (0, Vec::new());
+    for (group, figure) in groups.iter().flat_map(|group| group.figures.iter().map(move |figure| (group, figure))) {
+        let Some(reached) = figure.is_reached() else { continue };
+        goals += 1;
+        if !reached {
+            let [what, goal, median, ..] = figure.cells();
+            missed.push(format!("\n{mark}{}: {what}: {median}, goal {goal}", group.title));
+        }
     }
-    text + "."
+    match goals - missed.len() {
+        reached if reached == goals => format!("All of {goals} goals are reached."),
+        reached => format!("{reached} of {goals} goals are reached; missed:\n{}", missed.concat()),
+    }
 }
 
 fn write(report: &Report, args: &Args, docs: &Path) -> Result<()> {
@@ -126,7 +126,7 @@ fn markdown(report: &Report, command: &str, notes: &str) -> Result<String> {
         report.rounds
     )?;
     writeln!(page, "```sh\n{command}\n```\n")?;
-    writeln!(page, "{}\n", sum(&report.groups))?;
+    writeln!(page, "{}\n", sum(&report.groups, "- "))?;
     writeln!(page, "| | |\n| --- | --- |")?;
     let of = |package| machine::locked(package);
     for (name, value) in [

@@ -18,6 +18,8 @@ const SIZE: (u32, u32) = (1120, 480);
 const FONT: &str = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif";
 const INK: RGBColor = RGBColor(36, 41, 47);
 const FAINT: RGBColor = RGBColor(225, 228, 232);
+/// The values of a logarithmic scale that are marked, in each power of ten.
+const TICKS: [f64; 7] = [1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0];
 /// One for each subject, in their order: greys for the floors.
 const COLOURS: [RGBColor; 4] =
     [RGBColor(87, 96, 106), RGBColor(175, 184, 193), RGBColor(9, 105, 218), RGBColor(207, 79, 8)];
@@ -129,8 +131,12 @@ impl Panel<'_> {
             self.mesh(&mut chart, 8)?;
             self.lines(&mut chart)
         } else {
-            let mut chart = builder.build_cartesian_2d(x, y.log_scale()).map_err(failed)?;
-            self.mesh(&mut chart, 12)?;
+            // Left to itself, the scale has powers of ten alone.
+            let ticks = (1..6).flat_map(|power| TICKS.map(|tick| tick * 10_f64.powi(power)));
+            let ticks: Vec<f64> = ticks.filter(|tick| y.contains(tick)).collect();
+            let labels = ticks.len();
+            let mut chart = builder.build_cartesian_2d(x, y.log_scale().with_key_points(ticks)).map_err(failed)?;
+            self.mesh(&mut chart, labels)?;
             self.lines(&mut chart)
         }
     }
@@ -193,8 +199,8 @@ impl Panel<'_> {
             area.draw(&Circle::new((x + 13, middle), 4, line.colour.filled())).map_err(failed)?;
             area.draw(&Text::new(line.name.to_owned(), (x + 34, middle - 8), (FONT, 16).into_font().color(&INK)))
                 .map_err(failed)?;
-            // The width of text is the reader's to know; this is enough for all fonts named above.
-            x += 70 + 9 * i32::try_from(line.name.len()).unwrap_or(20);
+            // How wide the text is, the reader's font says; so much is enough for those named above.
+            x += 74 + 7 * i32::try_from(line.name.len()).unwrap_or(20);
         }
         Ok(())
     }

@@ -8,18 +8,21 @@ use clap::Args;
 use serde::Deserialize;
 use xshell::Cmd;
 
-use crate::redis;
 use crate::workspace::Workspace;
+use crate::{builds, redis};
 
 const PACKAGE: &str = "idem-bench";
 /// With fewer, the ranges say little.
 const ROUNDS: u32 = 9;
 /// Of a quick run.
 const FEW: u32 = 2;
+/// How often each is built from nothing.
+const BUILDS: u32 = 3;
 /// What criterion is told in a quick run: too short to mean anything.
 const BRIEFLY: [&str; 4] = ["--warm-up-time", "0.05", "--measurement-time", "0.1"];
 
 #[derive(Args)]
+#[allow(clippy::struct_excessive_bools, reason = "they are flags of a command line")]
 pub(crate) struct Options {
     /// Measure at this server, with keys that begin with `idem-bench-` and expire; only what needs Redis, and no server to itself.
     /// Nothing is written
@@ -37,12 +40,18 @@ pub(crate) struct Options {
     /// Ten million records in the memory store in place of one million; takes five gigabytes
     #[arg(long)]
     full: bool,
+    /// Instead, time builds from nothing: of this library and of `cached`, each as the one dependency of an empty program
+    #[arg(long, conflicts_with_all = ["redis", "write", "full"])]
+    build: bool,
     /// Arguments for criterion, such as a filter
     #[arg(last = true)]
     args: Vec<String>,
 }
 
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    if options.build {
+        return builds::run(workspace.shell(), if options.quick { 1 } else { BUILDS });
+    }
     if options.redis.is_none() {
         redis::ensure(workspace.shell())?;
     }

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "chores time their own steps; they are no part of the library")]
 
 mod bench;
+mod builds;
 mod chaos;
 mod ci;
 mod deliveries;
