@@ -35,7 +35,6 @@ pub(crate) struct Crowds {
     floor_commands: Vec<f64>,
     our_commands: Vec<f64>,
     in_one: Vec<f64>,
-    keys: u64,
 }
 
 /// How long a crowd took.
@@ -51,9 +50,9 @@ impl Crowds {
         let runtimes = [target.idempotency(target.store().await?), target.idempotency(target.store().await?)];
         let (mut floor, mut ours, mut after) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..crowds {
-            let key = self.key(target);
+            let key = unused(target);
             floor.push(crowd(OVER_TWO, |caller, body| poll(floors[caller % 2].clone(), key.clone(), body)).await?.all);
-            let key = self.key(target);
+            let key = unused(target);
             let took = crowd(OVER_TWO, |caller, body| guard(runtimes[caller % 2].clone(), key.clone(), body)).await?;
             ours.push(took.all);
             after.push(took.after_body);
@@ -73,19 +72,19 @@ impl Crowds {
         let floors = [floor(target, &counter.url).await?, floor(target, &counter.url).await?];
         let runtimes = [counter.idempotency(target).await?, counter.idempotency(target).await?];
         let before = counter.commands();
-        let key = self.key(target);
+        let key = unused(target);
         crowd(OVER_TWO, |caller, body| poll(floors[caller % 2].clone(), key.clone(), body)).await?;
         self.floor_commands.push(since(&counter, before));
 
         let before = counter.commands();
-        let key = self.key(target);
+        let key = unused(target);
         crowd(OVER_TWO, |caller, body| guard(runtimes[caller % 2].clone(), key.clone(), body)).await?;
         // What comes after the last answer: subscriptions that end.
         sleep(Duration::from_millis(200)).await;
         self.our_commands.push(since(&counter, before));
 
         let before = counter.commands();
-        let key = self.key(target);
+        let key = unused(target);
         crowd(IN_ONE, |_, body| guard(runtimes[0].clone(), key.clone(), body)).await?;
         sleep(Duration::from_millis(200)).await;
         self.in_one.push(since(&counter, before));
@@ -113,11 +112,11 @@ impl Crowds {
         }
         Group { title: "Duplicates at once".to_owned(), figures }
     }
+}
 
-    fn key(&mut self, target: &Target) -> String {
-        self.keys += 1;
-        format!("{}crowd{:011}", target.run, self.keys)
-    }
+/// A key that was never used.
+fn unused(target: &Target) -> String {
+    format!("{}crowd{:011}", target.run, fastrand::u64(..100_000_000_000))
 }
 
 /// The body of a crowd, which must run once.

@@ -11,7 +11,7 @@ use crate::crowd::Crowds;
 use crate::latency::Latencies;
 use crate::machine::Machine;
 use crate::renewals::Renewals;
-use crate::report::Report;
+use crate::report::{Group, Report};
 use crate::subject::Subjects;
 use crate::target::Target;
 use crate::threads::Threads;
@@ -74,19 +74,14 @@ impl Extent {
 pub(crate) fn run(args: Args) -> Result<()> {
     ensure!(args.rounds >= ROUNDS, "at least {ROUNDS} rounds, or the ranges say little; --quick for a look");
     let (machine, extent) = (Machine::look(), Extent::of(&args));
+    // What has nothing to do with a server that was named is left to runs without.
+    let in_process = args.redis.is_none();
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let mut report = tokio.block_on(over_redis(machine, &extent, args.redis))?;
     drop(tokio);
-
-    eprintln!("in process, by threads");
-    let mut threads = Threads::default();
-    for _ in 0..extent.rounds {
-        threads.round(extent.in_process)?;
+    if in_process {
+        report.groups.extend(without_redis(&extent)?);
     }
-    report.groups.push(threads.group());
-    eprintln!("memory of {} records", extent.records);
-    report.groups.push(memory::group(extent.records)?);
-    report.groups.push(sizes::group());
 
     let Some(file) = &args.report else {
         print!("{}", page::tables(&report.groups));
@@ -94,6 +89,16 @@ pub(crate) fn run(args: Args) -> Result<()> {
     };
     let json = serde_json::to_vec_pretty(&report)?;
     fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn without_redis(extent: &Extent) -> Result<[Group; 3]> {
+    eprintln!("in process, by threads");
+    let mut threads = Threads::default();
+    for _ in 0..extent.rounds {
+        threads.round(extent.in_process)?;
+    }
+    eprintln!("memory of {} records", extent.records);
+    Ok([threads.group(), memory::group(extent.records)?, sizes::group()])
 }
 
 async fn over_redis(machine: Machine, extent: &Extent, url: Option<String>) -> Result<Report> {
