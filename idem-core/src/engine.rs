@@ -64,6 +64,10 @@ impl Runtime {
             return Err(self.reject(request, &Rejected::Reentrant));
         }
         let began = clock::now();
+        if let Some(outcome) = self.cache.as_ref().and_then(|cache| cache.find(&request.id, request.fingerprint, began))
+        {
+            return self.replay(request, outcome);
+        }
         let leader = if self.store.is_local() {
             None
         } else {

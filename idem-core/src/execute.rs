@@ -48,7 +48,7 @@ where
             Prepared::Guarded(runtime, request) => (runtime, request),
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
-        async {
+        async move {
             let mut held = match runtime.begin(request).await {
                 Err(error) => return Err(self.fail(error)),
                 Ok(Begun::Replay(recorded)) => return self.replay(&recorded),
@@ -133,43 +133,50 @@ where
     }
 
     /// Runs the body as the owner, and records what came of it.
-    async fn own(
-        &mut self,
-        runtime: &Arc<Runtime>,
+    fn own<'a>(
+        &'a mut self,
+        runtime: &'a Arc<Runtime>,
         asks: bool,
-        held: &mut Held,
-        mut body: Pin<&mut Option<Body>>,
-    ) -> Result<Outcome<T>, E> {
+        held: &'a mut Held,
+        mut body: Pin<&'a mut Option<Body>>,
+    ) -> impl Future<Output = Result<Outcome<T>, E>> + use<'a, R, T, E, P, G, Body> {
         let term = held.term().clone();
         let call = Call::new(term.id.clone(), term.attempt, held.after_abandoned(), asks, runtime.identity());
-        let mut tries = Tries::default();
-        let end = loop {
-            let watch = BodyWatch::start();
-            let end = call.around(body::run(&term, body.as_mut())).await;
-            watch.stop(&term.id);
-            match self.ended(runtime, held, &call, &mut tries, end) {
-                Ended::For(end) => break end,
-                Ended::UntilNextTry { pause, error } => {
-                    if !Box::pin(pause_under(&term, pause)).await {
-                        // No body is cut: what is left to do is tried, and refused if somebody else is the owner now.
-                        runtime.observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
-                        break Answer::Gives(Err(error));
+        async move {
+            let mut tries = Tries::default();
+            let end = loop {
+                let watch = BodyWatch::start();
+                let end = call.around(body::run(&term, body.as_mut())).await;
+                watch.stop(&term.id);
+                match self.ended(runtime, held, &call, &mut tries, end) {
+                    Ended::For(end) => break end,
+                    Ended::UntilNextTry { pause, error } => {
+                        if !Box::pin(pause_under(&term, pause)).await {
+                            // No body is cut: what is left to do is tried, and refused if somebody else is the owner now.
+                            runtime.observer.decided_because(
+                                Decision::LeaseLost,
+                                &term.id,
+                                term.attempt,
+                                &term.why_lost(),
+                            );
+                            break Answer::Gives(Err(error));
+                        }
+                        drop(error);
+                        held.goes_on();
+                        body.set(self.again.as_mut().map(|again| again()));
                     }
-                    drop(error);
-                    held.goes_on();
-                    body.set(self.again.as_mut().map(|again| again()));
                 }
-            }
-        };
-        held.carry_out().await;
-        match end {
-            Answer::Gives(returned) => {
-                if returned.is_err() {
-                    call.passes_on_trouble();
+            };
+            held.carry_out().await;
+            match end {
+                Answer::Gives(returned) => {
+                    if returned.is_err() {
+                        call.passes_on_trouble();
+                    }
+                    returned
                 }
-                returned
+                Answer::Panics(panic) => resume_unwind(panic),
             }
-            Answer::Panics(panic) => resume_unwind(panic),
         }
     }
 

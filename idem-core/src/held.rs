@@ -17,6 +17,7 @@ use crate::fingerprint::Fingerprint;
 use crate::flight::{Ending, Leader};
 use crate::keeper::Enrolled;
 use crate::lease::Term;
+use crate::local_cache::{LocalCache, Sending};
 use crate::observe::Decision;
 use crate::policy::keep_released;
 use crate::record::{Commit, Encoded, Origin, Owner, Ownership, Release, ReleaseTo};
@@ -213,10 +214,11 @@ impl Parts {
     async fn try_step(&self) -> Tried {
         let Term { id, owner, attempt, .. } = &*self.enrolled.term;
         let (id, owner, attempt, store) = (id.clone(), *owner, *attempt, &self.runtime.store);
+        let sending = self.runtime.cache.as_ref().map(LocalCache::sending);
         let answer = match &self.step {
             Step::Committing { outcome, own } => {
                 let (outcome, fingerprint) = (outcome.clone(), self.fingerprint);
-                let (ttl, remember) = own.map_or((self.times.ttl, self.times.remember), |own| (own, own));
+                let Times { ttl, remember } = self.times_with(*own);
                 store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember })
             }
             Step::Releasing { abandoned: true } => store.release(Release { id, owner, to: ReleaseTo::Abandoned }),
@@ -227,9 +229,27 @@ impl Parts {
             Step::Running | Step::Over => return Tried::Over(Ownership::Held),
         };
         match answer.await {
-            Ok(ownership) => Tried::Over(ownership),
+            Ok(ownership) => {
+                if let (Ownership::Held, Some(sending)) = (ownership, sending) {
+                    self.cache(sending);
+                }
+                Tried::Over(ownership)
+            }
             Err(error) if error.kind() == StoreErrorKind::Unreadable => Tried::Hopeless(error),
             Err(error) => Tried::Failed(error),
+        }
+    }
+
+    /// With a time of its own, an outcome is remembered for no longer.
+    fn times_with(&self, own: Option<Duration>) -> Times {
+        own.map_or(self.times, |own| Times { ttl: own, remember: own })
+    }
+
+    /// Keeps the outcome, if this was a commit, for duplicates that come to this process.
+    fn cache(&self, sending: Sending) {
+        if let (Some(cache), Step::Committing { outcome: Some(outcome), own }) = (&self.runtime.cache, &self.step) {
+            let id = &self.enrolled.term.id;
+            cache.committed(sending, id, self.fingerprint, outcome, self.times_with(*own).ttl);
         }
     }
 

@@ -20,6 +20,7 @@ mod held;
 mod keeper;
 mod key;
 mod lease;
+mod local_cache;
 mod observe;
 mod operation;
 mod outcome;

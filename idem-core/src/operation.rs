@@ -427,6 +427,9 @@ impl Operation<'_> {
         let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
         match runtime.store.remove(&request.id).await.map_err(|error| runtime.failed(&request, error))? {
             Removed::Removed => {
+                if let Some(cache) = &runtime.cache {
+                    cache.removed(&request.id);
+                }
                 runtime.observer.decided(Decision::Forgotten, &request.id, 0);
                 Ok(true)
             }

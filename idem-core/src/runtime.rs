@@ -9,6 +9,7 @@ use crate::codec::{AnyCodec, Codec};
 use crate::error::ConfigError;
 use crate::flight::Flights;
 use crate::keeper::Keepers;
+use crate::local_cache::LocalCache;
 use crate::observe::Observer;
 use crate::operation::Operation;
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
@@ -47,6 +48,8 @@ pub(crate) struct Runtime {
     pub(crate) codec: AnyCodec,
     pub(crate) observer: Observer,
     pub(crate) flights: Arc<Flights>,
+    /// Where outcomes are kept in this process too, if they are.
+    pub(crate) cache: Option<LocalCache>,
     pub(crate) keepers: Keepers,
     pub(crate) background: Arc<Background>,
     /// A setting that cannot be: every call is refused.
@@ -66,6 +69,7 @@ impl Idempotency {
             settings: Settings::DEFAULT,
             codec: AnyCodec::default(),
             observer: Observer::default(),
+            local_cache: 0,
         }
     }
 
@@ -166,6 +170,7 @@ pub struct Builder {
     settings: Settings,
     codec: AnyCodec,
     observer: Observer,
+    local_cache: usize,
 }
 
 impl Builder {
@@ -248,6 +253,31 @@ impl Builder {
         self
     }
 
+    /// Keeps up to `max_entries` of the outcomes that this process commits in its memory too, so that a duplicate which comes to the same
+    /// process is answered without asking the store. Default: 0, none.
+    ///
+    /// An outcome stays for nine tenths of its `ttl` at most, and is given to no call with another fingerprint; one above 64 KiB is left to the
+    /// store. What this process has not committed itself is asked of the store each time, since its age is not known here.
+    ///
+    /// A record that *another* process [forgets](Operation::forget), or that is removed from the store by hand, stays known here: such a
+    /// duplicate gets the outcome of before, until its time is over. With a store that can lose what it has confirmed (a restart without its
+    /// data, a fail-over), this process goes on to replay what others would run again. A [`MemoryStore`](crate::MemoryStore) is in the
+    /// process already and needs no cache.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # fn example(store: impl idem::Store) {
+    /// let idempotency = idem::Idempotency::builder(store).local_cache(100_000).build();
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn local_cache(mut self, max_entries: usize) -> Self {
+        self.local_cache = max_entries;
+        self
+    }
+
     /// Writes keys into events and spans as they are, instead of a digest. They may be personal data.
     #[must_use]
     pub fn log_keys(mut self) -> Self {
@@ -262,8 +292,9 @@ impl Builder {
         if let Some(problem) = &problem {
             tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of a setting that cannot be");
         }
-        let Self { store, settings, codec, observer } = self;
+        let Self { store, settings, codec, observer, local_cache } = self;
         let runtime = Runtime {
+            cache: (local_cache > 0 && !store.is_local()).then(|| LocalCache::new(local_cache)),
             keepers: Keepers::new(store.clone(), observer),
             flights: Arc::new(Flights::new()),
             background: Arc::default(),

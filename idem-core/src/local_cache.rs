@@ -1,0 +1,169 @@
+//! Outcomes that this process has committed, kept in its memory too: a duplicate of such a call needs no round trip.
+//!
+//! The store remains the one place that decides. What stands here was confirmed by it, is given to nobody with another fingerprint, and
+//! is dropped before the store can forget it: it counts from before the commit was sent, and for nine tenths of the retention, so that
+//! the two clocks may differ in their rate as those of a lease may. What it cannot see is that another process forgets the record.
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::time::Duration;
+
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use tokio::time::Instant;
+
+use crate::clock;
+use crate::fingerprint::Fingerprint;
+use crate::record::{Encoded, RecordId};
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// A larger outcome is left to the store: what is bounded is the number of entries, and this bounds their size.
+const MAX_BYTES: usize = 64 << 10;
+
+/// The cache of a runtime.
+pub(crate) struct LocalCache {
+    entries: Cache<RecordId, Entry, UnitWeighter, RandomState>,
+    /// Goes up with each record that this process removes, so that a commit which was under way meanwhile leaves nothing behind.
+    removals: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Entry {
+    fingerprint: Option<Fingerprint>,
+    outcome: Encoded,
+    until: Instant,
+}
+
+/// A commit that is about to be sent.
+#[derive(Clone, Copy)]
+pub(crate) struct Sending {
+    at: Instant,
+    removals: u64,
+}
+
+impl LocalCache {
+    pub(crate) fn new(max_entries: usize) -> Self {
+        let (expected, most) = (max_entries.min(1 << 10), u64::try_from(max_entries).unwrap_or(u64::MAX));
+        let (hasher, lifecycle) = (RandomState::new(), DefaultLifecycle::default());
+        let entries = Cache::with(expected, most, UnitWeighter, hasher, lifecycle);
+        Self { entries, removals: AtomicU64::new(0) }
+    }
+
+    /// The outcome of a key, for a call with this fingerprint.
+    pub(crate) fn find(&self, id: &RecordId, fingerprint: Option<Fingerprint>, now: Instant) -> Option<Encoded> {
+        let entry = self.entries.get(id)?;
+        if now >= entry.until {
+            self.entries.remove_if(id, |entry| now >= entry.until);
+            return None;
+        }
+        // Of a mismatch the store speaks.
+        let differs = matches!((entry.fingerprint, fingerprint), (Some(one), Some(two)) if one != two);
+        (!differs).then_some(entry.outcome)
+    }
+
+    /// Before a commit is sent.
+    pub(crate) fn sending(&self) -> Sending {
+        Sending { at: clock::now(), removals: self.removals.load(Ordering::SeqCst) }
+    }
+
+    /// The store has taken the commit.
+    pub(crate) fn committed(
+        &self,
+        sending: Sending,
+        id: &RecordId,
+        fingerprint: Option<Fingerprint>,
+        outcome: &Encoded,
+        ttl: Duration,
+    ) {
+        if outcome.payload.len() > MAX_BYTES {
+            return;
+        }
+        let until = clock::after(sending.at, ttl - ttl / 10);
+        self.entries.insert(id.clone(), Entry { fingerprint, outcome: outcome.clone(), until });
+        // Looked at only now: who removes counts first and takes the entry out then, so one of the two sees the other.
+        if self.removals.load(Ordering::SeqCst) != sending.removals {
+            self.entries.remove(id);
+        }
+    }
+
+    /// The record is gone from the store.
+    pub(crate) fn removed(&self, id: &RecordId) {
+        self.removals.fetch_add(1, Ordering::SeqCst);
+        self.entries.remove(id);
+    }
+}
+
+impl fmt::Debug for LocalCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalCache").field("entries", &self.entries.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::codec::CodecId;
+    use crate::key::Key;
+
+    const TTL: Duration = Duration::from_secs(100);
+
+    fn id(key: u64) -> RecordId {
+        RecordId::new("orders", &Key::encode(&key).unwrap()).unwrap()
+    }
+
+    fn outcome(payload: impl Into<Bytes>) -> Encoded {
+        Encoded { is_error: false, codec: CodecId::JSON, payload: payload.into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outcome_is_gone_before_the_store_can_forget_it() {
+        let cache = LocalCache::new(10);
+        let sending = cache.sending();
+        // The store took its time.
+        tokio::time::advance(TTL / 2).await;
+        cache.committed(sending, &id(1), None, &outcome("1"), TTL);
+        assert_eq!(cache.find(&id(1), None, clock::now()), Some(outcome("1")));
+        tokio::time::advance(TTL * 4 / 10).await;
+        assert_eq!(cache.find(&id(1), None, clock::now()), None);
+        assert_eq!(cache.entries.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn another_payload_does_not_get_it() {
+        let (cache, now) = (LocalCache::new(10), clock::now());
+        let [one, two] = ["one", "two"].map(|value| Fingerprint::of(value).ok());
+        cache.committed(cache.sending(), &id(1), one, &outcome("1"), TTL);
+        assert_eq!(cache.find(&id(1), two, now), None);
+        for fingerprint in [one, None] {
+            assert_eq!(cache.find(&id(1), fingerprint, now), Some(outcome("1")));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_commit_that_was_under_way_during_a_removal_leaves_nothing_behind() {
+        let (cache, now) = (LocalCache::new(10), clock::now());
+        let sending = cache.sending();
+        cache.removed(&id(1));
+        cache.committed(sending, &id(1), None, &outcome("1"), TTL);
+        assert_eq!(cache.find(&id(1), None, now), None);
+        cache.committed(cache.sending(), &id(1), None, &outcome("1"), TTL);
+        cache.removed(&id(1));
+        assert_eq!(cache.find(&id(1), None, now), None);
+    }
+
+    #[tokio::test]
+    async fn it_holds_no_more_than_it_may_and_nothing_that_is_large() {
+        let cache = LocalCache::new(100);
+        for key in 0..10_000 {
+            cache.committed(cache.sending(), &id(key), None, &outcome("1"), TTL);
+        }
+        assert!((1..=100).contains(&cache.entries.len()), "{cache:?}");
+        let large = LocalCache::new(100);
+        large.committed(large.sending(), &id(1), None, &outcome(vec![b'1'; MAX_BYTES + 1]), TTL);
+        assert_eq!(large.entries.len(), 0);
+        // As many as can be is no reason to ask for the memory at once.
+        let _ = LocalCache::new(usize::MAX);
+    }
+}
