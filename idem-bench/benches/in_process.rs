@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use cached::macros::cached;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, criterion_group, criterion_main};
-use idem::{Error, Idempotency, MemoryStore, scope};
+use idem::{Error, Idempotency, MemoryStore, RedisStore, scope};
 use idem_bench::{Keys, annotated, annotated_nothing, plain, plain_nothing, result};
+use idem_testkit::RedisServer;
 use moka::future::Cache;
 use tokio::runtime::Runtime;
 
@@ -37,6 +38,7 @@ fn in_process(criterion: &mut Criterion) {
     cached(&mut group, &tokio);
     moka(&mut group, &tokio);
     idem(&mut group, &tokio);
+    local_cache(&mut group, &tokio);
     group.finish();
 }
 
@@ -118,20 +120,20 @@ fn idem(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
             tokio.block_on(scope(runtime(), timed(calls, async || annotated(keys.advance(), result).await)))
         });
     });
-    let held = runtime();
-    group.bench_function("annotated_replay", |bencher| {
-        let all = held_keys();
-        bencher.iter_custom(|calls| {
-            let mut next = all.iter().cycle();
-            let call = async || annotated(next.next().expect("a key"), result).await;
-            tokio.block_on(scope(held.clone(), async {
-                for key in &all {
-                    annotated(key, result).await.expect("an outcome");
-                }
-                timed(calls, call).await
-            }))
-        });
+    annotated_hits(group, "annotated_replay", tokio, &runtime());
+}
+
+/// Outcomes that came from Redis to begin with.
+fn local_cache(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
+    let result = &result();
+    let server = tokio.block_on(RedisServer::start()).expect("a redis-server");
+    let store = tokio.block_on(RedisStore::connect(server.url())).expect("a store");
+    let held = Idempotency::builder(store).local_cache(10_000).build();
+    hits(group, "l1_replay", tokio, async |key| {
+        let outcome = held.operation("bench").key(key).run(|| plain(result)).await;
+        outcome.expect("an outcome").into_inner()
     });
+    annotated_hits(group, "l1_annotated_replay", tokio, &held);
 }
 
 /// Calls whose keys are new, each sample on a cache that is empty at first.
@@ -162,6 +164,22 @@ fn hits<T>(group: &mut BenchmarkGroup<'_, WallTime>, id: &str, tokio: &Runtime, 
                 let mut next = keys.iter().cycle();
                 timed(calls, async || call(next.next().expect("a key")).await).await
             })
+        });
+    });
+}
+
+/// The same of the annotated function, whose runtime is that of a scope around all calls.
+fn annotated_hits(group: &mut BenchmarkGroup<'_, WallTime>, id: &str, tokio: &Runtime, runtime: &Idempotency) {
+    let (result, keys) = (&result(), held_keys());
+    group.bench_function(id, |bencher| {
+        bencher.iter_custom(|calls| {
+            tokio.block_on(scope(runtime.clone(), async {
+                for key in &keys {
+                    annotated(key, result).await.expect("an outcome");
+                }
+                let mut next = keys.iter().cycle();
+                timed(calls, async || annotated(next.next().expect("a key"), result).await).await
+            }))
         });
     });
 }

@@ -54,6 +54,13 @@ pub(crate) async fn group(target: &Target, subjects: &Subjects) -> Result<Group>
         }
         *count = per_call(counter.commands() - before);
     }
+    let cached = Idempotency::builder(store(&counter.url, &target.prefix()).await?).local_cache(10).build();
+    run(&cached, "bench", &format!("{}-cached", target.run)).await?;
+    let before = counter.commands();
+    for _ in 0..CALLS {
+        run(&cached, "bench", &format!("{}-cached", target.run)).await?;
+    }
+    let of_cached = per_call(counter.commands() - before);
 
     let floor = Floor::connect(target.url(), target.ttl_ms()).await?;
     let key = subjects.key(Subject::Floor, 999_999_999_999);
@@ -65,6 +72,7 @@ pub(crate) async fn group(target: &Target, subjects: &Subjects) -> Result<Group>
             .at_most(2.0)
             .beside(format!("mean of {CALLS}, counted on the wire")),
         Figure::new("commands of a replay", Unit::Count, vec![counts[1]]).at_most(1.0),
+        Figure::new("commands of a replay from local_cache", Unit::Count, vec![of_cached]).at_most(0.0),
     ];
     for name in ["bench", "orders.create"] {
         run(&idempotency, name, &key).await?;
