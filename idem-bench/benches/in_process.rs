@@ -26,14 +26,20 @@ const TTL: Duration = Duration::from_secs(86_400);
 /// How many outcomes are replayed in turn: some, as in a service, and few enough to be in the processor's caches for all alike.
 const HELD: u64 = 1000;
 
-criterion_group!(benches, in_process);
+criterion_group! {
+    name = benches;
+    // Short, since all of it is run again in each round.
+    config = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(150))
+        .measurement_time(Duration::from_millis(600));
+    targets = in_process
+}
 criterion_main!(benches);
 
 fn in_process(criterion: &mut Criterion) {
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    // Short, since all of it is run again in each round.
     let mut group = criterion.benchmark_group("in_process");
-    group.sample_size(20).warm_up_time(Duration::from_millis(150)).measurement_time(Duration::from_millis(600));
     bodies(&mut group, &tokio);
     cached(&mut group, &tokio);
     moka(&mut group, &tokio);

@@ -96,7 +96,8 @@ fn measure(program: Cmd<'_>, options: &Options, report: &Path) -> Result<()> {
 /// Criterion runs all of it, one after the other; so it is run once for each round, each in a directory of its own, since it would
 /// compare it with the one before.
 fn in_process(program: Cmd<'_>, options: &Options, home: &Path) -> Result<()> {
-    let bench = program.args(["--bench", "--noplot"]).args(if options.quick { BRIEFLY.as_slice() } else { &[] });
+    let bench =
+        program.args(["--bench", "--noplot", "--quiet"]).args(if options.quick { BRIEFLY.as_slice() } else { &[] });
     bench.args(&options.args).env("CRITERION_HOME", home).ignore_stdout().run()?;
     Ok(())
 }

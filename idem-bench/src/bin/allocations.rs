@@ -2,16 +2,28 @@
 //! the allocator.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::process::ExitCode;
+use std::task::Poll;
 
 use allocation_counter::measure;
 use anyhow::{Context as _, Result};
 use idem::{Error, Idempotency, MemoryStore, scope};
 use idem_bench::{Keys, annotated, plain, result};
+use serde::Serialize;
 use tokio::runtime::Runtime;
 
-/// The counts are means of so many calls: what is allocated now and then, such as for a table that grows, is in them.
+/// Of so many calls.
 const CALLS: u32 = 10_000;
+
+/// The allocations of a call.
+#[derive(Serialize)]
+struct Count {
+    median: u64,
+    /// With what is allocated now and then, such as for a table that grows.
+    mean: f64,
+}
 
 fn main() -> ExitCode {
     match run() {
@@ -28,9 +40,9 @@ fn run() -> Result<()> {
     let result = result();
     let encoded = serde_json::to_vec(&result)?;
     let mut counts = BTreeMap::new();
-    counts.insert("encoding", mean(&mut || drop(serde_json::to_vec(&result))));
-    counts.insert("decoding", mean(&mut || drop(serde_json::from_slice::<String>(&encoded))));
-    counts.insert("body", mean(&mut || drop(tokio.block_on(plain(&result)))));
+    counts.insert("encoding", plainly(&mut || drop(serde_json::to_vec(&result))));
+    counts.insert("decoding", plainly(&mut || drop(serde_json::from_slice::<String>(&encoded))));
+    counts.insert("body", plainly(&mut || drop(tokio.block_on(plain(&result)))));
     counts.insert(
         "disabled",
         scoped(&tokio, Idempotency::disabled(), async |keys: &mut Keys| annotated(keys.advance(), &result).await)?,
@@ -61,51 +73,47 @@ fn run() -> Result<()> {
     std::fs::write(&file, json).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The mean of calls with keys that differ, the same ones each time; with one that is not counted before them.
+/// Calls with keys that differ, the same ones each time; with one before them that is not counted.
 fn scoped(
     tokio: &Runtime,
     idempotency: Idempotency,
     mut call: impl AsyncFnMut(&mut Keys) -> Result<String, Error>,
-) -> Result<f64> {
+) -> Result<Count> {
     tokio.block_on(scope(idempotency, async {
         let (mut keys, mut first) = (Keys::new(0), Keys::new(1));
         call(&mut first).await?;
-        let mut failed = Ok(());
-        let counted = counted(async {
-            for _ in 0..CALLS {
-                if let Err(error) = call(&mut keys).await {
-                    failed = Err(error);
-                    return;
-                }
-            }
-        });
-        let count = counted.await;
-        failed?;
-        Ok(count / f64::from(CALLS))
+        let mut counts = Vec::new();
+        for _ in 0..CALLS {
+            let (result, count) = counted(call(&mut keys)).await;
+            result?;
+            counts.push(count);
+        }
+        Ok(Count::of(counts))
     }))
 }
 
 /// The allocations of a future, in all of its polls.
-async fn counted(future: impl Future<Output = ()>) -> f64 {
-    let mut future = std::pin::pin!(future);
-    let mut total = 0.0;
-    std::future::poll_fn(|context| {
-        let mut polled = std::task::Poll::Pending;
-        let info = measure(|| polled = future.as_mut().poll(context));
-        total += count_of(info.count_total);
+async fn counted<T>(future: impl Future<Output = T>) -> (T, u64) {
+    let mut future = pin!(future);
+    let mut total = 0;
+    let output = poll_fn(|context| {
+        let mut polled = Poll::Pending;
+        total += measure(|| polled = future.as_mut().poll(context)).count_total;
         polled
-    })
-    .await;
-    total
+    });
+    (output.await, total)
 }
 
-fn mean(call: &mut dyn FnMut()) -> f64 {
+fn plainly(call: &mut dyn FnMut()) -> Count {
     call();
-    let info = measure(|| (0..CALLS).for_each(|_| call()));
-    count_of(info.count_total) / f64::from(CALLS)
+    Count::of((0..CALLS).map(|_| measure(&mut *call).count_total).collect())
 }
 
-#[allow(clippy::cast_precision_loss)]
-fn count_of(count: u64) -> f64 {
-    count as f64
+impl Count {
+    #[allow(clippy::cast_precision_loss)]
+    fn of(mut counts: Vec<u64>) -> Self {
+        counts.sort_unstable();
+        let mean = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
+        Self { median: counts.get(counts.len() / 2).copied().unwrap_or_default(), mean }
+    }
 }
