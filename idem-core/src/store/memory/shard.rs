@@ -1,0 +1,427 @@
+//! A part of the store, behind one lock.
+//!
+//! A record that changes has a place of its own, where it is *fresh*. What has settled, because nothing will happen to it but that it
+//! expires, is written with others into a *pack*: one run of bytes, of which an outcome that is replayed is a part. So a settled
+//! record costs its own bytes and an entry of the table, and no allocation of its own, neither to be kept nor to be read.
+//!
+//! Bytes of a pack that nobody needs any more are found by sweeps, which also drop what has expired. A sweep looks at all records of
+//! the shard, and comes after as many changes as make it cost each of them a constant share.
+
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::ops::Deref;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hashbrown::HashTable;
+use slab::Slab;
+
+use super::Shared;
+use super::slot::{MOST_OVERHEAD, Packed, Slot};
+use crate::record::{Record, RecordId};
+
+/// How many records are packed together: so many that what a pack costs beside its bytes hardly counts, and so few that little waits
+/// for a pack, and little is held by a caller that keeps an outcome.
+pub(super) const PACK: usize = 16;
+/// A larger payload stays where it is: next to it, what packing saves is little, and copying it takes time.
+pub(super) const MOST_PAYLOAD: usize = 1024;
+/// A sweep of fewer than this is not worth while.
+const LEAST_SWEPT: usize = 64;
+
+#[derive(Default)]
+pub(super) struct Shard {
+    places: HashTable<Place>,
+    fresh: Slab<Fresh>,
+    /// How many of the fresh ones have settled.
+    settled: usize,
+    packs: Slab<Pack>,
+    /// No record changes by itself before this.
+    earliest: Duration,
+    /// No lease of a fresh record runs out before this.
+    earliest_lease: Duration,
+    /// How many more changes there may be before the next sweep.
+    until_sweep: usize,
+    /// Whether records have left their pack since the last sweep.
+    has_gaps: bool,
+    /// How many records sweeps have looked at.
+    #[cfg(test)]
+    pub(super) looked_at: usize,
+}
+
+/// Where a record is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    /// In which pack, or [`FRESH`].
+    pack: u32,
+    /// Where it begins in the pack, or which of the fresh ones it is.
+    at: u32,
+}
+
+const FRESH: u32 = u32::MAX;
+
+struct Fresh {
+    /// What growing and packing ask for is here, so that they need not look at each record.
+    settled: bool,
+    hash: u64,
+    of: Box<FreshRecord>,
+}
+
+struct FreshRecord {
+    id: RecordId,
+    slot: Slot,
+}
+
+struct Pack {
+    bytes: Bytes,
+    /// How many records it has.
+    records: usize,
+    /// How many of its bytes the last sweep found needed.
+    used: usize,
+}
+
+/// A record as it was found.
+pub(super) enum Found<'a> {
+    Fresh(&'a Record),
+    Packed(Record),
+}
+
+impl Deref for Found<'_> {
+    type Target = Record;
+
+    fn deref(&self) -> &Record {
+        match self {
+            Self::Fresh(record) => record,
+            Self::Packed(record) => record,
+        }
+    }
+}
+
+/// The record that a step is about.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) id: &'a RecordId,
+    pub(super) hash: u64,
+    pub(super) now: Duration,
+}
+
+impl Shared {
+    pub(super) fn hash(&self, id: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(id);
+        hasher.finish()
+    }
+}
+
+impl Shard {
+    /// The record as it is now, and the time until it changes by itself.
+    pub(super) fn find(&mut self, target: Target<'_>, shared: &Shared) -> Option<(Found<'_>, Duration)> {
+        let place = self.place(target)?;
+        if place.pack == FRESH {
+            if self.fresh[index(place.at)].of.slot.pass(target.now) {
+                self.remove(target, shared);
+                return None;
+            }
+            let slot = &self.fresh[index(place.at)].of.slot;
+            return Some((Found::Fresh(&slot.record), slot.expires.saturating_sub(target.now)));
+        }
+        let bytes = &self.packs[index(place.pack)].bytes;
+        let mut slot = Packed::at(bytes, index(place.at)).slot(bytes);
+        if slot.pass(target.now) {
+            self.remove(target, shared);
+            return None;
+        }
+        Some((Found::Packed(slot.record), slot.expires.saturating_sub(target.now)))
+    }
+
+    /// Writes a record, in place of the one that is there or as a new one, for which the caller has taken room.
+    pub(super) fn put(&mut self, target: Target<'_>, slot: Slot, shared: &Shared) {
+        self.earliest = self.earliest.min(slot.expires);
+        self.earliest_lease = self.earliest_lease.min(lease_ends(&slot, target.now).unwrap_or(Duration::MAX));
+        let settled = settles(&slot.record);
+        let place = self.place(target);
+        if let Some(fresh) = place.filter(|place| place.pack == FRESH).map(|place| &mut self.fresh[index(place.at)]) {
+            self.settled -= usize::from(fresh.settled);
+            self.settled += usize::from(settled);
+            fresh.settled = settled;
+            fresh.of.slot = slot;
+            return;
+        }
+        self.settled += usize::from(settled);
+        self.until_sweep = self.until_sweep.saturating_sub(1);
+        let of = Box::new(FreshRecord { id: target.id.clone(), slot });
+        let new = Place { pack: FRESH, at: narrow(self.fresh.insert(Fresh { settled, hash: target.hash, of })) };
+        let Some(old) = place else {
+            let Self { places, fresh, packs, .. } = self;
+            places.insert_unique(target.hash, new, |place| hash_of(*place, fresh, packs, shared));
+            return;
+        };
+        if let Some(place) = self.places.find_mut(target.hash, |place| *place == old) {
+            *place = new;
+        }
+        self.leave_pack(old.pack);
+    }
+
+    pub(super) fn remove(&mut self, target: Target<'_>, shared: &Shared) {
+        let Some(place) = self.place(target) else { return };
+        if let Ok(entry) = self.places.find_entry(target.hash, |found| *found == place) {
+            entry.remove();
+        }
+        if place.pack == FRESH {
+            self.settled -= usize::from(self.fresh.remove(index(place.at)).settled);
+        } else {
+            self.until_sweep = self.until_sweep.saturating_sub(1);
+            self.leave_pack(place.pack);
+        }
+        shared.room.give_back(1);
+    }
+
+    /// Packs and sweeps what is due, after a step.
+    pub(super) fn tend(&mut self, now: Duration, shared: &Shared) {
+        if self.settled >= PACK {
+            self.pack_settled();
+        }
+        if self.until_sweep == 0 {
+            let in_flight = self.fresh.len() - self.settled;
+            // What was in flight may have been abandoned.
+            let have_settled = in_flight >= PACK && self.earliest_lease <= now;
+            if self.earliest <= now || self.has_gaps || have_settled {
+                self.sweep(now, shared);
+            }
+            self.until_sweep = (self.places.len() / 2).max(LEAST_SWEPT);
+        }
+    }
+
+    /// Drops what has expired, and says whether there was any.
+    pub(super) fn make_room(&mut self, now: Duration, shared: &Shared) -> bool {
+        let before = self.places.len();
+        if self.earliest <= now {
+            self.sweep(now, shared);
+        }
+        self.places.len() < before
+    }
+
+    /// How many records it has.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn packs(&self) -> usize {
+        self.packs.len()
+    }
+
+    /// Whether nothing is left of any record.
+    #[cfg(test)]
+    pub(super) fn is_bare(&self) -> bool {
+        self.places.is_empty() && self.fresh.is_empty() && self.packs.is_empty() && self.settled == 0
+    }
+
+    fn place(&self, target: Target<'_>) -> Option<Place> {
+        let id = target.id.as_str().as_bytes();
+        let is_at = |place: &Place| match place.pack {
+            FRESH => self.fresh[index(place.at)].of.id.as_str().as_bytes() == id,
+            pack => Packed::id_at(&self.packs[index(pack)].bytes, index(place.at)) == id,
+        };
+        self.places.find(target.hash, is_at).copied()
+    }
+
+    fn leave_pack(&mut self, key: u32) {
+        self.has_gaps = true;
+        let pack = &mut self.packs[index(key)];
+        pack.records -= 1;
+        if pack.records == 0 {
+            self.packs.remove(index(key));
+        }
+    }
+
+    fn pack_settled(&mut self) {
+        let settled = self.fresh.iter().filter(|(_, fresh)| fresh.settled).map(|(key, _)| key);
+        let mut keys = Vec::with_capacity(self.settled);
+        keys.extend(settled.take(self.settled));
+        for keys in keys.chunks(PACK) {
+            let most = |key: &usize| {
+                let FreshRecord { id, slot, .. } = &*self.fresh[*key].of;
+                id.as_str().len() + payload_len(&slot.record) + MOST_OVERHEAD
+            };
+            let mut pack = Packing::new(&self.packs, keys.iter().map(most).sum());
+            for &key in keys {
+                let Fresh { hash, of, .. } = self.fresh.remove(key);
+                let FreshRecord { id, slot } = *of;
+                let old = Place { pack: FRESH, at: narrow(key) };
+                if let Some(place) = self.places.find_mut(hash, |place| *place == old) {
+                    *place = pack.add(id.as_str().as_bytes(), &slot);
+                }
+            }
+            pack.end(&mut self.packs);
+        }
+        self.settled = 0;
+    }
+
+    /// Looks at every record once: drops what has expired and packs whose records are gone, and brings thin packs together.
+    fn sweep(&mut self, now: Duration, shared: &Shared) {
+        let before = self.places.len();
+        #[cfg(test)]
+        {
+            self.looked_at += before;
+        }
+        let Self { places, fresh, packs, settled, .. } = self;
+        let (mut earliest, mut earliest_lease) = (Duration::MAX, Duration::MAX);
+        packs.iter_mut().for_each(|(_, pack)| pack.used = 0);
+        places.retain(|place| {
+            let changes_at = if place.pack == FRESH {
+                let Fresh { settled: has_settled, of, .. } = &mut fresh[index(place.at)];
+                let slot = &mut of.slot;
+                if slot.pass(now) {
+                    *settled -= usize::from(fresh.remove(index(place.at)).settled);
+                    return false;
+                }
+                if let Some(lease_ends) = lease_ends(slot, now) {
+                    earliest_lease = earliest_lease.min(lease_ends);
+                } else if !*has_settled && payload_len(&slot.record) <= MOST_PAYLOAD {
+                    // What is abandoned may stay so for long.
+                    *has_settled = true;
+                    *settled += 1;
+                }
+                slot.expires
+            } else {
+                let pack = &mut packs[index(place.pack)];
+                let packed = Packed::at(&pack.bytes, index(place.at));
+                if packed.is_over(now) {
+                    pack.records -= 1;
+                    return false;
+                }
+                let (changes_at, used) = (packed.changes_at(now), packed.used(now));
+                pack.used += used;
+                changes_at
+            };
+            earliest = earliest.min(changes_at);
+            true
+        });
+        packs.retain(|_, pack| pack.records > 0);
+        self.earliest = earliest;
+        self.earliest_lease = earliest_lease;
+        self.has_gaps = false;
+        shared.room.give_back(before - self.places.len());
+        self.merge_thin(now);
+        if self.settled >= PACK {
+            self.pack_settled();
+        }
+        self.shrink(shared);
+    }
+
+    /// Writes what is in packs that are half empty, or small, into new ones.
+    fn merge_thin(&mut self, now: Duration) {
+        let is_thin = |pack: &Pack| pack.used < pack.bytes.len() / 2 || pack.records < PACK / 2;
+        let thin: Vec<bool> = (0..self.packs.capacity()).map(|key| self.packs.get(key).is_some_and(is_thin)).collect();
+        // A single one that is small could only be copied.
+        let (mut count, mut gaps) = (0, 0);
+        for (_, pack) in self.packs.iter().filter(|(_, pack)| is_thin(pack)) {
+            count += 1;
+            gaps += pack.bytes.len() - pack.used;
+        }
+        if count == 0 || (count == 1 && gaps == 0) {
+            return;
+        }
+        let Self { places, packs, .. } = self;
+        let mut packing: Option<Packing> = None;
+        for place in places.iter_mut() {
+            if place.pack == FRESH || !thin.get(index(place.pack)).copied().unwrap_or_default() {
+                continue;
+            }
+            let bytes = &packs[index(place.pack)].bytes;
+            let packed = Packed::at(bytes, index(place.at));
+            let id = packed.id;
+            let mut slot = packed.slot(bytes);
+            slot.pass(now);
+            let most = PACK * (id.len() + payload_len(&slot.record) + MOST_OVERHEAD);
+            *place = packing.get_or_insert_with(|| Packing::new(packs, most)).add(id, &slot);
+            if let Some(full) = packing.take_if(|packing| packing.records == PACK) {
+                full.end(packs);
+            }
+        }
+        if let Some(rest) = packing {
+            rest.end(packs);
+        }
+        for (key, _) in thin.iter().enumerate().filter(|(_, thin)| **thin) {
+            packs.try_remove(key);
+        }
+    }
+
+    /// Gives memory back after there were many more.
+    fn shrink(&mut self, shared: &Shared) {
+        let Self { places, fresh, packs, .. } = self;
+        let len = places.len();
+        if places.capacity() > 4 * len.max(LEAST_SWEPT) {
+            places.shrink_to(2 * len, |place| hash_of(*place, fresh, packs, shared));
+        }
+        if fresh.capacity() > 4 * fresh.len().max(PACK) {
+            fresh.shrink_to_fit();
+        }
+        if packs.capacity() > 4 * packs.len().max(PACK) {
+            packs.shrink_to_fit();
+        }
+    }
+}
+
+/// A pack that is being written.
+struct Packing {
+    key: usize,
+    bytes: Vec<u8>,
+    records: usize,
+}
+
+impl Packing {
+    fn new(packs: &Slab<Pack>, room: usize) -> Self {
+        Self { key: packs.vacant_key(), bytes: Vec::with_capacity(room), records: 0 }
+    }
+
+    /// Adds a record, and says where it will be.
+    fn add(&mut self, id: &[u8], slot: &Slot) -> Place {
+        let place = Place { pack: narrow(self.key), at: narrow(self.bytes.len()) };
+        slot.write(id, &mut self.bytes);
+        self.records += 1;
+        place
+    }
+
+    fn end(mut self, packs: &mut Slab<Pack>) {
+        self.bytes.shrink_to_fit();
+        let used = self.bytes.len();
+        // Not `Bytes::from`, which allocates when the first outcome is replayed.
+        let bytes = Bytes::from_owner(self.bytes);
+        packs.insert(Pack { bytes, records: self.records, used });
+    }
+}
+
+/// Whether nothing will happen to a record but that it expires, and it is worth while to pack it.
+fn settles(record: &Record) -> bool {
+    !matches!(record, Record::InFlight(_)) && payload_len(record) <= MOST_PAYLOAD
+}
+
+/// When the lease runs out, if it has not.
+fn lease_ends(slot: &Slot, now: Duration) -> Option<Duration> {
+    let lease_left = slot.record.lease_left(slot.expires.saturating_sub(now))?;
+    Some(now.saturating_add(lease_left))
+}
+
+fn payload_len(record: &Record) -> usize {
+    match record {
+        Record::Committed { outcome, .. } => outcome.payload.len(),
+        _ => 0,
+    }
+}
+
+fn hash_of(place: Place, fresh: &Slab<Fresh>, packs: &Slab<Pack>, shared: &Shared) -> u64 {
+    match place.pack {
+        FRESH => fresh[index(place.at)].hash,
+        pack => shared.hash(Packed::id_at(&packs[index(pack)].bytes, index(place.at))),
+    }
+}
+
+fn index(place: u32) -> usize {
+    place as usize
+}
+
+/// A shard has no 2^32 fresh records, and no pack as many bytes.
+fn narrow(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(FRESH)
+}

@@ -1,0 +1,335 @@
+//! A record with its times, and how it is written into a pack.
+//!
+//! The bytes of a pack never leave the process, so their form may change at any time. What every search looks at has a fixed place. After
+//! that numbers take as many bytes as they need, and what a record does not have takes none:
+//!
+//! | | |
+//! | --- | --- |
+//! | length of the id | 4 bytes |
+//! | tag | the state, and whether there is a fingerprint and a time to stay as done |
+//! | expiry | seconds in 8 bytes, nanoseconds in 4 |
+//! | id | the text |
+//! | time as done, attempt, fingerprint | |
+//! | in flight | owner, origin, lease, hold |
+//! | committed | codec, then the payload with its length |
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::codec::CodecId;
+use crate::fingerprint::Fingerprint;
+use crate::record::{Encoded, InFlight, Origin, Owner, Record};
+
+const STATE: u8 = 0b0111;
+const ISSUED: u8 = 0;
+const IN_FLIGHT: u8 = 1;
+const RELEASED: u8 = 2;
+const COMMITTED: u8 = 3;
+const COMMITTED_ERROR: u8 = 4;
+const DONE: u8 = 5;
+const HAS_FINGERPRINT: u8 = 0b0_1000;
+const HAS_THEN_DONE: u8 = 0b1_0000;
+
+/// How many bytes there are before the id.
+const FIXED: usize = 4 + 1 + 8 + 4;
+/// More than a written record takes beside its id and its payload.
+pub(super) const MOST_OVERHEAD: usize = 160;
+
+/// A record, and when it changes by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) record: Record,
+    /// When the record changes by itself, by the store's clock.
+    pub(super) expires: Duration,
+    /// For a committed one: how long after that it stays as done.
+    pub(super) then_done: Duration,
+}
+
+impl Slot {
+    /// Lets the time pass: what has expired becomes done, or is over, which is said by `true`.
+    pub(super) fn pass(&mut self, now: Duration) -> bool {
+        if now < self.expires {
+            return false;
+        }
+        if let Some(expired) = self.record.expired() {
+            self.record = expired;
+            self.expires = self.expires.saturating_add(self.then_done);
+            self.then_done = Duration::ZERO;
+        }
+        now >= self.expires
+    }
+
+    /// Writes it at the end of a pack.
+    pub(super) fn write(&self, id: &[u8], out: &mut Vec<u8>) {
+        let state = match &self.record {
+            Record::Issued => ISSUED,
+            Record::InFlight(_) => IN_FLIGHT,
+            Record::Released { .. } => RELEASED,
+            Record::Committed { outcome, .. } if outcome.is_error => COMMITTED_ERROR,
+            Record::Committed { .. } => COMMITTED,
+            Record::Done { .. } => DONE,
+        };
+        let fingerprint = self.record.fingerprint();
+        let then_done = Some(self.then_done).filter(|time| !time.is_zero());
+        let id_len = u32::try_from(id.len()).unwrap_or_default();
+        let tag = state
+            | if fingerprint.is_some() { HAS_FINGERPRINT } else { 0 }
+            | if then_done.is_some() { HAS_THEN_DONE } else { 0 };
+        out.extend_from_slice(&id_len.to_le_bytes());
+        out.push(tag);
+        out.extend_from_slice(&self.expires.as_secs().to_le_bytes());
+        out.extend_from_slice(&self.expires.subsec_nanos().to_le_bytes());
+        out.extend_from_slice(id);
+        if let Some(time) = then_done {
+            write_time(time, out);
+        }
+        write_number(self.record.attempt(), out);
+        if let Some(fingerprint) = fingerprint {
+            out.extend_from_slice(fingerprint.as_bytes());
+        }
+        match &self.record {
+            Record::InFlight(held) => {
+                out.extend_from_slice(&held.owner.to_bytes());
+                out.push(match held.origin {
+                    Origin::Nothing => 0,
+                    Origin::Issued => 1,
+                    Origin::Released => 2,
+                    Origin::Abandoned => 3,
+                });
+                write_time(held.lease, out);
+                write_time(held.hold, out);
+            }
+            Record::Committed { outcome, .. } => {
+                write_bytes(outcome.codec.as_str().as_bytes(), out);
+                write_bytes(&outcome.payload, out);
+            }
+            Record::Issued | Record::Released { .. } | Record::Done { .. } => {}
+        }
+    }
+}
+
+/// A record in a pack, as far as it was read: up to its id.
+pub(super) struct Packed<'a> {
+    tag: u8,
+    expires: Duration,
+    then_done: Duration,
+    /// The id's text.
+    pub(super) id: &'a [u8],
+    start: usize,
+    rest: Reader<'a>,
+}
+
+impl<'a> Packed<'a> {
+    /// Looks at the record that was written at a place of a pack.
+    pub(super) fn at(pack: &'a [u8], start: usize) -> Self {
+        let mut rest = Reader { pack, at: start };
+        let id_len = u32::from_le_bytes(rest.array());
+        let tag = rest.byte();
+        let expires = Duration::new(u64::from_le_bytes(rest.array()), u32::from_le_bytes(rest.array()));
+        let id = rest.take(id_len as usize);
+        let then_done = if tag & HAS_THEN_DONE == 0 { Duration::ZERO } else { rest.time() };
+        Self { tag, expires, then_done, id, start, rest }
+    }
+
+    /// The id of the record that was written at a place of a pack.
+    pub(super) fn id_at(pack: &'a [u8], start: usize) -> &'a [u8] {
+        let mut rest = Reader { pack, at: start };
+        let id_len = u32::from_le_bytes(rest.array());
+        rest.at += FIXED - 4;
+        rest.take(id_len as usize)
+    }
+
+    /// Whether nothing is left of it.
+    pub(super) fn is_over(&self, now: Duration) -> bool {
+        now >= self.expires && now >= self.expires.saturating_add(self.then_done)
+    }
+
+    /// When it changes by itself for the next time.
+    pub(super) fn changes_at(&self, now: Duration) -> Duration {
+        if now < self.expires { self.expires } else { self.expires.saturating_add(self.then_done) }
+    }
+
+    /// How many of its bytes are still needed: not the payload of one that is done by now.
+    pub(super) fn used(mut self, now: Duration) -> usize {
+        let (start, expires) = (self.start, self.expires);
+        let (_, payload) = self.rest_of_slot();
+        let end = self.rest.at;
+        end - start - payload.filter(|_| now >= expires).map_or(0, |payload| payload.len())
+    }
+
+    /// The whole, as it was written; `pack` is what it was read from. Its payload is a part of the pack, not a copy.
+    pub(super) fn slot(mut self, pack: &Bytes) -> Slot {
+        let (mut record, payload) = self.rest_of_slot();
+        if let (Record::Committed { outcome, .. }, Some(payload)) = (&mut record, payload) {
+            outcome.payload = pack.slice(payload);
+        }
+        Slot { record, expires: self.expires, then_done: self.then_done }
+    }
+
+    /// The record without its payload, and where that is.
+    fn rest_of_slot(&mut self) -> (Record, Option<std::ops::Range<usize>>) {
+        let rest = &mut self.rest;
+        let attempt = rest.number();
+        let fingerprint = (self.tag & HAS_FINGERPRINT != 0).then(|| Fingerprint::from_bytes(rest.array()));
+        let record = match self.tag & STATE {
+            ISSUED => Record::Issued,
+            IN_FLIGHT => Record::InFlight(InFlight {
+                owner: Owner::from_bytes(rest.array()),
+                attempt,
+                origin: match rest.byte() {
+                    0 => Origin::Nothing,
+                    1 => Origin::Issued,
+                    2 => Origin::Released,
+                    _ => Origin::Abandoned,
+                },
+                lease: rest.time(),
+                hold: rest.time(),
+                fingerprint,
+            }),
+            RELEASED => Record::Released { attempt },
+            DONE => Record::Done { attempt, fingerprint },
+            state => {
+                let codec = CodecId::parse(rest.bytes()).unwrap_or(CodecId::JSON);
+                let len = rest.bytes().len();
+                let outcome = Encoded { is_error: state == COMMITTED_ERROR, codec, payload: Bytes::new() };
+                return (Record::Committed { attempt, fingerprint, outcome }, Some(rest.at - len..rest.at));
+            }
+        };
+        (record, None)
+    }
+}
+
+fn write_number(mut number: u64, out: &mut Vec<u8>) {
+    loop {
+        let low = number.to_le_bytes()[0];
+        number >>= 7;
+        if number == 0 {
+            return out.push(low & 0x7f);
+        }
+        out.push(low | 0x80);
+    }
+}
+
+fn write_time(time: Duration, out: &mut Vec<u8>) {
+    write_number(time.as_secs(), out);
+    write_number(time.subsec_nanos().into(), out);
+}
+
+fn write_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    write_number(bytes.len() as u64, out);
+    out.extend_from_slice(bytes);
+}
+
+/// Reads what was written above.
+struct Reader<'a> {
+    pack: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn byte(&mut self) -> u8 {
+        let byte = self.pack[self.at];
+        self.at += 1;
+        byte
+    }
+
+    fn number(&mut self) -> u64 {
+        let (mut number, mut shift) = (0, 0);
+        loop {
+            let byte = self.byte();
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return number;
+            }
+            shift += 7;
+        }
+    }
+
+    fn time(&mut self) -> Duration {
+        let seconds = self.number();
+        Duration::new(seconds, u32::try_from(self.number()).unwrap_or_default())
+    }
+
+    fn bytes(&mut self) -> &'a [u8] {
+        let len = usize::try_from(self.number()).unwrap_or_default();
+        self.take(len)
+    }
+
+    fn take(&mut self, len: usize) -> &'a [u8] {
+        self.at += len;
+        &self.pack[self.at - len..self.at]
+    }
+
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        self.take(N).try_into().unwrap_or([0; N])
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn records() -> Vec<Record> {
+        let fingerprint = Some(Fingerprint::of("x").unwrap());
+        let in_flight = |origin, fingerprint| {
+            let (lease, hold) = (Duration::MAX, Duration::new(90, 1));
+            Record::InFlight(InFlight { owner: Owner::generate(), attempt: u64::MAX, origin, lease, hold, fingerprint })
+        };
+        let committed = |is_error, codec: &[u8], payload: &'static [u8]| {
+            let (codec, payload) = (CodecId::parse(codec).unwrap(), Bytes::from_static(payload));
+            Record::Committed { attempt: 300, fingerprint, outcome: Encoded { is_error, codec, payload } }
+        };
+        vec![
+            Record::Issued,
+            in_flight(Origin::Nothing, fingerprint),
+            in_flight(Origin::Issued, None),
+            in_flight(Origin::Released, None),
+            in_flight(Origin::Abandoned, None),
+            Record::Released { attempt: 1 },
+            committed(false, b"j", b""),
+            committed(true, b"abcdefgh", &[7; 300]),
+            Record::Done { attempt: 128, fingerprint },
+            Record::Done { attempt: 127, fingerprint: None },
+        ]
+    }
+
+    #[test]
+    fn every_state_reads_back_as_it_was_written() {
+        let times = [Duration::ZERO, Duration::new(86_400, 999_999_999), Duration::MAX];
+        let slots: Vec<Slot> = records()
+            .into_iter()
+            .flat_map(|record| {
+                let slot = move |expires, then_done| Slot { record: record.clone(), expires, then_done };
+                times.into_iter().flat_map(move |one| {
+                    let slot = slot.clone();
+                    times.into_iter().map(move |other| slot(one, other))
+                })
+            })
+            .collect();
+        let mut bytes = Vec::new();
+        let mut places = Vec::new();
+        for (number, slot) in slots.iter().enumerate() {
+            places.push(bytes.len());
+            slot.write(format!("op:{number}").as_bytes(), &mut bytes);
+        }
+        places.push(bytes.len());
+        let pack = Bytes::from(bytes);
+        for (number, slot) in slots.iter().enumerate() {
+            let packed = || Packed::at(&pack, places[number]);
+            assert_eq!(packed().slot(&pack), *slot);
+            assert_eq!(packed().id, format!("op:{number}").as_bytes());
+            assert_eq!(Packed::id_at(&pack, places[number]), packed().id);
+            let written = places[number + 1] - places[number];
+            let payload = match &slot.record {
+                Record::Committed { outcome, .. } => outcome.payload.len(),
+                _ => 0,
+            };
+            assert!(written <= packed().id.len() + payload + MOST_OVERHEAD);
+            let before = slot.expires.saturating_sub(Duration::from_nanos(1));
+            assert_eq!(packed().used(before), if before < slot.expires { written } else { written - payload });
+            assert_eq!(packed().used(slot.expires), written - payload);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use fastrand::Rng;
+use futures_util::FutureExt as _;
+
+use super::*;
+use crate::codec::CodecId;
+use crate::fingerprint::Fingerprint;
+use crate::key::Key;
+use crate::record::{Encoded, Owner, ReleaseTo};
+
+#[derive(Clone, Default)]
+struct ByHand(Arc<Mutex<Duration>>);
+
+impl Clock for ByHand {
+    fn elapsed(&self) -> Duration {
+        *self.0.lock().unwrap()
+    }
+}
+
+impl ByHand {
+    fn advance(&self, by: Duration) {
+        *self.0.lock().unwrap() += by;
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn id(key: usize) -> RecordId {
+    RecordId::new("op", &Key::encode(&key).unwrap()).unwrap()
+}
+
+fn claim(key: usize, hold: Duration) -> Claim {
+    let (id, owner) = (id(key), Owner::generate());
+    Claim { id, owner, lease: hold / 2, hold, fingerprint: None, take_over: true, max_attempts: None }
+}
+
+fn commit(claim: &Claim, payload: usize, ttl: Duration, remember: Duration) -> Commit {
+    let Claim { id, owner, fingerprint, .. } = claim.clone();
+    let payload = Bytes::from(vec![u8::try_from(payload % 256).unwrap(); payload]);
+    let outcome = Some(Encoded { is_error: payload.len() % 7 == 0, codec: CodecId::JSON, payload });
+    Commit { id, owner, attempt: 1, fingerprint, outcome, ttl, remember }
+}
+
+fn now<T>(step: impl Future<Output = T>) -> T {
+    step.now_or_never().unwrap()
+}
+
+fn looked_at(store: &MemoryStore) -> usize {
+    store.0.shards.iter().map(|shard| lock(shard).records.looked_at).sum()
+}
+
+fn largest(store: &MemoryStore) -> usize {
+    store.0.shards.iter().map(|shard| lock(shard).records.len()).max().unwrap()
+}
+
+#[test]
+fn a_new_key_pays_for_a_look_at_three_records_and_at_one_shard_at_the_most() {
+    let clock = ByHand::default();
+    let store = MemoryStore::build(8_000, Box::new(clock.clone()));
+    let mut most = 0;
+    for key in 0..40_000 {
+        // 4,000 are alive at a time.
+        clock.advance(SECOND);
+        let claim = claim(key, 4_000 * SECOND);
+        let before = looked_at(&store);
+        now(store.claim(&claim)).unwrap();
+        now(store.commit(&commit(&claim, 10, 4_000 * SECOND, 4_000 * SECOND))).unwrap();
+        most = most.max(looked_at(&store) - before);
+        assert!(most <= largest(&store) + 200, "{most} in one call");
+    }
+    let each = looked_at(&store) / 40_000;
+    assert!((1..=3).contains(&each), "{each} for each new key");
+}
+
+#[test]
+fn what_has_expired_is_dropped_although_nobody_asks_for_it_again() {
+    let clock = ByHand::default();
+    let store = MemoryStore::build(100_000, Box::new(clock.clone()));
+    for key in 0..10_000 {
+        let claim = claim(key, SECOND);
+        now(store.claim(&claim)).unwrap();
+        now(store.commit(&commit(&claim, 10, SECOND, SECOND))).unwrap();
+    }
+    assert_eq!(store.len(), 10_000);
+    clock.advance(SECOND);
+    for key in 10_000..20_000 {
+        now(store.claim(&claim(key, SECOND))).unwrap();
+    }
+    assert_eq!(store.len(), 10_000);
+}
+
+/// Most records expire soon and one in sixteen late, so that every pack loses most of what it has.
+#[test]
+fn what_has_expired_leaves_no_memory_behind() {
+    const ALIVE: usize = 5_000;
+    const ROUNDS: usize = 10;
+    let clock = ByHand::default();
+    let mut kept = None;
+    let info = allocation_counter::measure(|| {
+        let store = MemoryStore::with_shards(8, 100_000, Box::new(clock.clone()));
+        for key in 0..ALIVE * ROUNDS {
+            let ttl = if key % 16 == 0 { 100_000 * SECOND } else { 5_000 * SECOND };
+            let claim = claim(key, ttl);
+            now(store.claim(&claim)).unwrap();
+            now(store.commit(&commit(&claim, 200, ttl, ttl))).unwrap();
+            clock.advance(SECOND);
+        }
+        kept = Some(store);
+    });
+    let alive = ALIVE + ALIVE * (ROUNDS - 1) / 16;
+    let each = usize::try_from(info.bytes_current).unwrap() / alive;
+    // A few more of each thousand wait to be found, and gaps take up to half of a pack.
+    assert!(each <= 2 * 200, "{each} bytes for each that is alive");
+}
+
+#[test]
+fn a_full_store_finds_the_one_that_has_expired_wherever_it_is() {
+    for expired in 0..200 {
+        let clock = ByHand::default();
+        let store = MemoryStore::build(200, Box::new(clock.clone()));
+        for key in 0..200 {
+            let hold = if key == expired { SECOND } else { 100 * SECOND };
+            let claim = claim(key, hold);
+            now(store.claim(&claim)).unwrap();
+            if key % 2 == 0 {
+                now(store.commit(&commit(&claim, 10, hold, hold))).unwrap();
+            }
+        }
+        assert!(now(store.claim(&claim(200, SECOND))).unwrap_err().to_string().contains("full"));
+        clock.advance(SECOND);
+        let owned = Claimed::Owned { attempt: 1, from: Origin::Nothing };
+        assert_eq!(now(store.claim(&claim(201, 100 * SECOND))).unwrap(), owned);
+        assert!(now(store.claim(&claim(202, SECOND))).is_err(), "there was no more room");
+        assert_eq!(store.len(), 200);
+    }
+}
+
+#[test]
+fn a_shard_is_as_large_as_can_be_swept_in_passing() {
+    let shards = |capacity| MemoryStore::with_capacity(capacity).0.shards.len();
+    assert_eq!([0, 100, 1_000_000, 10_000_000].map(shards), [32, 32, 1024, 16_384]);
+    assert_eq!(shards(usize::MAX), MOST_SHARDS);
+}
+
+/// The store as one map, with nothing packed and nothing swept.
+#[derive(Default)]
+struct Plain(HashMap<RecordId, Slot>);
+
+impl Plain {
+    fn find(&mut self, id: &RecordId, now: Duration) -> Option<(Record, Duration)> {
+        if self.0.get_mut(id)?.pass(now) {
+            self.0.remove(id);
+        }
+        self.0.get(id).map(|slot| (slot.record.clone(), slot.expires.saturating_sub(now)))
+    }
+
+    fn claim(&mut self, claim: &Claim, now: Duration) -> Claimed {
+        let found = self.find(&claim.id, now);
+        let next = match found.as_ref().map(|(record, left)| (record.on_claim(claim), record.lease_left(*left))) {
+            None => claim.in_flight(1, Origin::Nothing),
+            Some(
+                (OnClaim::Answer(answer), _) | (OnClaim::IfLeaseRanOut { then: RanOut::Answer(answer), .. }, None),
+            ) => return answer,
+            Some((OnClaim::IfLeaseRanOut { attempt, .. }, Some(lease_left))) => {
+                return Claimed::InFlight { attempt, lease_left };
+            }
+            Some((OnClaim::IfLeaseRanOut { then: RanOut::Take(next), .. } | OnClaim::Take(next), _)) => next,
+        };
+        let owned = Claimed::Owned { attempt: next.attempt, from: next.origin };
+        let slot = Slot { record: Record::InFlight(next), expires: now + claim.hold, then_done: Duration::ZERO };
+        self.0.insert(claim.id.clone(), slot);
+        owned
+    }
+
+    fn step(&mut self, id: &RecordId, now: Duration, on: impl FnOnce(&Record) -> OnStep) -> Ownership {
+        let Some((record, left)) = self.find(id, now) else { return Ownership::Lost };
+        match on(&record) {
+            OnStep::Answer(answer) => return answer,
+            OnStep::Remove => drop(self.0.remove(id)),
+            OnStep::Put { record, expires_in, then_done } => {
+                let expires = now + expires_in.unwrap_or(left);
+                self.0.insert(id.clone(), Slot { record, expires, then_done });
+            }
+        }
+        Ownership::Held
+    }
+
+    fn remove(&mut self, id: &RecordId, now: Duration) -> Removed {
+        let Some((record, left)) = self.find(id, now) else { return Removed::Nothing };
+        let removed = record.on_remove(left);
+        if removed == Removed::Removed {
+            self.0.remove(id);
+        }
+        removed
+    }
+}
+
+/// One shard, so that packs, sweeps and merges come at every turn, and few keys, so that they meet records in every state.
+#[test]
+fn packed_and_swept_it_answers_as_a_plain_map_would() {
+    const KEYS: usize = 300;
+    for seed in 0..20 {
+        let mut random = Rng::with_seed(seed);
+        let clock = ByHand::default();
+        let store = MemoryStore::with_shards(1, KEYS, Box::new(clock.clone()));
+        let mut plain = Plain::default();
+        let mut owners: HashMap<usize, Claim> = HashMap::new();
+        let mut packs = 0;
+        for _ in 0..10_000 {
+            clock.advance(Duration::from_millis(random.u64(0..20)));
+            let at = clock.elapsed();
+            let key = random.usize(0..KEYS);
+            let last = owners.get(&key).cloned().unwrap_or_else(|| claim(key, SECOND));
+            match random.u8(0..12) {
+                0..5 => {
+                    let fingerprint = random.bool().then(|| Fingerprint::of(&random.u8(0..2)).unwrap());
+                    let take_over = random.bool();
+                    let max_attempts = random.bool().then_some(3);
+                    let hold = random.u32(1..40) * SECOND;
+                    let claim = Claim { fingerprint, take_over, max_attempts, ..claim(key, hold) };
+                    let answer = now(store.claim(&claim)).unwrap();
+                    assert_eq!(answer, plain.claim(&claim, at));
+                    if let Claimed::Owned { .. } = answer {
+                        owners.insert(key, claim);
+                    }
+                }
+                5..8 => {
+                    let ttl = random.u32(1..40) * SECOND;
+                    let payload = [1, 30, 200, 1_000, 2_000][random.usize(0..5)];
+                    let mut commit = commit(&last, payload, ttl, ttl + random.u32(0..2) * 20 * SECOND);
+                    if random.u8(0..5) == 0 {
+                        commit.outcome = None;
+                    }
+                    assert_eq!(
+                        now(store.commit(&commit)).unwrap(),
+                        plain.step(&commit.id, at, |record| record.on_commit(&commit))
+                    );
+                }
+                8 => {
+                    let keep = 20 * SECOND;
+                    let all = [ReleaseTo::Released { keep }, ReleaseTo::Abandoned, ReleaseTo::Undone { keep }];
+                    let release = Release { id: last.id, owner: last.owner, to: all[random.usize(0..3)] };
+                    assert_eq!(
+                        now(store.release(&release)).unwrap(),
+                        plain.step(&release.id, at, |record| record.on_release(&release))
+                    );
+                }
+                9 => {
+                    let renewal = Renewal { id: last.id, owner: last.owner, hold: last.hold };
+                    assert_eq!(
+                        now(store.renew(std::slice::from_ref(&renewal))).pop().unwrap().unwrap(),
+                        plain.step(&renewal.id, at, |record| record.on_renew(&renewal))
+                    );
+                }
+                10 => assert_eq!(now(store.remove(&last.id)).unwrap(), plain.remove(&last.id, at)),
+                _ => {
+                    let found = plain.find(&last.id, at).map(|(record, left)| RecordInfo::new(&record, left));
+                    assert_eq!(now(store.inspect(&last.id)).unwrap(), found);
+                }
+            }
+            let guarded = lock(&store.0.shards[0]);
+            assert_eq!(store.len(), guarded.records.len());
+            packs = packs.max(guarded.records.packs());
+        }
+        assert!(looked_at(&store) > 1_000 && packs > 2, "{} looked at, at most {packs} packs", looked_at(&store));
+        // When all has expired, nothing is left: no place, no pack.
+        clock.advance(1_000 * SECOND);
+        let mut guarded = lock(&store.0.shards[0]);
+        guarded.records.make_room(clock.elapsed(), &store.0.shared);
+        assert!(guarded.records.is_bare() && store.is_empty());
+    }
+}
