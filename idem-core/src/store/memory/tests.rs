@@ -80,7 +80,8 @@ fn a_new_key_pays_for_a_look_at_three_records_and_at_one_shard_at_the_most() {
 #[test]
 fn what_has_expired_is_dropped_although_nobody_asks_for_it_again() {
     let clock = ByHand::default();
-    let store = MemoryStore::build(100_000, Box::new(clock.clone()));
+    // Each shard gets over a thousand of the new keys, and has swept before that.
+    let store = MemoryStore::with_shards(8, 100_000, Box::new(clock.clone()));
     for key in 0..10_000 {
         let claim = claim(key, SECOND);
         now(store.claim(&claim)).unwrap();
