@@ -3,12 +3,13 @@
 //! The first call of a key is the leader: it alone talks to the store. The others follow it: they are told its answer, or that there is
 //! none, and then one of them leads. A flight says nothing that the store has not said; it saves asking it again.
 
-use std::collections::HashMap;
-use std::collections::hash_map::{Entry, RandomState};
+use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use tokio::time::Instant;
 
 use crate::clock;
@@ -24,13 +25,15 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 /// The flights of a runtime.
 pub(crate) struct Flights {
-    shards: [Mutex<HashMap<RecordId, Arc<Flight>>>; SHARDS],
+    shards: [Mutex<HashTable<Arc<Flight>>>; SHARDS],
     hasher: RandomState,
 }
 
 /// One key that a call of this process is busy with.
 pub(crate) struct Flight {
     id: RecordId,
+    /// Of the id.
+    hash: u64,
     /// What the leader's claim carries.
     fingerprint: Option<Fingerprint>,
     stage: Mutex<Stage>,
@@ -90,27 +93,36 @@ pub(crate) enum Followed {
 
 impl Flights {
     pub(crate) fn new() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()), hasher: RandomState::new() }
+        Self { shards: std::array::from_fn(|_| Mutex::new(HashTable::new())), hasher: RandomState::new() }
     }
 
     /// Joins the flight of a key, or begins one.
     pub(crate) fn join(self: &Arc<Self>, id: &RecordId, fingerprint: Option<Fingerprint>) -> Joined {
-        match self.shard(id).entry(id.clone()) {
+        let hash = self.hasher.hash_one(id);
+        match self.shard(hash).entry(hash, |flight| flight.id == *id, |flight| flight.hash) {
             Entry::Occupied(entry) if entry.get().can_be_shared_with(fingerprint) => {
                 Joined::Follower(entry.get().clone())
             }
             Entry::Occupied(_) => Joined::Alone,
             Entry::Vacant(entry) => {
                 let (stage, changed) = (Mutex::new(Stage::Claiming), Notify::new());
-                let flight = Arc::new(Flight { id: id.clone(), fingerprint, stage, changed });
+                let flight = Arc::new(Flight { id: id.clone(), hash, fingerprint, stage, changed });
                 entry.insert(flight.clone());
                 Joined::Leader(Leader { flying: Some((self.clone(), flight)) })
             }
         }
     }
 
-    fn shard(&self, id: &RecordId) -> MutexGuard<'_, HashMap<RecordId, Arc<Flight>>> {
-        let index = usize::try_from(self.hasher.hash_one(id) >> 32).unwrap_or_default() % SHARDS;
+    /// Takes a flight out, of which there is one for each id.
+    fn take_out(&self, flight: &Arc<Flight>) {
+        if let Ok(entry) = self.shard(flight.hash).find_entry(flight.hash, |other| Arc::ptr_eq(other, flight)) {
+            entry.remove();
+        }
+    }
+
+    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<Arc<Flight>>> {
+        // Other bits than those by which the table inside begins to look.
+        let index = usize::try_from(hash >> 32).unwrap_or_default() % SHARDS;
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -213,7 +225,7 @@ impl Leader {
     fn land(&mut self, ending: Ending) {
         let Some((flights, flight)) = self.flying.take() else { return };
         // Out of the map first: who comes now must not find an answer that is growing old.
-        flights.shard(&flight.id).remove(&flight.id);
+        flights.take_out(&flight);
         flight.enter(Stage::Over(ending));
     }
 }

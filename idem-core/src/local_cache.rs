@@ -78,7 +78,7 @@ impl LocalCache {
         if outcome.payload.len() > MAX_BYTES {
             return;
         }
-        let until = clock::after(sending.at, ttl - ttl / 10);
+        let until = clock::after(sending.at, (ttl / 10).saturating_mul(9));
         self.entries.insert(id.clone(), Entry { fingerprint, outcome: outcome.clone(), until });
         // Looked at only now: who removes counts first and takes the entry out then, so one of the two sees the other.
         if self.removals.load(Ordering::SeqCst) != sending.removals {

@@ -160,35 +160,73 @@ fn decode_committed(text: &Bytes, is_error: bool, fields: &[u8]) -> Option<Recor
     })
 }
 
+/// More than the header of any record takes, so that it is written without asking for memory twice.
+const HEADER: usize = 128;
+
 fn in_flight(held: &InFlight) -> Vec<u8> {
     let InFlight { owner, attempt, origin, lease, hold, fingerprint } = held;
     let origin = match origin {
-        Origin::Nothing => 'n',
-        Origin::Issued => 'i',
-        Origin::Released => 'r',
-        Origin::Abandoned => 'a',
+        Origin::Nothing => b'n',
+        Origin::Issued => b'i',
+        Origin::Released => b'r',
+        Origin::Abandoned => b'a',
     };
-    let times = format!("{} {}", millis(*lease), millis(*hold));
-    format!("{}{origin} {attempt} {times} {}.", owner_prefix(*owner), text(*fingerprint)).into_bytes()
+    let mut out = Vec::with_capacity(HEADER);
+    out.extend_from_slice(b"i1f");
+    push_base64(&mut out, &owner.to_bytes());
+    out.push(origin);
+    for number in [*attempt, millis(*lease), millis(*hold)] {
+        out.push(b' ');
+        push_number(&mut out, number);
+    }
+    out.push(b' ');
+    push_fingerprint(&mut out, *fingerprint);
+    out.push(b'.');
+    out
 }
 
 fn committed(attempt: u64, fingerprint: Option<Fingerprint>, outcome: &Encoded) -> Vec<u8> {
-    let state = if outcome.is_error { 'e' } else { 'c' };
-    let mut out = format!("i1{state} {attempt} {} {} ", outcome.codec, text(fingerprint)).into_bytes();
+    let mut out = Vec::with_capacity(HEADER + outcome.payload.len());
+    out.extend_from_slice(if outcome.is_error { b"i1e " } else { b"i1c " });
+    push_number(&mut out, attempt);
+    out.push(b' ');
+    out.extend_from_slice(outcome.codec.as_str().as_bytes());
+    out.push(b' ');
+    push_fingerprint(&mut out, fingerprint);
+    out.push(b' ');
     let check = checksum(&out, &outcome.payload);
-    out.reserve_exact(check.len() + 1 + outcome.payload.len());
     out.extend_from_slice(&check);
     out.push(b' ');
     out.extend_from_slice(&outcome.payload);
     out
 }
 
-/// 32 bits of BLAKE3 as six characters: against accidents, not against an enemy who can write to the store.
+fn push_number(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+fn push_fingerprint(out: &mut Vec<u8>, fingerprint: Option<Fingerprint>) {
+    match fingerprint {
+        Some(fingerprint) => push_base64(out, fingerprint.as_bytes()),
+        None => out.push(b'-'),
+    }
+}
+
+fn push_base64(out: &mut Vec<u8>, bytes: &[u8; 16]) {
+    let mut text = [0; 22];
+    // Sixteen bytes are 22 characters of base64 without padding.
+    let _ = BASE64.encode_slice(bytes, &mut text);
+    out.extend_from_slice(&text);
+}
+
+/// A CRC-32 as six characters: against accidents, not against an enemy who can write to the store.
 fn checksum(header: &[u8], payload: &[u8]) -> [u8; 6] {
-    let (mut digest, mut check) = ([0; 4], [0; 6]);
-    blake3::Hasher::new().update(header).update(payload).finalize_xof().fill(&mut digest);
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(header);
+    crc.update(payload);
+    let mut check = [0; 6];
     // Four bytes are six characters of base64 without padding.
-    let _ = BASE64.encode_slice(digest, &mut check);
+    let _ = BASE64.encode_slice(crc.finalize().to_be_bytes(), &mut check);
     check
 }
 
@@ -338,8 +376,8 @@ mod tests {
             samples().iter().map(|record| String::from_utf8_lossy(&encode(record)).into_owned()).collect();
         assert_eq!(texts[1], "i1fBwcHBwcHBwcHBwcHBwcHBwa 3 30000 86400000 -.");
         assert_eq!(texts[3], "i1r 18446744073709551615.");
-        assert_eq!(texts[4], "i1c 1 j - 1lydiQ {\"a\":\"b c\"}");
+        assert_eq!(texts[4], "i1c 1 j - n1n1HA {\"a\":\"b c\"}");
         assert_eq!(texts[7], "i1d 2 -.");
-        assert_eq!(texts[9], "i1e 3 j - AXy9Hg \"no\"");
+        assert_eq!(texts[9], "i1e 3 j - lZUZQw \"no\"");
     }
 }

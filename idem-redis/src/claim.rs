@@ -6,23 +6,68 @@ use bytes::Bytes;
 use idem_core::record::{Claim, Claimed, InFlight, OnClaim, Origin, Ownership, RanOut, Record};
 use idem_core::wire::{self, Parsed};
 use idem_core::{Fingerprint, StoreError, StoreErrorKind};
-use redis::Value;
+use redis::{Cmd, Value};
 
 use crate::clock;
 use crate::error::{failed, unexpected, unreadable};
 use crate::keys::Keys;
 use crate::lane::Lane;
+use crate::quick::{Quick, is_refused};
 use crate::script::{Swap, TAKEOVER, TOUCH, millis, ownership, swap};
 
 /// How often a record may change under a claim. Each change is somebody's progress, so this is seen by nobody but in a fault.
 const ROUNDS: usize = 16;
 
-/// Carries a claim out.
-pub(crate) async fn claim(lane: &mut Lane, keys: &Keys, claim: &Claim) -> Result<Claimed, StoreError> {
+/// What the first command of a claim found.
+pub(crate) struct Found {
+    text: Option<Bytes>,
+    /// How long it took.
+    way: Duration,
+}
+
+/// Carries a claim out as most claims are: the key is free, or its outcome stands there. Else says what it found, if it knows.
+pub(crate) fn claim_quickly<'a>(
+    mut quick: Quick,
+    key: &str,
+    claim: &'a Claim,
+) -> impl Future<Output = Result<Result<Claimed, StoreError>, Option<Found>>> + use<'a> {
+    let (sent, first) = (clock::now(), first(key, claim));
+    async move {
+        let text = match quick.send(first).await {
+            Ok(Value::Nil) => return Ok(Ok(Claimed::Owned { attempt: 1, from: Origin::Nothing })),
+            Ok(Value::BulkString(text)) => Bytes::from(text),
+            Ok(other) => return Ok(Err(unexpected(quick.server(), &other))),
+            Err(error) if is_refused(&error) => return Err(None),
+            Err(error) => return Ok(Err(failed(quick.server(), error))),
+        };
+        match wire::decode(&text) {
+            Ok(Parsed::Record(record @ Record::Committed { .. })) => {
+                if let OnClaim::Answer(answer) = record.on_claim(claim) {
+                    return Ok(Ok(answer));
+                }
+            }
+            Ok(_) => {}
+            Err(error) => return Ok(Err(unreadable(error))),
+        }
+        Err(Some(Found { text: Some(text), way: clock::way_since(sent) }))
+    }
+}
+
+/// Carries a claim out, from what its first command found, if that was sent.
+pub(crate) async fn claim(
+    lane: &mut Lane,
+    keys: &Keys,
+    claim: &Claim,
+    found: Option<Found>,
+) -> Result<Claimed, StoreError> {
     let key = keys.record(&claim.id);
-    let sent = clock::now();
-    let mut found = begin(lane, &key, claim).await?;
-    let mut way = clock::way_since(sent);
+    let Found { text: mut found, mut way } = if let Some(found) = found {
+        found
+    } else {
+        let sent = clock::now();
+        let text = begin(lane, &key, claim).await?;
+        Found { text, way: clock::way_since(sent) }
+    };
     for _ in 0..ROUNDS {
         let Some(text) = found else {
             lane.acknowledged().await?;
@@ -103,12 +148,17 @@ fn owned(next: &InFlight) -> Claimed {
     Claimed::Owned { attempt: next.attempt, from: next.origin }
 }
 
+/// The command that writes the first attempt if there is no record, else gives the record.
+fn first(key: &str, claim: &Claim) -> Cmd {
+    let record = wire::encode(&Record::InFlight(claim.in_flight(1, Origin::Nothing)));
+    let mut set = Cmd::with_capacity(7, 32 + key.len() + record.len());
+    set.arg("SET").arg(key).arg(record).arg("NX").arg("GET").arg("PX").arg(millis(claim.hold));
+    set
+}
+
 /// Writes the first attempt if there is no record, else gives the record.
 async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Option<Bytes>, StoreError> {
-    let first = wire::encode(&Record::InFlight(claim.in_flight(1, Origin::Nothing)));
-    let mut set = redis::cmd("SET");
-    set.arg(key).arg(first).arg("NX").arg("GET").arg("PX").arg(millis(claim.hold));
-    match lane.try_send(&set).await {
+    match lane.try_send(&first(key, claim)).await {
         Ok(answer) => text(lane, answer),
         // A server whose memory is full refuses the command before it looks. A new key is refused, but a record that is there is
         // still answered with.

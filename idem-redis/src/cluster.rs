@@ -143,7 +143,8 @@ impl Inner {
         let mut asked = JoinSet::new();
         for (node, link) in self.links().iter().filter(|(_, link)| link.is_up()) {
             let (host, link) = (node.0.clone(), link.clone());
-            asked.spawn(async move { slots::ask(link.session().await?.connection, &host, link.server()).await });
+            asked
+                .spawn(async move { slots::ask(link.session().await?.connection.clone(), &host, link.server()).await });
         }
         let slots = if let Ok(slots) = self.most_say(asked, 2 * GRACE).await {
             slots

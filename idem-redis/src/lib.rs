@@ -88,6 +88,7 @@
 //!   while no new body begins. Duplicates get their outcome.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod batch;
 mod claim;
 mod clock;
 mod cluster;
@@ -100,6 +101,7 @@ mod lane;
 mod link;
 mod own;
 mod place;
+mod quick;
 mod renew;
 mod replicas;
 mod script;

@@ -5,6 +5,7 @@
 //! long past; it never replaces a connection that is silently dead; and it cannot ask anew where the server is. Here, a lost
 //! connection is replaced in the background until there is one, and calls wait for it as long as their time limit allows.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::batch::Batches;
 use crate::clock::{self, Jump, ServerClock};
 use crate::error::{refused, unconnected, unconnected_in_time};
 use crate::place::Watched;
@@ -80,18 +82,30 @@ enum Slot {
     Down(watch::Receiver<Option<StoreError>>),
 }
 
-/// One connection, from its making to its loss. Cheap to clone.
+/// One connection, from its making to its loss. Cheap to clone: every step has one.
 #[derive(Clone)]
-pub(crate) struct Session {
+pub(crate) struct Session(Arc<Connected>);
+
+/// What belongs to one connection.
+pub(crate) struct Connected {
     pub(crate) connection: MultiplexedConnection,
     pub(crate) hub: Arc<Hub>,
     pub(crate) acknowledgements: Arc<Acknowledgements>,
+    pub(crate) batches: Batches,
     /// Where the server is, if Sentinels or the nodes of a cluster named it.
     address: Option<Address>,
-    probing: Arc<AtomicBool>,
+    probing: AtomicBool,
 }
 
-impl Session {
+impl Deref for Session {
+    type Target = Connected;
+
+    fn deref(&self) -> &Connected {
+        &self.0
+    }
+}
+
+impl Connected {
     /// The host that was connected to, where the server was looked up.
     pub(crate) fn host(&self) -> Option<&str> {
         self.address.as_ref().map(|(host, _)| host.as_str())
@@ -184,6 +198,14 @@ impl Link {
         }
     }
 
+    /// The connection, if there is one.
+    pub(crate) fn ready(&self) -> Option<Session> {
+        match &*self.0.lock() {
+            Slot::Up(session) => Some(session.clone()),
+            Slot::Down(_) => None,
+        }
+    }
+
     /// Why there is no connection, if there is none and an attempt has failed.
     pub(crate) fn failure(&self) -> Option<StoreError> {
         match &*self.0.lock() {
@@ -204,21 +226,18 @@ impl Link {
 
     /// Finds out whether a connection on which a call timed out still answers, and replaces it if not.
     pub(crate) fn probe(&self) {
-        let session = match &*self.0.lock() {
-            Slot::Up(session) => session.clone(),
-            Slot::Down(_) => return,
-        };
+        let Some(session) = self.ready() else { return };
         if session.probing.swap(true, Ordering::Relaxed) {
             return;
         }
         let inner = Arc::downgrade(&self.0);
         tokio::spawn(async move {
-            let Session { mut connection, hub, probing, .. } = session;
+            let mut connection = session.connection.clone();
             // An error is an answer.
             let silent = timeout(SILENCE, redis::cmd("PING").query_async::<Value>(&mut connection)).await.is_err();
-            probing.store(false, Ordering::Relaxed);
+            session.probing.store(false, Ordering::Relaxed);
             if silent && let Some(inner) = inner.upgrade() {
-                inner.lost(&hub, Duration::ZERO);
+                inner.lost(&session.hub, Duration::ZERO);
             }
         });
     }
@@ -281,7 +300,8 @@ impl Inner {
             tracing::warn!(target: "idem", server = %self.server, "this user may not ask Redis for the TIME, so idem cannot tell when the server's clock is set (ACL SETUSER .. +time)");
         }
         let acknowledgements = Arc::default();
-        Ok(Session { connection, hub, acknowledgements, address, probing: Arc::default() })
+        let (batches, probing) = (Batches::default(), AtomicBool::new(false));
+        Ok(Session(Arc::new(Connected { connection, hub, acknowledgements, batches, address, probing })))
     }
 
     async fn look_at_clock(&self, mut connection: MultiplexedConnection) -> RedisResult<()> {

@@ -59,6 +59,16 @@ impl Own {
         }
     }
 
+    /// The connection for a slot, if there is one.
+    pub(crate) fn ready(&self, slot: u16) -> Option<(Link, Session)> {
+        let link = match self {
+            Self::One(link) => link.clone(),
+            Self::Cluster(cluster) => cluster.link(slot)?,
+        };
+        let session = link.ready()?;
+        Some((link, session))
+    }
+
     /// Something failed in a way that leaves open what was done.
     pub(crate) fn doubt(&self) {
         if let Self::Cluster(cluster) = self {

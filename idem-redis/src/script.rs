@@ -44,8 +44,9 @@ pub(crate) fn load_all() -> redis::Pipeline {
 
 /// The command that runs a script.
 pub(crate) fn evalsha(script: &Script, keys: &[&str], args: &[&[u8]]) -> Cmd {
-    let mut cmd = redis::cmd("EVALSHA");
-    cmd.arg(script.get_hash()).arg(keys.len());
+    let length = 64 + keys.iter().map(|key| key.len()).chain(args.iter().map(|arg| arg.len())).sum::<usize>();
+    let mut cmd = Cmd::with_capacity(3 + keys.len() + args.len(), length);
+    cmd.arg("EVALSHA").arg(script.get_hash()).arg(keys.len());
     for key in keys {
         cmd.arg(*key);
     }

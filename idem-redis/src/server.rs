@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
 use idem_core::StoreError;
 use tokio::time::timeout;
 
@@ -11,6 +12,7 @@ use crate::connection::Connection;
 use crate::error::timed_out;
 use crate::lane::{GIVEN, Lane};
 use crate::own::Own;
+use crate::quick::Quick;
 use crate::replicas::Replicas;
 use crate::sentinel::Address;
 
@@ -67,10 +69,58 @@ impl Server {
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        let step = async { step(self.lane(slot).await?).await };
-        match timeout(self.limit, step).await {
+        self.limited(slot, async { step(self.lane(slot).await?).await }).await
+    }
+
+    /// Carries out a step that one command does nearly always: `quick` sends it, if there is a connection, and says what it came to, or
+    /// what the whole step has to know of it.
+    ///
+    /// No `async fn`, here and below: what it is given would be in its future twice, and every call has one.
+    pub(crate) fn step_quickly<'a, T, N, Q, F>(
+        &'a self,
+        key: &str,
+        quick: impl FnOnce(Quick) -> Q + 'a,
+        whole: impl FnOnce(Lane, Option<N>) -> F + 'a,
+    ) -> impl Future<Output = Result<T, StoreError>>
+    where
+        T: 'a,
+        N: 'a,
+        Q: Future<Output = Result<Result<T, StoreError>, N>> + 'a,
+        F: Future<Output = Result<T, StoreError>> + Send + 'a,
+    {
+        let slot = self.slot(key);
+        let step = async move {
+            let known = match self.quick(slot) {
+                Some(ready) => match quick(ready).await {
+                    Ok(answer) => return answer,
+                    Err(known) => Some(known),
+                },
+                None => None,
+            };
+            // Rare, and large.
+            Box::pin(async { whole(self.lane(slot).await?, known).await }).await
+        };
+        self.limited(slot, step)
+    }
+
+    fn limited<'a, T>(
+        &'a self,
+        slot: u16,
+        step: impl Future<Output = Result<T, StoreError>> + 'a,
+    ) -> impl Future<Output = Result<T, StoreError>> {
+        timeout(self.limit, step).map(move |outcome| match outcome {
             Ok(outcome) => outcome.inspect_err(|error| self.noticed(error)),
             Err(_) => Err(self.timed_out(slot)),
+        })
+    }
+
+    /// A connection of our own that is there. Not where replicas are asked for, which every step waits for.
+    fn quick(&self, slot: u16) -> Option<Quick> {
+        match &self.way {
+            Way::Own(own) if self.replicas.is_none() => {
+                own.ready(slot).map(|(link, session)| Quick::new(link, session))
+            }
+            _ => None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The store: each method one atomic step on the server.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +11,17 @@ use idem_core::record::{
 };
 use idem_core::wire::{self, Parsed};
 use idem_core::{Store, StoreError, StoreErrorKind};
-use redis::Value;
+use redis::{Cmd, Value};
 use tokio::time::timeout;
 
 use crate::config::RedisStoreBuilder;
 use crate::connection::Connection;
-use crate::error::{no_expiry, unexpected, unreadable};
+use crate::error::{failed, no_expiry, unexpected, unreadable};
 use crate::keys::Keys;
 use crate::lane::Lane;
 use crate::own::Own;
-use crate::script::{COMMIT, Found, INSPECT, RELEASE, REMOVE, Swap, inspected, millis, ownership, swap};
+use crate::quick::{Quick, is_refused};
+use crate::script::{COMMIT, Found, INSPECT, RELEASE, REMOVE, Swap, evalsha, inspected, millis, ownership, swap};
 use crate::server::Server;
 use crate::{claim, clock, connect, renew, wait};
 
@@ -133,15 +135,26 @@ impl fmt::Debug for RedisStore {
 impl Store for RedisStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         let Inner { server, keys, .. } = &*self.0;
-        let claim = &as_sent(claim);
-        let key = keys.record(&claim.id);
-        server.step(&key, |mut lane| async move { claim::claim(&mut lane, keys, claim).await }).await
+        let claim = &*as_sent(claim);
+        let key = &keys.record(&claim.id);
+        let quick = |quick| claim::claim_quickly(quick, key, claim);
+        let whole = |mut lane, found: Option<Option<_>>| async move {
+            claim::claim(&mut lane, keys, claim, found.flatten()).await
+        };
+        server.step_quickly(key, quick, whole).await
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
         let Inner { server, keys, .. } = &*self.0;
         let key = &keys.record(&commit.id);
-        server.step(key, |mut lane| async move { record_outcome(&mut lane, keys, key, commit).await }).await
+        let written = &Written::new(keys, commit);
+        let quick = async |mut quick: Quick| match quick.send(written.command(key)).await {
+            Ok(answer) => Ok(ownership(quick.server(), answer)),
+            Err(error) if is_refused(&error) => Err(()),
+            Err(error) => Ok(Err(failed(quick.server(), error))),
+        };
+        let whole = |mut lane, _| async move { record_outcome(&mut lane, key, written).await };
+        server.step_quickly(key, quick, whole).await
     }
 
     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
@@ -190,32 +203,71 @@ impl Store for RedisStore {
 
 /// The claim with lengths of time as the record can hold them: what is written and the expiry must be the same number, or the lease's
 /// age would be wrong.
-fn as_sent(claim: &Claim) -> Claim {
+fn as_sent(claim: &Claim) -> Cow<'_, Claim> {
     let sent = |length| Duration::from_millis(millis(length));
     // A lease may be zero, an expiry may not.
     let lease = if claim.lease.as_millis() == 0 { Duration::ZERO } else { sent(claim.lease) };
-    Claim { lease, hold: sent(claim.hold), ..claim.clone() }
+    let hold = sent(claim.hold);
+    if (lease, hold) == (claim.lease, claim.hold) {
+        return Cow::Borrowed(claim);
+    }
+    Cow::Owned(Claim { lease, hold, ..claim.clone() })
 }
 
-async fn record_outcome(lane: &mut Lane, keys: &Keys, key: &str, commit: &Commit) -> Result<Ownership, StoreError> {
-    let owner = wire::owner_prefix(commit.owner);
-    let (ttl, remember) = (millis(commit.ttl), millis(commit.remember.max(commit.ttl)));
-    let (record, ttl_text, remember_text) = (wire::encode(&commit.record()), ttl.to_string(), remember.to_string());
-    let answer = if commit.outcome.is_none() {
-        lane.script(&COMMIT, &[key], &[owner.as_bytes(), &record, remember_text.as_bytes()]).await?
-    } else if remember > ttl {
-        // The outcome's memory is freed in time, and the mark that there was one stays.
-        let mark = wire::encode_aside(commit.attempt, commit.fingerprint);
-        let aside = keys.aside(&commit.id);
-        let args = [owner.as_bytes(), &mark, remember_text.as_bytes(), &record, ttl_text.as_bytes()];
-        match lane.script_on_all(&COMMIT, &[key, &aside], &args).await? {
-            // While its slot was on its way.
-            Some(Value::BulkString(found)) if found == record => Value::Int(1),
-            Some(answer) => answer,
-            None => record_whole(lane, key, &aside, args).await?,
+/// What a commit writes.
+struct Written {
+    owner: String,
+    record: Vec<u8>,
+    /// How long that stays, in ms.
+    stays: String,
+    /// Where the outcome is kept aside, since it is to be forgotten before its record: that record, the outcome's key, and how long the
+    /// record stays.
+    aside: Option<(Vec<u8>, String, String)>,
+}
+
+impl Written {
+    fn new(keys: &Keys, commit: &Commit) -> Self {
+        let (ttl, remember) = (millis(commit.ttl), millis(commit.remember.max(commit.ttl)));
+        let (owner, record) = (wire::owner_prefix(commit.owner), wire::encode(&commit.record()));
+        let (stays, aside) = if commit.outcome.is_none() {
+            (remember, None)
+        } else if remember > ttl {
+            // The outcome's memory is freed in time, and the mark that there was one stays.
+            let mark = wire::encode_aside(commit.attempt, commit.fingerprint);
+            (ttl, Some((mark, keys.aside(&commit.id), remember.to_string())))
+        } else {
+            (ttl, None)
+        };
+        Self { owner, record, stays: stays.to_string(), aside }
+    }
+
+    /// The command that writes it, in one step.
+    fn command(&self, key: &str) -> Cmd {
+        let Self { owner, record, stays, aside } = self;
+        let (owner, stays) = (owner.as_bytes(), stays.as_bytes());
+        match aside {
+            None => evalsha(&COMMIT, &[key], &[owner, record, stays]),
+            Some((mark, aside, remember)) => {
+                evalsha(&COMMIT, &[key, aside], &[owner, mark, remember.as_bytes(), record, stays])
+            }
         }
-    } else {
-        lane.script(&COMMIT, &[key], &[owner.as_bytes(), &record, ttl_text.as_bytes()]).await?
+    }
+}
+
+async fn record_outcome(lane: &mut Lane, key: &str, written: &Written) -> Result<Ownership, StoreError> {
+    let Written { owner, record, stays, aside } = written;
+    let (owner, stays) = (owner.as_bytes(), stays.as_bytes());
+    let answer = match aside {
+        None => lane.script(&COMMIT, &[key], &[owner, record, stays]).await?,
+        Some((mark, aside, remember)) => {
+            let args = [owner, mark, remember.as_bytes(), record, stays];
+            match lane.script_on_all(&COMMIT, &[key, aside], &args).await? {
+                // While its slot was on its way.
+                Some(Value::BulkString(found)) if found == *record => Value::Int(1),
+                Some(answer) => answer,
+                None => record_whole(lane, key, aside, args).await?,
+            }
+        }
     };
     let outcome = ownership(lane.server(), answer)?;
     if outcome == Ownership::Held {

@@ -10,7 +10,21 @@ local found = redis.call('GET', KEYS[1])
 if not found then
   return 0
 end
-if found == ARGV[2] then
+if string.sub(found, 1, #ARGV[1]) == ARGV[1] then
+  -- A record in flight by this owner, whose prefix nobody can guess. Its last byte says whether it is whole, and whether somebody waits.
+  local last = string.byte(found, -1)
+  if last == 46 or last == 119 then
+    if KEYS[2] then
+      redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[5])
+    end
+    redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+    if last == 119 then
+      -- pcall: without the right to the channel the outcome is recorded all the same, and waiters look by themselves.
+      redis.pcall('PUBLISH', KEYS[1], '')
+    end
+    return 1
+  end
+elseif found == ARGV[2] then
   -- Where the outcome is kept aside, the record is but a mark. An outcome that is gone by now was this owner's: no other has its attempt.
   local aside = KEYS[2] and redis.call('GET', KEYS[2])
   if aside and aside ~= ARGV[4] then
@@ -20,15 +34,4 @@ if found == ARGV[2] then
   redis.call('SET', KEYS[1], found, 'KEEPTTL')
   return 1
 end
-if string.sub(found, 1, #ARGV[1]) ~= ARGV[1] or not string.find(found, '^i1f%S+ %d+ %d+ %d+ %S+%.w?$') then
-  return found
-end
-if KEYS[2] then
-  redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[5])
-end
-redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-if string.sub(found, -1) == 'w' then
-  -- pcall: without the right to the channel the outcome is recorded all the same, and waiters look by themselves.
-  redis.pcall('PUBLISH', KEYS[1], '')
-end
-return 1
+return found
