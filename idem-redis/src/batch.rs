@@ -33,27 +33,34 @@ struct State {
     under_way: usize,
 }
 
+/// The task that is about to send what waits. It may be dropped with its tokio runtime before it does.
+struct Scheduled {
+    batches: Batches,
+    is_due: bool,
+}
+
 /// Commands that were sent, until they are answered, or nobody waits for the answer.
 struct UnderWay<'a>(&'a Batches, usize);
 
 impl Batches {
     /// Sends a command, with others or by itself. Dropped, it may be sent all the same.
     pub(crate) async fn send(&self, connection: &mut MultiplexedConnection, command: Cmd) -> RedisResult<Value> {
-        let answer = {
+        let (answer, is_first) = {
             let mut state = self.lock();
             if state.under_way < FEW && state.waiting.is_empty() {
                 state.under_way += 1;
-                Err(command)
+                (Err(command), false)
             } else {
                 let (sender, answer) = oneshot::channel();
                 state.waiting.push((command, sender));
-                if !std::mem::replace(&mut state.is_scheduled, true) {
-                    // A task, so that it goes on when this caller is dropped.
-                    tokio::spawn(self.clone().send_waiting(connection.clone()));
-                }
-                Ok(answer)
+                (Ok(answer), !std::mem::replace(&mut state.is_scheduled, true))
             }
         };
+        if is_first {
+            // A task, so that it goes on when this caller is dropped. Not under the lock: a runtime that shuts down drops it at once.
+            let sending = Scheduled { batches: self.clone(), is_due: true };
+            tokio::spawn(sending.send_waiting(connection.clone()));
+        }
         match answer {
             Ok(answer) => answer.await.unwrap_or_else(|_| Err(gone())),
             Err(command) => {
@@ -67,26 +74,42 @@ impl Batches {
         }
     }
 
-    async fn send_waiting(self, connection: MultiplexedConnection) {
-        // Behind all callers that can run now.
-        tokio::task::yield_now().await;
-        let waiting = {
-            let mut state = self.lock();
-            state.is_scheduled = false;
-            state.under_way += state.waiting.len();
-            std::mem::take(&mut state.waiting)
-        };
-        let _under_way = UnderWay(&self, waiting.len());
-        let mut waiting = waiting.into_iter();
-        let messages: Vec<Vec<_>> = std::iter::from_fn(|| Some(waiting.by_ref().take(MOST).collect()))
-            .take_while(|message: &Vec<_>| !message.is_empty())
-            .collect();
-        join_all(messages.into_iter().map(|message| send_together(connection.clone(), message))).await;
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing that could panic half-way runs under the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Scheduled {
+    async fn send_waiting(mut self, connection: MultiplexedConnection) {
+        // Behind all callers that can run now.
+        tokio::task::yield_now().await;
+        let waiting = {
+            let mut state = self.batches.lock();
+            (state.is_scheduled, self.is_due) = (false, false);
+            state.under_way += state.waiting.len();
+            std::mem::take(&mut state.waiting)
+        };
+        let _under_way = UnderWay(&self.batches, waiting.len());
+        let mut waiting = waiting.into_iter();
+        let messages = std::iter::from_fn(|| {
+            let message: Vec<_> = waiting.by_ref().take(MOST).collect();
+            (!message.is_empty()).then(|| send_together(connection.clone(), message))
+        });
+        join_all(messages).await;
+    }
+}
+
+impl Drop for Scheduled {
+    fn drop(&mut self) {
+        if self.is_due {
+            let mut state = self.batches.lock();
+            state.is_scheduled = false;
+            let unsent = std::mem::take(&mut state.waiting);
+            drop(state);
+            // Who waits, perhaps on another tokio runtime, is told so by the loss of the sender.
+            drop(unsent);
+        }
     }
 }
 
@@ -111,7 +134,24 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// The task that sends is gone, with its tokio runtime.
+/// The task that sends is gone, with its tokio runtime. The connection may be as good as ever.
 fn gone() -> RedisError {
-    std::io::Error::new(std::io::ErrorKind::BrokenPipe, "the connection's tokio runtime was shut down").into()
+    std::io::Error::other("the tokio runtime of the caller who sent for others was shut down").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn callers_of_other_runtimes_are_not_forgotten_when_the_one_that_sends_for_them_shuts_down() {
+        let batches = Batches::default();
+        batches.lock().is_scheduled = true;
+        let (sender, answer) = oneshot::channel();
+        batches.lock().waiting.push((redis::cmd("PING"), sender));
+        drop(Scheduled { batches: batches.clone(), is_due: true });
+        assert!(answer.await.is_err());
+        let state = batches.lock();
+        assert!(!state.is_scheduled && state.waiting.is_empty(), "nobody would ever send again");
+    }
 }
