@@ -25,6 +25,10 @@ use tokio::runtime::Runtime;
 const TTL: Duration = Duration::from_secs(86_400);
 /// How many outcomes are replayed in turn: some, as in a service, and few enough to be in the processor's caches for all alike.
 const HELD: u64 = 1000;
+/// How many others are there already where something new comes.
+const OTHERS: u64 = 10_000;
+/// How many there can be, which is the library's default.
+const CAPACITY: u64 = 1_000_000;
 
 criterion_group! {
     name = benches;
@@ -89,7 +93,7 @@ fn cached(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
 
 fn moka(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
     let result = &result();
-    let cache = || Cache::builder().max_capacity(10_000_000).time_to_live(TTL).build();
+    let cache = || Cache::builder().max_capacity(CAPACITY).time_to_live(TTL).build();
     let body = || async { plain(result).await.expect("a result") };
     let mut keys = Keys::new(2);
     misses(group, "moka_miss", tokio, cache, async |cache: &mut Cache<String, String>| {
@@ -102,7 +106,7 @@ fn moka(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
 
 fn idem(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
     let result = &result();
-    let runtime = || Idempotency::new(MemoryStore::with_capacity(usize::MAX));
+    let runtime = || Idempotency::new(MemoryStore::new());
     let by_hand = async |idempotency: &Idempotency, key: &str| {
         let outcome = idempotency.operation("bench").key(key).run(|| plain(result)).await;
         outcome.expect("an outcome").into_inner()
@@ -119,11 +123,18 @@ fn idem(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
         outcome.expect("an outcome").into_inner()
     });
 
-    // The runtime is that of the scope, around all calls.
+    // As `misses`, but the runtime is that of a scope around all calls.
+    let (mut keys, mut filled, mut held) = (Keys::new(4), runtime(), CAPACITY);
     group.bench_function("annotated_first", |bencher| {
-        let mut keys = Keys::new(4);
+        let mut call = async || annotated(keys.advance(), result).await;
         bencher.iter_custom(|calls| {
-            tokio.block_on(scope(runtime(), timed(calls, async || annotated(keys.advance(), result).await)))
+            if held + calls > CAPACITY {
+                filled = runtime();
+                tokio.block_on(scope(filled.clone(), timed(OTHERS, &mut call)));
+                held = OTHERS;
+            }
+            held += calls;
+            tokio.block_on(scope(filled.clone(), timed(calls, &mut call)))
         });
     });
     annotated_hits(group, "annotated_replay", tokio, &runtime());
@@ -142,7 +153,7 @@ fn local_cache(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
     annotated_hits(group, "l1_annotated_replay", tokio, &held);
 }
 
-/// Calls whose keys are new, each sample on a cache that is empty at first.
+/// Calls whose keys are new, in a cache that has others already.
 fn misses<C, T>(
     group: &mut BenchmarkGroup<'_, WallTime>,
     id: &str,
@@ -150,10 +161,19 @@ fn misses<C, T>(
     cache: impl Fn() -> C,
     mut call: impl AsyncFnMut(&mut C) -> T,
 ) {
+    let (mut filled, mut held) = (cache(), CAPACITY);
     group.bench_function(id, |bencher| {
         bencher.iter_custom(|calls| {
-            let mut cache = cache();
-            tokio.block_on(timed(calls, async || call(&mut cache).await))
+            tokio.block_on(async {
+                // It must not come to be full.
+                if held + calls > CAPACITY {
+                    filled = cache();
+                    timed(OTHERS, async || call(&mut filled).await).await;
+                    held = OTHERS;
+                }
+                held += calls;
+                timed(calls, async || call(&mut filled).await).await
+            })
         });
     });
 }

@@ -71,8 +71,9 @@ pub(crate) fn run(records: u32) -> Result<Found> {
 
 async fn measure(records: u32) -> Result<Found> {
     // Longer than it takes to insert them, and not much longer, since it is waited for.
-    let ttl = Duration::from_secs(2) + Duration::from_micros(8) * records;
-    let store = MemoryStore::with_capacity(usize::MAX);
+    let ttl = Duration::from_secs(2) + Duration::from_micros(15) * records;
+    // A tenth more than it is to hold.
+    let store = MemoryStore::with_capacity(records as usize / 10 * 11 + 1000);
     let idempotency = Idempotency::builder(store.clone()).ttl(ttl).build();
     let mut keys = Keys::new(0);
     // What a first call brings along is no record's.

@@ -67,7 +67,7 @@ impl Extent {
         }
         let slice = Duration::from_millis(150);
         let records = if args.full { 10_000_000 } else { 1_000_000 };
-        Self { rounds, calls: 2000, slice, turns: 2, crowds: 5, in_process: 20_000, renewals: rounds, records }
+        Self { rounds, calls: 2000, slice, turns: 4, crowds: 5, in_process: 20_000, renewals: rounds, records }
     }
 }
 

@@ -96,5 +96,5 @@ async fn measure(runtimes: Runtimes, calls: u32) -> Result<[f64; 2]> {
 }
 
 fn runtime() -> Idempotency {
-    Idempotency::new(MemoryStore::with_capacity(usize::MAX))
+    Idempotency::new(MemoryStore::new())
 }

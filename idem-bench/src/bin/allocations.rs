@@ -16,6 +16,8 @@ use tokio::runtime::Runtime;
 
 /// Of so many calls.
 const CALLS: u32 = 10_000;
+/// In a store that has so many records of others.
+const OTHERS: u32 = 100_000;
 
 /// The allocations of a call.
 #[derive(Serialize)]
@@ -73,15 +75,17 @@ fn run() -> Result<()> {
     std::fs::write(&file, json).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Calls with keys that differ, the same ones each time; with one before them that is not counted.
+/// Calls with keys that differ, the same ones each time, after those of others, which are not counted.
 fn scoped(
     tokio: &Runtime,
     idempotency: Idempotency,
     mut call: impl AsyncFnMut(&mut Keys) -> Result<String, Error>,
 ) -> Result<Count> {
     tokio.block_on(scope(idempotency, async {
-        let (mut keys, mut first) = (Keys::new(0), Keys::new(1));
-        call(&mut first).await?;
+        let (mut keys, mut others) = (Keys::new(0), Keys::new(1));
+        for _ in 0..OTHERS {
+            call(&mut others).await?;
+        }
         let mut counts = Vec::new();
         for _ in 0..CALLS {
             let (result, count) = counted(call(&mut keys)).await;
