@@ -118,3 +118,75 @@ async fn a_record_can_be_read_by_a_person_and_costs_few_bytes_over_its_outcome()
     assert!(text.starts_with("i1c 1 j ") && text.ends_with(&format!("\"{outcome}\"")), "{text}");
     assert_eq!(text.len() - (outcome.len() + 2), 38);
 }
+
+#[tokio::test]
+async fn a_record_costs_forty_bytes_at_most_over_a_bare_key_with_the_same_outcome() {
+    let redis = Counted::start().await;
+    let idempotency = redis.process().await;
+    let (key, outcome) = ("k".repeat(32), "x".repeat(200));
+    redis.server.cli(&["SET", &key, &outcome, "PX", "60000"]).await.unwrap();
+    idempotency.operation("bench").key(&key).run(async || Res::Ok(outcome.clone())).await.unwrap();
+    let bytes = async |key: &str| match redis.server.cli(&["MEMORY", "USAGE", key]).await.unwrap() {
+        Reply::Number(bytes) => bytes,
+        other => panic!("{other:?}"),
+    };
+    let (floor, ours) = (bytes(&key).await, bytes(&format!("idem:bench:{key}")).await);
+    assert!(ours <= floor + 40, "{ours} bytes, and {floor} without idem");
+}
+
+#[tokio::test]
+async fn a_thousand_duplicates_in_one_process_cost_two_commands_in_all() {
+    let redis = Counted::start().await;
+    let idempotency = redis.process().await;
+    idempotency.operation("warm").key(&1).run(async || Res::Ok(0)).await.unwrap();
+    redis.commands().await;
+    let calls: Vec<_> = (0..1_000)
+        .map(|_| {
+            let idempotency = idempotency.clone();
+            tokio::spawn(async move {
+                let body = async || {
+                    // Until all of them have come.
+                    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+                    Res::Ok(9)
+                };
+                idempotency.operation("many").key("k").wait(LONG).run(body).await
+            })
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap().into_inner(), 9);
+    }
+    // The script itself calls one GET and one SET.
+    assert_eq!(redis.commands().await, counts(&[("set", 2), ("evalsha", 1), ("get", 1)]));
+}
+
+#[tokio::test]
+async fn with_a_local_cache_a_duplicate_of_ones_own_costs_no_command_until_the_record_is_forgotten() {
+    let redis = Counted::start().await;
+    let store = RedisStore::connect(redis.server.url()).await.unwrap();
+    let (one, two) = (Idempotency::builder(store).local_cache(100).build(), redis.process().await);
+    let call = |idempotency: &Idempotency, fingerprint: u32, value: u32| {
+        idempotency.operation("cached").key("k").fingerprint(&fingerprint).run(async move || Res::Ok(value))
+    };
+    call(&one, 1, 7).await.unwrap();
+    redis.commands().await;
+
+    let again = call(&one, 1, 8).await.unwrap();
+    assert!(again.is_replayed() && again.into_inner() == 7);
+    let rejected = one.operation("cached").key("k").duplicate(idem::Duplicate::Reject).run(async || Res::Ok(8)).await;
+    assert!(matches!(rejected, Err(Error::Duplicate { .. })), "{rejected:?}");
+    assert_eq!(redis.commands().await, counts(&[]));
+
+    // Another payload is the store's to refuse.
+    assert!(matches!(call(&one, 2, 8).await, Err(Error::FingerprintMismatch { .. })));
+    assert_eq!(redis.commands().await, counts(&[("set", 1)]));
+
+    // What this process forgets it runs again; what another committed is asked of the store each time.
+    assert!(one.operation("cached").key("k").forget().await.unwrap());
+    assert_eq!(call(&two, 1, 9).await.unwrap().into_inner(), 9);
+    redis.commands().await;
+    for _ in 0..2 {
+        assert_eq!(call(&one, 1, 8).await.unwrap().into_inner(), 9);
+    }
+    assert_eq!(redis.commands().await, counts(&[("set", 2)]));
+}

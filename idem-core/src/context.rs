@@ -105,6 +105,11 @@ pub(crate) fn trouble() {
     }
 }
 
+/// Whether a body is running.
+pub(crate) fn is_inside() -> bool {
+    CALL.try_with(|_| ()).is_ok()
+}
+
 /// The call whose body is running, or the mark of an unguarded body inside one.
 fn innermost() -> Option<Call> {
     CALL.try_with(Clone::clone).ok()

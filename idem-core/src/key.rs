@@ -218,6 +218,10 @@ impl fmt::Write for Escaping<'_> {
 }
 
 fn escape_into(out: &mut String, part: &str) {
+    // What most keys are made of.
+    if part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'@' | b'/')) {
+        return out.push_str(part);
+    }
     let structural = |c: char| {
         c.is_control() || c.is_whitespace() || matches!(c, '%' | ':' | '(' | ')' | '{' | '}' | '~' | '"' | '\\')
     };

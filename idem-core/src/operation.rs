@@ -51,6 +51,7 @@ pub(crate) struct Draft<'a> {
 pub struct Errors<P>(P);
 
 impl<'a> Operation<'a> {
+    #[inline]
     pub(crate) fn new(idempotency: Idempotency, name: Cow<'a, str>) -> Self {
         let runtime = idempotency.runtime;
         let settings = runtime.as_ref().map_or(Settings::DEFAULT, |runtime| runtime.settings.clone());
@@ -70,7 +71,16 @@ impl<'a> Operation<'a> {
 }
 
 impl<'a, Q, P> Operation<'a, Q, P> {
+    /// Nothing, if its runtime is disabled. By value: what was borrowed once stays in the future of the function around.
+    #[doc(hidden)]
+    #[inline]
+    pub fn unless_disabled(self) -> Option<Self> {
+        let is_disabled = self.draft.runtime.is_none() && self.draft.problem.is_none();
+        (!is_disabled).then_some(self)
+    }
+
     /// The key: what identifies this call among all calls of the operation.
+    #[inline]
     pub fn key<K: KeyPart + ?Sized>(mut self, key: &K) -> Self {
         // A disabled runtime asks nobody, so it needs no key.
         if self.draft.runtime.is_some() && self.draft.problem.is_none() {
@@ -90,10 +100,12 @@ impl<'a, Q, P> Operation<'a, Q, P> {
 
     /// What must be equal when the key comes again: the request, or the part of it that matters. With another one, a call gets
     /// [`Error::FingerprintMismatch`].
+    #[inline]
     pub fn fingerprint<T: FingerprintPart + ?Sized>(self, value: &T) -> Self {
         self.fingerprinted(|| Fingerprint::of(value))
     }
 
+    #[inline]
     fn fingerprinted(mut self, fingerprint: impl FnOnce() -> Result<Fingerprint, FingerprintError>) -> Self {
         if self.draft.runtime.is_some() && self.draft.problem.is_none() {
             match fingerprint() {
@@ -105,60 +117,70 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     }
 
     /// How long the outcome is kept, from the commit.
+    #[inline]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.draft.settings.set_ttl(ttl);
         self
     }
 
     /// How long it is known, from the commit, that there was an outcome. Not shorter than `ttl`.
+    #[inline]
     pub fn remember(mut self, remember: Duration) -> Self {
         self.draft.settings.set_remember(remember);
         self
     }
 
     /// How long an owner that is not heard of keeps the key.
+    #[inline]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.draft.settings.set_lease(lease);
         self
     }
 
     /// To wait for a call in flight, for at most this long.
+    #[inline]
     pub fn wait(mut self, wait: Duration) -> Self {
         (self.draft.settings.wait, self.draft.settings.in_flight) = (wait, InFlight::Wait);
         self
     }
 
     /// What to do when another call with this key is in flight.
+    #[inline]
     pub fn in_flight(mut self, in_flight: InFlight) -> Self {
         self.draft.settings.in_flight = in_flight;
         self
     }
 
     /// What to give when the call was carried out before.
+    #[inline]
     pub fn duplicate(mut self, duplicate: Duplicate) -> Self {
         self.draft.settings.duplicate = duplicate;
         self
     }
 
     /// What to do when an earlier owner was cut off.
+    #[inline]
     pub fn abandoned(mut self, abandoned: Abandoned) -> Self {
         self.draft.settings.abandoned = abandoned;
         self
     }
 
     /// What to do when the store cannot answer the claim.
+    #[inline]
     pub fn store_failure(mut self, store_failure: StoreFailure) -> Self {
         self.draft.settings.store_failure = store_failure;
         self
     }
 
     /// What to do when the key is missing.
+    #[inline]
     pub fn missing_key(mut self, missing_key: MissingKey) -> Self {
         self.draft.settings.missing_key = missing_key;
         self
     }
 
     /// How many attempts the key may have in all.
+    #[inline]
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
         self.draft.settings.max_attempts = Some(max_attempts);
         self
@@ -516,6 +538,7 @@ impl<'a> Draft<'a> {
     }
 
     /// What is to be done. Says nothing yet, since a future that is not polled does nothing.
+    #[inline]
     pub(crate) fn prepare(self) -> Prepared<'a> {
         if let Some(problem) = self.problem {
             return Prepared::Refused(problem);

@@ -158,6 +158,9 @@ impl Plan {
             quote_spanned! {here=>
                 let __idem_body = #body;
                 let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
+                let ::core::option::Option::Some(__idem_operation) = __idem_operation.unless_disabled() else {
+                    return #krate::__private::run_unguarded(__idem_body.as_mut()).await;
+                };
             },
             quote_spanned! {here=>
                 #krate::__private::run(__idem_operation, __idem_witness, __idem_policy, __idem_body.as_mut()).await
