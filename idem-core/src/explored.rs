@@ -21,7 +21,7 @@ use crate::keeper::explored as keeper;
 use crate::key::Key;
 use crate::lease::Term;
 use crate::record::{
-    Claim, Claimed, Commit, Encoded, Owner, Ownership, RecordId, Release, ReleaseTo, Removed, Renewal,
+    Claim, Claimed, Commit, Encoded, Origin, Owner, Ownership, RecordId, Release, ReleaseTo, Removed, Renewal,
 };
 use crate::store::{MemoryStore, Store};
 use crate::sync::Mutex;
@@ -79,7 +79,8 @@ fn outcome(text: &'static str) -> Encoded {
 fn commit(claim: &Claim, attempt: u64) -> Commit {
     let outcome = Some(outcome("1"));
     let id = claim.id.clone();
-    Commit { id, owner: claim.owner, attempt, fingerprint: None, outcome, ttl: LONG, remember: LONG }
+    let as_claimed = Some(claim.as_claimed(Origin::Nothing));
+    Commit { id, owner: claim.owner, attempt, fingerprint: None, outcome, ttl: LONG, remember: LONG, as_claimed }
 }
 
 fn release(claim: &Claim) -> Release {

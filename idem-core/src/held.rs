@@ -20,7 +20,7 @@ use crate::lease::Term;
 use crate::local_cache::{LocalCache, Sending};
 use crate::observe::Decision;
 use crate::policy::keep_released;
-use crate::record::{Commit, Encoded, Origin, Owner, Ownership, Release, ReleaseTo};
+use crate::record::{AsClaimed, Commit, Encoded, Origin, Owner, Ownership, Release, ReleaseTo};
 use crate::runtime::Runtime;
 
 /// The first pause before a commit or release is tried again; it doubles up to [`MAX_PAUSE`].
@@ -212,18 +212,19 @@ impl Parts {
     }
 
     async fn try_step(&self) -> Tried {
-        let Term { id, owner, attempt, .. } = &*self.enrolled.term;
-        let (id, owner, attempt, store) = (id.clone(), *owner, *attempt, &self.runtime.store);
+        let term = &*self.enrolled.term;
+        let (id, owner, attempt, store) = (term.id.clone(), term.owner, term.attempt, &self.runtime.store);
         let sending = self.runtime.cache.as_ref().map(LocalCache::sending);
         let answer = match &self.step {
             Step::Committing { outcome, own } => {
                 let (outcome, fingerprint) = (outcome.clone(), self.fingerprint);
                 let Times { ttl, remember } = self.times_with(*own);
-                store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember })
+                let as_claimed = Some(AsClaimed { origin: self.origin, lease: term.length(), hold: term.hold() });
+                store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember, as_claimed })
             }
             Step::Releasing { abandoned: true } => store.release(Release { id, owner, to: ReleaseTo::Abandoned }),
             Step::Releasing { abandoned: false } => {
-                let keep = keep_released(self.times.ttl, self.enrolled.term.length());
+                let keep = keep_released(self.times.ttl, term.length());
                 store.release(Release { id, owner, to: ReleaseTo::Released { keep } })
             }
             Step::Running | Step::Over => return Tried::Over(Ownership::Held),

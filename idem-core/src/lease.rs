@@ -150,6 +150,11 @@ impl Term {
         self.length
     }
 
+    /// The expiry that its record is given, at the claim and at each renewal.
+    pub(crate) fn hold(&self) -> Duration {
+        self.hold
+    }
+
     /// What the owner is told when it is lost.
     pub(crate) fn lost_error(&self) -> Error {
         Error::LeaseLost { operation: self.id.operation().into(), key: self.id.digest(), attempt: self.attempt }

@@ -218,6 +218,12 @@ impl Claim {
         let Self { owner, lease, hold, fingerprint, .. } = *self;
         InFlight { owner, attempt, origin, lease, hold, fingerprint }
     }
+
+    /// What a commit by this claim's owner can say of the record that this claim wrote.
+    pub fn as_claimed(&self, origin: Origin) -> AsClaimed {
+        let Self { lease, hold, .. } = *self;
+        AsClaimed { origin, lease, hold }
+    }
 }
 
 /// What became of a claim.
@@ -302,9 +308,37 @@ pub struct Commit {
     pub ttl: Duration,
     /// How long it is known that there was one, from now: at least `ttl`.
     pub remember: Duration,
+    /// What else the owner's record in flight says, if the owner knows and has not changed it since the claim: a store may write over
+    /// that very record with one comparison of the whole. It decides nothing. Where another record stands there, or this is `None`,
+    /// the store looks whose it is.
+    pub as_claimed: Option<AsClaimed>,
+}
+
+/// What a claim has written into a record in flight, besides the owner, the attempt and the fingerprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AsClaimed {
+    /// What the claim found.
+    pub origin: Origin,
+    /// The claim's lease.
+    pub lease: Duration,
+    /// The claim's hold, and that of each renewal since.
+    pub hold: Duration,
 }
 
 impl Commit {
+    /// The record that this commit writes over, if it is there as it was claimed; `None` if the owner cannot say.
+    pub fn in_flight(&self) -> Option<InFlight> {
+        let Self { owner, attempt, fingerprint, .. } = *self;
+        self.as_claimed.map(|AsClaimed { origin, lease, hold }| InFlight {
+            owner,
+            attempt,
+            origin,
+            lease,
+            hold,
+            fingerprint,
+        })
+    }
+
     /// The record that this commit writes.
     pub fn record(&self) -> Record {
         let (attempt, fingerprint) = (self.attempt, self.fingerprint);

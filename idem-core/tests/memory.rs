@@ -25,7 +25,7 @@ fn commit(claim: &Claim, payload: usize) -> Commit {
     let mut text = Vec::with_capacity(256);
     text.resize(payload, b'x');
     let outcome = Some(Encoded { is_error: false, codec: CodecId::JSON, payload: Bytes::from(text) });
-    Commit { id, owner, attempt: 1, fingerprint, outcome, ttl: DAY, remember: DAY }
+    Commit { id, owner, attempt: 1, fingerprint, outcome, ttl: DAY, remember: DAY, as_claimed: None }
 }
 
 fn claims(store: &MemoryStore, claim: &Claim) -> Claimed {

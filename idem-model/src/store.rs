@@ -94,6 +94,7 @@ impl Store {
             outcome: Some(encoded(by)),
             ttl: duration(self.bounds.ttl),
             remember: duration(self.bounds.remember),
+            as_claimed: None,
         };
         if let Some(owner) = found.owner().filter(|_| self.is(Mutant::CommitWithoutOwner)) {
             commit.owner = owner.owner();

@@ -11,6 +11,8 @@ use crate::server::Server;
 
 /// `SET .. NX GET`, the claim, came with this one.
 const OLDEST_MAJOR: u32 = 7;
+/// `SET .. IFEQ`, the commit in one plain command, came with these: of Redis, and of Valkey.
+const COMPARES: [(u32, u32); 2] = [(8, 4), (8, 1)];
 
 /// Looks at the server, or at each master of a cluster. Warns of what endangers records, fails where it cannot be used.
 pub(crate) async fn check(server: &Server) -> Result<(), StoreError> {
@@ -50,12 +52,21 @@ async fn check_at(server: &Server, slot: u16) -> Result<(), StoreError> {
     }
 }
 
+/// Whether a server that says this of itself has `SET .. IFEQ`.
+pub(crate) fn compares(info: &Value) -> bool {
+    text(info).is_some_and(|info| Facts::read(info).compares())
+}
+
+fn text(info: &Value) -> Option<&str> {
+    match info {
+        Value::VerbatimString { text, .. } => Some(text),
+        Value::BulkString(text) => Some(std::str::from_utf8(text).unwrap_or_default()),
+        _ => None,
+    }
+}
+
 fn look(server: &str, info: &Value, is_cluster: bool) -> Result<(), StoreError> {
-    let text = match info {
-        Value::VerbatimString { text, .. } => text.as_str(),
-        Value::BulkString(text) => std::str::from_utf8(text).unwrap_or_default(),
-        other => return Err(unexpected(server, other)),
-    };
+    let text = text(info).ok_or_else(|| unexpected(server, info))?;
     let facts = Facts::read(text);
     facts.judge(server, is_cluster)?;
     if let Some(policy) = facts.evicts() {
@@ -94,7 +105,7 @@ async fn has_replicas(server: &Server, slot: u16, wanted: Replicas) -> Result<()
 #[derive(Debug, Default)]
 struct Facts<'a> {
     redis_version: Option<&'a str>,
-    valkey: bool,
+    valkey_version: Option<&'a str>,
     mode: Option<&'a str>,
     role: Option<&'a str>,
     policy: Option<&'a str>,
@@ -106,7 +117,7 @@ impl<'a> Facts<'a> {
         for (field, value) in info.lines().filter_map(|line| line.split_once(':')) {
             match field {
                 "redis_version" => facts.redis_version = Some(value),
-                "valkey_version" => facts.valkey = true,
+                "valkey_version" => facts.valkey_version = Some(value),
                 "redis_mode" | "server_mode" => facts.mode = Some(value),
                 "role" => facts.role = Some(value),
                 "maxmemory_policy" => facts.policy = Some(value),
@@ -119,7 +130,7 @@ impl<'a> Facts<'a> {
     fn judge(&self, server: &str, is_cluster: bool) -> Result<(), StoreError> {
         let version = self.redis_version.unwrap_or("of an unknown version");
         let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
-        if !self.valkey && major.is_some_and(|major| major < OLDEST_MAJOR) {
+        if self.valkey_version.is_none() && major.is_some_and(|major| major < OLDEST_MAJOR) {
             return Err(refused(format!(
                 "Redis ({server}) is version {version}; idem needs Redis 7.0 or newer, or Valkey: a claim is one SET with NX and GET, which older servers refuse"
             )));
@@ -152,9 +163,24 @@ impl<'a> Facts<'a> {
         }
     }
 
+    fn compares(&self) -> bool {
+        let [redis, valkey] = COMPARES;
+        // What Valkey says of Redis is with which of its versions it can be used in the same way.
+        let (version, oldest) = match self.valkey_version {
+            Some(version) => (Some(version), valkey),
+            None => (self.redis_version, redis),
+        };
+        version.and_then(major_and_minor).is_some_and(|version| version >= oldest)
+    }
+
     fn evicts(&self) -> Option<&'a str> {
         self.policy.filter(|policy| *policy != "noeviction")
     }
+}
+
+fn major_and_minor(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.trim_end().split('.').map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
 }
 
 #[cfg(test)]
@@ -197,6 +223,37 @@ mod tests {
             ),
             Ok(())
         );
+    }
+
+    #[test]
+    fn which_servers_compare_is_known_by_their_version() {
+        for (info, has) in [
+            ("redis_version:8.4.0", true),
+            ("redis_version:8.10.2", true),
+            ("redis_version:9.0", true),
+            ("redis_version:255.255.255", true),
+            ("redis_version:8.3", false),
+            ("redis_version:8.1.0", false),
+            ("redis_version:7.4.9", false),
+            ("redis_version:7.2.4\r\nvalkey_version:8.1.0", true),
+            ("redis_version:7.2.4\r\nvalkey_version:8.1.1", true),
+            ("redis_version:7.2.4\r\nvalkey_version:9.0.0", true),
+            ("redis_version:7.2.4\r\nvalkey_version:8.0.9", false),
+            // The other way round too: what counts is Valkey's own.
+            ("valkey_version:8.0.9\r\nredis_version:8.4.0", false),
+            ("valkey_version:\r\nredis_version:8.4.0", false),
+            ("redis_version:", false),
+            ("redis_version:9", false),
+            ("redis_version:9.x", false),
+            ("redis_version:-9.1", false),
+            ("redis_version:99999999999.1", false),
+            ("redis_version:eight.four", false),
+            ("", false),
+        ] {
+            assert_eq!(compares(&Value::BulkString(format!("# Server\r\n{info}\r\n").into())), has, "{info}");
+        }
+        assert!(!compares(&Value::Nil));
+        assert!(!compares(&Value::BulkString(vec![0xff; 9])));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::batch::Batches;
 use crate::clock::{self, Jump, ServerClock};
+use crate::connect;
 use crate::error::{refused, unconnected, unconnected_in_time};
 use crate::place::Watched;
 use crate::replicas::Acknowledgements;
@@ -92,6 +93,8 @@ pub(crate) struct Connected {
     pub(crate) hub: Arc<Hub>,
     pub(crate) acknowledgements: Arc<Acknowledgements>,
     pub(crate) batches: Batches,
+    /// Whether the server has `SET .. IFEQ`: as it said when the connection was made, until it refuses it.
+    compares: AtomicBool,
     /// Where the server is, if Sentinels or the nodes of a cluster named it.
     address: Option<Address>,
     probing: AtomicBool,
@@ -109,6 +112,16 @@ impl Connected {
     /// The host that was connected to, where the server was looked up.
     pub(crate) fn host(&self) -> Option<&str> {
         self.address.as_ref().map(|(host, _)| host.as_str())
+    }
+
+    /// Whether the server writes over a value that is given with the command: `SET .. IFEQ`.
+    pub(crate) fn compares(&self) -> bool {
+        self.compares.load(Ordering::Relaxed)
+    }
+
+    /// The server has refused to, whatever it says of itself, and is not asked again on this connection.
+    pub(crate) fn compares_not(&self) {
+        self.compares.store(false, Ordering::Relaxed);
     }
 }
 
@@ -291,8 +304,13 @@ impl Inner {
         if matches!(self.place, Place::Master(_)) {
             sentinel::must_be_master(&mut connection, &self.server).await?;
         }
-        // Where this is refused, the scripts are loaded when they are needed, or the error comes then.
-        let _ = script::load_all().query_async::<Value>(&mut connection).await;
+        // Where this is refused, the scripts are loaded when they are needed, or the error comes then; and every commit is one. What the
+        // server is was asked before, perhaps: of another one, on another connection.
+        let mut greeting = script::load_all();
+        greeting.cmd("INFO").arg("server");
+        let answers: RedisResult<Vec<RedisResult<Value>>> = greeting.query_async(&mut connection).await;
+        let info = answers.ok().and_then(|mut answers| answers.pop()?.ok());
+        let compares = AtomicBool::new(info.is_some_and(|info| connect::compares(&info)));
         // Where this is refused, the clock is believed.
         if let Err(error) = self.look_at_clock(connection.clone()).await
             && error.code() == Some("NOPERM")
@@ -301,7 +319,7 @@ impl Inner {
         }
         let acknowledgements = Arc::default();
         let (batches, probing) = (Batches::default(), AtomicBool::new(false));
-        Ok(Session(Arc::new(Connected { connection, hub, acknowledgements, batches, address, probing })))
+        Ok(Session(Arc::new(Connected { connection, hub, acknowledgements, batches, compares, address, probing })))
     }
 
     async fn look_at_clock(&self, mut connection: MultiplexedConnection) -> RedisResult<()> {

@@ -25,6 +25,19 @@ impl Quick {
         self.link.server()
     }
 
+    /// Whether the server has `SET .. IFEQ`, as far as is known.
+    pub(crate) fn compares(&self) -> bool {
+        self.session.compares()
+    }
+
+    /// Takes note of why the server refused a `SET .. IFEQ`: what it does not know, or does not let this user do, it refuses each time. Not so
+    /// for the lack of memory, or while it loads.
+    pub(crate) fn refused_to_compare(&self, error: &RedisError) {
+        if matches!(error.code(), Some("ERR" | "NOPERM")) {
+            self.session.compares_not();
+        }
+    }
+
     /// Sends one command, once.
     pub(crate) async fn send(&mut self, command: Cmd) -> RedisResult<Value> {
         let outcome = self.session.batches.send(&mut self.connection, command).await;

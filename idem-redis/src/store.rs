@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use idem_core::record::{
-    Claim, Claimed, Commit, Ownership, Record, RecordId, RecordInfo, Release, ReleaseTo, Removed, Renewal,
+    Claim, Claimed, Commit, InFlight, Ownership, Record, RecordId, RecordInfo, Release, ReleaseTo, Removed, Renewal,
 };
 use idem_core::wire::{self, Parsed};
 use idem_core::{Store, StoreError, StoreErrorKind};
@@ -148,10 +148,23 @@ impl Store for RedisStore {
         let Inner { server, keys, .. } = &*self.0;
         let key = &keys.record(&commit.id);
         let written = &Written::new(keys, commit);
-        let quick = async |mut quick: Quick| match quick.send(written.command(key)).await {
-            Ok(answer) => Ok(ownership(quick.server(), answer)),
-            Err(error) if is_refused(&error) => Err(()),
-            Err(error) => Ok(Err(failed(quick.server(), error))),
+        let quick = async |mut quick: Quick| {
+            let compared = if quick.compares() { written.compared(key, commit) } else { None };
+            let is_compared = compared.is_some();
+            match quick.send(compared.unwrap_or_else(|| written.command(key))).await {
+                Ok(Value::Okay) if is_compared => Ok(Ok(Ownership::Held)),
+                // Marked by a waiter, recorded before, another's, gone: the script knows.
+                Ok(Value::Nil) if is_compared => Err(()),
+                Ok(answer) if is_compared => Ok(Err(unexpected(quick.server(), &answer))),
+                Ok(answer) => Ok(ownership(quick.server(), answer)),
+                Err(error) if is_refused(&error) => {
+                    if is_compared {
+                        quick.refused_to_compare(&error);
+                    }
+                    Err(())
+                }
+                Err(error) => Ok(Err(failed(quick.server(), error))),
+            }
         };
         let whole = |mut lane, _| async move { record_outcome(&mut lane, key, written).await };
         server.step_quickly(key, quick, whole).await
@@ -204,14 +217,18 @@ impl Store for RedisStore {
 /// The claim with lengths of time as the record can hold them: what is written and the expiry must be the same number, or the lease's
 /// age would be wrong.
 fn as_sent(claim: &Claim) -> Cow<'_, Claim> {
-    let sent = |length| Duration::from_millis(millis(length));
-    // A lease may be zero, an expiry may not.
-    let lease = if claim.lease.as_millis() == 0 { Duration::ZERO } else { sent(claim.lease) };
-    let hold = sent(claim.hold);
+    let (lease, hold) = lengths_as_sent(claim.lease, claim.hold);
     if (lease, hold) == (claim.lease, claim.hold) {
         return Cow::Borrowed(claim);
     }
     Cow::Owned(Claim { lease, hold, ..claim.clone() })
+}
+
+/// A lease and its hold, likewise.
+fn lengths_as_sent(lease: Duration, hold: Duration) -> (Duration, Duration) {
+    let sent = |length| Duration::from_millis(millis(length));
+    // A lease may be zero, an expiry may not.
+    (if lease.as_millis() == 0 { Duration::ZERO } else { sent(lease) }, sent(hold))
 }
 
 /// What a commit writes.
@@ -241,7 +258,18 @@ impl Written {
         Self { owner, record, stays: stays.to_string(), aside }
     }
 
-    /// The command that writes it, in one step.
+    /// The plain command that writes it over the record as it was claimed, where that is known and one key is all there is to write.
+    fn compared(&self, key: &str, commit: &Commit) -> Option<Cmd> {
+        let Self { record, stays, aside: None, .. } = self else { return None };
+        let found = commit.in_flight()?;
+        let (lease, hold) = lengths_as_sent(found.lease, found.hold);
+        let found = wire::encode(&Record::InFlight(InFlight { lease, hold, ..found }));
+        let mut set = Cmd::with_capacity(7, 64 + key.len() + record.len() + found.len());
+        set.arg("SET").arg(key).arg(record).arg("IFEQ").arg(found).arg("PX").arg(stays);
+        Some(set)
+    }
+
+    /// The script that writes it, in one step.
     fn command(&self, key: &str) -> Cmd {
         let Self { owner, record, stays, aside } = self;
         let (owner, stays) = (owner.as_bytes(), stays.as_bytes());

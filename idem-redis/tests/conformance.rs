@@ -1,13 +1,22 @@
-//! The conformance suite over `RedisStore`: on its own connection, and on one that the application has.
+//! The conformance suite over `RedisStore`: on its own connection, to a server without `SET .. IFEQ` and to one with it (emulated, as
+//! [`front`] says), and on one that the application has.
+// Of the helper: a test stops where it cannot go on.
+#![allow(clippy::unwrap_used)]
+
+#[path = "redis/front.rs"]
+mod front;
 
 use idem_core::record::RecordId;
 use idem_redis::{RedisStore, redis};
 use idem_testkit::{BoxError, RedisServer, Subject, suite};
 
+use crate::front::{Front, VALKEY_8_1};
+
 /// Each handle has a connection of its own, as each process has.
 #[derive(Clone, Copy)]
 enum Connection {
     Own,
+    Compares,
     Applications,
 }
 
@@ -15,9 +24,11 @@ impl Subject for Connection {
     type Store = RedisStore;
 
     async fn store(&self) -> Result<RedisStore, BoxError> {
-        let url = RedisServer::shared().await?.url();
+        let server = RedisServer::shared().await?;
+        let url = server.url();
         Ok(match self {
             Self::Own => RedisStore::connect(url).await?,
+            Self::Compares => RedisStore::connect(Front::start(server.port(), VALKEY_8_1).await.url()).await?,
             Self::Applications => {
                 RedisStore::from_connection(redis::Client::open(url)?.get_multiplexed_async_connection().await?)
             }
@@ -33,6 +44,7 @@ impl Subject for Connection {
 
 fn main() {
     let mut trials = suite::tests("own::", || Connection::Own);
+    trials.extend(suite::tests("compares::", || Connection::Compares));
     trials.extend(suite::tests("applications::", || Connection::Applications));
     suite::run_tests(trials)
 }

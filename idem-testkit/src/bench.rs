@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use idem_core::record::{
-    Claim, Claimed, Commit, Encoded, Owner, RecordId, RecordInfo, RecordState, Release, ReleaseTo, Renewal,
+    Claim, Claimed, Commit, Encoded, Origin, Owner, RecordId, RecordInfo, RecordState, Release, ReleaseTo, Renewal,
 };
 use idem_core::{CodecId, Fingerprint, Key, KeyPart};
 use tokio::task::JoinHandle;
@@ -299,6 +299,8 @@ pub(crate) fn commit(claim: &Claim, attempt: u64) -> Commit {
         outcome: Some(outcome(format!("\"the outcome of attempt {attempt}\"").as_bytes())),
         ttl: LONG,
         remember: LONG * 2,
+        // Nearly always so. Where it is not, a store must find out.
+        as_claimed: (attempt == 1).then(|| claim.as_claimed(Origin::Nothing)),
     }
 }
 

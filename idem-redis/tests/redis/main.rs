@@ -6,10 +6,12 @@
 
 #[cfg(target_os = "linux")]
 mod clock;
+mod compared;
 mod connecting;
 mod cost;
 mod faults;
 mod foreign;
+mod front;
 mod life;
 mod server;
 #[cfg(feature = "tls")]
@@ -19,7 +21,7 @@ mod waking;
 use std::time::Duration;
 
 use bytes::Bytes;
-use idem_core::record::{Claim, Commit, Encoded, Owner, RecordId, Release, ReleaseTo, Renewal};
+use idem_core::record::{Claim, Commit, Encoded, Origin, Owner, RecordId, Release, ReleaseTo, Renewal};
 use idem_core::{CodecId, Fingerprint, Key};
 use idem_redis::RedisStore;
 
@@ -73,6 +75,7 @@ fn commit(claim: &Claim, attempt: u64, json: &'static str) -> Commit {
         outcome: Some(outcome(json)),
         ttl: 60 * SECOND,
         remember: 60 * SECOND,
+        as_claimed: (attempt == 1).then(|| claim.as_claimed(Origin::Nothing)),
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use idem_core::record::{Claim, Claimed, Commit, Encoded, Owner, Ownership, RecordId, Renewal};
+use idem_core::record::{Claim, Claimed, Commit, Encoded, Origin, Owner, Ownership, RecordId, Renewal};
 use idem_core::{CodecId, Error, Idempotency, Key, Outcome, Store as _};
 use idem_redis::RedisStore;
 use idem_testkit::{RedisServer, Reply};
@@ -82,6 +82,7 @@ fn commit(claim: &Claim) -> Commit {
         outcome: Some(Encoded { codec: CodecId::JSON, payload: "1".into(), is_error: false }),
         ttl: 300 * SECOND,
         remember: 300 * SECOND,
+        as_claimed: Some(claim.as_claimed(Origin::Nothing)),
     }
 }
 

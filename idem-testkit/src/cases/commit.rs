@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use idem_core::record::{Claimed, Commit, Owner, Ownership, RecordState};
+use idem_core::record::{AsClaimed, Claimed, Commit, Origin, Owner, Ownership, RecordState};
 
 use super::trials;
 use crate::bench::{Bench, LONG, abandon, claim, commit, outcome};
@@ -20,6 +20,7 @@ pub(super) const TRIALS: &[Trial] = trials!(
         by_the_owner_of_another_key_is_lost,
         by_an_owner_whose_lease_ran_out_is_held,
         by_an_owner_who_gave_up_to_abandoned_is_held,
+        by_an_owner_who_knows_its_record_badly_is_held,
         of_nothing_is_lost_and_leaves_nothing,
         of_a_released_record_is_lost,
         of_a_committed_record_with_another_outcome_is_lost,
@@ -50,6 +51,8 @@ async fn by_a_stranger_is_lost(t: &Bench) -> Verdict {
         let before = t.look(&given.id).await?;
         let stranger = Commit { owner: Owner::generate(), ..given.commit.clone() };
         same("a stranger's commit", t.store.commit(&stranger).await?, Ownership::Lost)?;
+        let remembered = Commit { remember: stranger.ttl, ..stranger.clone() };
+        same("a stranger's commit for its ttl alone", t.store.commit(&remembered).await?, Ownership::Lost)?;
         let without = Commit { outcome: None, ..stranger };
         same("a stranger's commit without an outcome", t.store.commit(&without).await?, Ownership::Lost)?;
         t.unchanged(&format!("a record that is {state:?} then"), &given.id, &before).await?;
@@ -74,6 +77,19 @@ async fn by_an_owner_who_gave_up_to_abandoned_is_held(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     t.store.release(&abandon(&given.claim)).await?;
     same("the owner's commit", t.store.commit(&given.commit).await?, Ownership::Held)
+}
+
+async fn by_an_owner_who_knows_its_record_badly_is_held(t: &Bench) -> Verdict {
+    let wrong = AsClaimed { origin: Origin::Released, lease: LONG * 3, hold: LONG * 4 };
+    for as_claimed in [None, Some(wrong)] {
+        for remember in [LONG, LONG * 2] {
+            let given = t.given(RecordState::InFlight).await?;
+            let commit = Commit { remember, as_claimed, ..given.commit };
+            same(&format!("a commit that says {as_claimed:?}"), t.store.commit(&commit).await?, Ownership::Held)?;
+            same("the state then", t.state(&given.id).await?, Some(RecordState::Committed))?;
+        }
+    }
+    Ok(())
 }
 
 async fn of_nothing_is_lost_and_leaves_nothing(t: &Bench) -> Verdict {

@@ -25,6 +25,7 @@ flaws![
     ClaimSaysTheWholeLeaseIsLeft,
     ClaimSentAgainIsANewAttempt,
     ClaimSentAgainRenews,
+    CommitBelievesTheOwner,
     CommitByAnybody,
     CommitByTheLivingOnly,
     CommitChecksThenWrites,

@@ -144,6 +144,12 @@ impl FlawedStore {
             (Some(Flaw::CommitByTheLivingOnly), _) if state == Some(RecordState::Abandoned) => {
                 return Ok(Ownership::Lost);
             }
+            (Some(Flaw::CommitBelievesTheOwner), _) if state == Some(RecordState::InFlight) => {
+                let as_claimed = self.last_claim(&id).map(|claim| claim.as_claimed(Origin::Nothing));
+                if commit.as_claimed.is_some_and(|said| Some(said) != as_claimed) {
+                    return Ok(Ownership::Lost);
+                }
+            }
             (Some(Flaw::CommitOfNothingIsHeld), _) if state.is_none() => return Ok(Ownership::Held),
             (Some(Flaw::CommitSentAgainAfterTheTtlIsLost), Some(_)) if state == Some(RecordState::Done) => {
                 return Ok(Ownership::Lost);

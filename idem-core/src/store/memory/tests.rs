@@ -43,7 +43,7 @@ fn commit(claim: &Claim, payload: usize, ttl: Duration, remember: Duration) -> C
     let Claim { id, owner, fingerprint, .. } = claim.clone();
     let payload = Bytes::from(vec![u8::try_from(payload % 256).unwrap(); payload]);
     let outcome = Some(Encoded { is_error: payload.len() % 7 == 0, codec: CodecId::JSON, payload });
-    Commit { id, owner, attempt: 1, fingerprint, outcome, ttl, remember }
+    Commit { id, owner, attempt: 1, fingerprint, outcome, ttl, remember, as_claimed: None }
 }
 
 fn now<T>(step: impl Future<Output = T>) -> T {
