@@ -17,6 +17,7 @@ mod plot;
 mod renewals;
 mod report;
 mod run;
+mod scaling;
 mod sizes;
 mod stats;
 mod subject;
@@ -43,6 +44,8 @@ enum What {
     Run(run::Args),
     /// Show what was measured, as tables, and write it as a page
     Page(page::Args),
+    /// Measure what a call costs server and caller, and show what follows: what a server holds, and a simulation of many
+    Scaling(scaling::Args),
     /// Fill a store in memory, and say what it took; `run` starts it
     #[command(hide = true)]
     Memory {
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().what {
         What::Run(args) => run::run(args),
         What::Page(args) => page::run(&args),
+        What::Scaling(args) => scaling::run(args),
         What::Memory { records } => fill(records),
     };
     match outcome {
