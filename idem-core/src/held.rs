@@ -46,6 +46,8 @@ struct Parts {
     fingerprint: Option<Fingerprint>,
     times: Times,
     step: Step,
+    /// Of the first try of a commit: one whose reply was lost has begun the outcome's retention.
+    sending: Option<Sending>,
     /// The outcome is not that of a body, but one that somebody knows.
     settles: bool,
     /// It is recorded.
@@ -104,6 +106,7 @@ impl Held {
             fingerprint: request.fingerprint,
             times: Times { ttl: settings.ttl, remember: settings.remember() },
             step: Step::Running,
+            sending: None,
             settles: false,
             committed: false,
             doubtful: false,
@@ -211,10 +214,12 @@ impl Parts {
             .ok()
     }
 
-    async fn try_step(&self) -> Tried {
+    async fn try_step(&mut self) -> Tried {
         let term = &*self.enrolled.term;
         let (id, owner, attempt, store) = (term.id.clone(), term.owner, term.attempt, &self.runtime.store);
-        let sending = self.runtime.cache.as_ref().map(LocalCache::sending);
+        if self.sending.is_none() {
+            self.sending = self.runtime.cache.as_ref().map(LocalCache::sending);
+        }
         let answer = match &self.step {
             Step::Committing { outcome, own } => {
                 let (outcome, fingerprint) = (outcome.clone(), self.fingerprint);
@@ -231,8 +236,8 @@ impl Parts {
         };
         match answer.await {
             Ok(ownership) => {
-                if let (Ownership::Held, Some(sending)) = (ownership, sending) {
-                    self.cache(sending);
+                if ownership == Ownership::Held {
+                    self.cache();
                 }
                 Tried::Over(ownership)
             }
@@ -247,8 +252,10 @@ impl Parts {
     }
 
     /// Keeps the outcome, if this was a commit, for duplicates that come to this process.
-    fn cache(&self, sending: Sending) {
-        if let (Some(cache), Step::Committing { outcome: Some(outcome), own }) = (&self.runtime.cache, &self.step) {
+    fn cache(&self) {
+        if let (Some(cache), Some(sending), Step::Committing { outcome: Some(outcome), own }) =
+            (&self.runtime.cache, self.sending, &self.step)
+        {
             let id = &self.enrolled.term.id;
             cache.committed(sending, id, self.fingerprint, outcome, self.times_with(*own).ttl);
         }

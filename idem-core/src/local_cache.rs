@@ -86,10 +86,28 @@ impl LocalCache {
         }
     }
 
-    /// The record is gone from the store.
-    pub(crate) fn removed(&self, id: &RecordId) {
+    /// A record is to be removed from the store. What is known of it here is forgotten at once, and again when the removal is over: it may
+    /// be carried out whatever is heard of it.
+    pub(crate) fn removing<'a>(&'a self, id: &'a RecordId) -> Removing<'a> {
+        self.forget(id);
+        Removing { cache: self, id }
+    }
+
+    fn forget(&self, id: &RecordId) {
         self.removals.fetch_add(1, Ordering::SeqCst);
         self.entries.remove(id);
+    }
+}
+
+/// A removal that is under way.
+pub(crate) struct Removing<'a> {
+    cache: &'a LocalCache,
+    id: &'a RecordId,
+}
+
+impl Drop for Removing<'_> {
+    fn drop(&mut self) {
+        self.cache.forget(self.id);
     }
 }
 
@@ -145,11 +163,11 @@ mod tests {
     async fn a_commit_that_was_under_way_during_a_removal_leaves_nothing_behind() {
         let (cache, now) = (LocalCache::new(10), clock::now());
         let sending = cache.sending();
-        cache.removed(&id(1));
+        drop(cache.removing(&id(1)));
         cache.committed(sending, &id(1), None, &outcome("1"), TTL);
         assert_eq!(cache.find(&id(1), None, now), None);
         cache.committed(cache.sending(), &id(1), None, &outcome("1"), TTL);
-        cache.removed(&id(1));
+        drop(cache.removing(&id(1)));
         assert_eq!(cache.find(&id(1), None, now), None);
     }
 

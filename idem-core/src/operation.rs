@@ -447,11 +447,9 @@ impl Operation<'_> {
 
     async fn try_forget(self) -> Result<bool, Error> {
         let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
+        let _removing = runtime.cache.as_ref().map(|cache| cache.removing(&request.id));
         match runtime.store.remove(&request.id).await.map_err(|error| runtime.failed(&request, error))? {
             Removed::Removed => {
-                if let Some(cache) = &runtime.cache {
-                    cache.removed(&request.id);
-                }
                 runtime.observer.decided(Decision::Forgotten, &request.id, 0);
                 Ok(true)
             }

@@ -5,6 +5,7 @@ mod transitions;
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -82,6 +83,11 @@ impl fmt::Debug for RecordId {
 ///
 /// So a name never runs into a key: in `operation:key`, the first single colon ends the name.
 pub fn is_valid_operation(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/');
+    if (1..=128).contains(&name.len()) && name.bytes().all(is_plain) {
+        // As most are.
+        return true;
+    }
     let segment = |segment: &str| {
         !segment.is_empty()
             && segment.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '#' | '@' | '+'))
@@ -101,9 +107,21 @@ impl Owner {
         Self(uuid::Uuid::new_v4().as_u128())
     }
 
-    /// An identity that nobody else in this process has: for records that no other process sees. It asks nothing of the operating system.
+    /// An identity that nobody else in this process has: for records that no other process sees. Counted, and by each thread for itself: a
+    /// generator of random numbers could be one that the application seeds.
     pub(crate) fn within_process() -> Self {
-        Self(fastrand::u128(1..))
+        static THREADS: AtomicU64 = AtomicU64::new(1);
+        thread_local! {
+            static NEXT: Cell<u128> = const { Cell::new(0) };
+        }
+        let first = || u128::from(THREADS.fetch_add(1, Ordering::Relaxed)) << 64;
+        let count = |next: &Cell<u128>| {
+            let owner = if next.get() == 0 { first() } else { next.get() };
+            next.set(owner + 1);
+            owner
+        };
+        // A thread that is ending counts as one of its own each time.
+        Self(NEXT.try_with(count).unwrap_or_else(|_| first()))
     }
 
     /// Nobody: the owner of an abandoned record that a claim took over and gave back.
@@ -458,5 +476,22 @@ impl RecordInfo {
         let is_error = matches!(record, Record::Committed { outcome, .. } if outcome.is_error);
         let (attempt, fingerprint) = (record.attempt(), record.fingerprint());
         Self { state, attempt, fingerprint, is_error, lease_age, lease_left, expires_in: left }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p1_no_two_owners_within_a_process_are_the_same_whatever_the_application_seeds() {
+        let owners = || {
+            fastrand::seed(7);
+            [Owner::within_process(), Owner::within_process()]
+        };
+        let (one, two) = (owners(), std::thread::spawn(owners).join().unwrap());
+        let all = [one, two, owners()].concat();
+        let distinct: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len(), "{all:?}");
     }
 }

@@ -259,7 +259,7 @@ impl Builder {
     /// An outcome stays for nine tenths of its `ttl` at most, and is given to no call with another fingerprint; one above 64 KiB is left to the
     /// store. What this process has not committed itself is asked of the store each time, since its age is not known here.
     ///
-    /// A record that *another* process [forgets](Operation::forget), or that is removed from the store by hand, stays known here: such a
+    /// A record that *another* runtime, here or in another process, [forgets](Operation::forget), or that is removed from the store by hand, stays known here: such a
     /// duplicate gets the outcome of before, until its time is over. With a store that can lose what it has confirmed (a restart without its
     /// data, a fail-over), this process goes on to replay what others would run again. A [`MemoryStore`](crate::MemoryStore) is in the
     /// process already and needs no cache.

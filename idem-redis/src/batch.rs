@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::future::join_all;
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 /// With fewer commands under way, each is sent by itself.
@@ -18,8 +19,14 @@ const FEW: usize = 4;
 const MOST: usize = 256;
 
 /// The commands of one connection that are not sent yet. Cheap to clone.
-#[derive(Clone, Default)]
-pub(crate) struct Batches(Arc<Mutex<State>>);
+#[derive(Clone)]
+pub(crate) struct Batches(Arc<Inner>);
+
+struct Inner {
+    state: Mutex<State>,
+    /// The connection's own: a caller's may be held up by a blocked thread, or driven by nobody, while callers of others wait.
+    runtime: Handle,
+}
 
 /// A command, and who waits for its answer.
 type Waiting = (Cmd, oneshot::Sender<RedisResult<Value>>);
@@ -43,6 +50,11 @@ struct Scheduled {
 struct UnderWay<'a>(&'a Batches, usize);
 
 impl Batches {
+    /// For a connection that lives in the tokio runtime in which this is called.
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Inner { state: Mutex::default(), runtime: Handle::current() }))
+    }
+
     /// Sends a command, with others or by itself. Dropped, it may be sent all the same.
     pub(crate) async fn send(&self, connection: &mut MultiplexedConnection, command: Cmd) -> RedisResult<Value> {
         let (answer, is_first) = {
@@ -59,7 +71,7 @@ impl Batches {
         if is_first {
             // A task, so that it goes on when this caller is dropped. Not under the lock: a runtime that shuts down drops it at once.
             let sending = Scheduled { batches: self.clone(), is_due: true };
-            tokio::spawn(sending.send_waiting(connection.clone()));
+            self.0.runtime.spawn(sending.send_waiting(connection.clone()));
         }
         match answer {
             Ok(answer) => answer.await.unwrap_or_else(|_| Err(gone())),
@@ -76,7 +88,7 @@ impl Batches {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing that could panic half-way runs under the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -87,6 +99,8 @@ impl Scheduled {
         let waiting = {
             let mut state = self.batches.lock();
             (state.is_scheduled, self.is_due) = (false, false);
+            // Whose time limit has passed meanwhile has gone.
+            state.waiting.retain(|(_, caller)| !caller.is_closed());
             state.under_way += state.waiting.len();
             std::mem::take(&mut state.waiting)
         };
@@ -107,7 +121,7 @@ impl Drop for Scheduled {
             state.is_scheduled = false;
             let unsent = std::mem::take(&mut state.waiting);
             drop(state);
-            // Who waits, perhaps on another tokio runtime, is told so by the loss of the sender.
+            // Who waits, on another tokio runtime, is told so by the loss of the sender.
             drop(unsent);
         }
     }
@@ -134,9 +148,9 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// The task that sends is gone, with its tokio runtime. The connection may be as good as ever.
+/// The task that sends is gone, with its tokio runtime.
 fn gone() -> RedisError {
-    std::io::Error::other("the tokio runtime of the caller who sent for others was shut down").into()
+    std::io::Error::other("the connection's tokio runtime was shut down").into()
 }
 
 #[cfg(test)]
@@ -144,8 +158,8 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn callers_of_other_runtimes_are_not_forgotten_when_the_one_that_sends_for_them_shuts_down() {
-        let batches = Batches::default();
+    async fn callers_of_other_runtimes_are_told_when_that_of_the_connection_shuts_down() {
+        let batches = Batches::new();
         batches.lock().is_scheduled = true;
         let (sender, answer) = oneshot::channel();
         batches.lock().waiting.push((redis::cmd("PING"), sender));

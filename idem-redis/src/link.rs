@@ -318,7 +318,7 @@ impl Inner {
             tracing::warn!(target: "idem", server = %self.server, "this user may not ask Redis for the TIME, so idem cannot tell when the server's clock is set (ACL SETUSER .. +time)");
         }
         let acknowledgements = Arc::default();
-        let (batches, probing) = (Batches::default(), AtomicBool::new(false));
+        let (batches, probing) = (Batches::new(), AtomicBool::new(false));
         Ok(Session(Arc::new(Connected { connection, hub, acknowledgements, batches, compares, address, probing })))
     }
 

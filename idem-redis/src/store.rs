@@ -156,6 +156,8 @@ impl Store for RedisStore {
                 // Marked by a waiter, recorded before, another's, gone: the script knows.
                 Ok(Value::Nil) if is_compared => Err(()),
                 Ok(answer) if is_compared => Ok(Err(unexpected(quick.server(), &answer))),
+                // Recorded in one piece perhaps, while its slot was on its way: the whole step knows.
+                Ok(Value::BulkString(_)) if written.aside.is_some() => Err(()),
                 Ok(answer) => Ok(ownership(quick.server(), answer)),
                 Err(error) if is_refused(&error) => {
                     if is_compared {

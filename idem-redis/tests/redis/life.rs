@@ -317,3 +317,15 @@ async fn lengths_of_time_beyond_all_measure_are_taken() {
     let none = Claim { lease: Duration::ZERO, hold: Duration::ZERO, ..claim("2") };
     assert_eq!(store.claim(&none).await.unwrap(), owned(1, Origin::Nothing));
 }
+
+#[tokio::test]
+async fn p9_an_outcome_that_was_recorded_in_one_piece_is_recognised_when_it_is_sent_again_to_be_kept_aside() {
+    let (_server, store) = server_and_store().await;
+    let first = claim("1");
+    store.claim(&first).await.unwrap();
+    // As is done while the slot of the two keys is on its way to another node.
+    let whole = commit(&first, 1, "1");
+    assert_eq!(store.commit(&whole).await.unwrap(), Ownership::Held);
+    let aside = Commit { remember: whole.ttl * 2, ..whole };
+    assert_eq!(store.commit(&aside).await.unwrap(), Ownership::Held);
+}
