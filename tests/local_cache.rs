@@ -1,6 +1,6 @@
 //! What `local_cache` must never do: give an outcome that the store has forgotten, or was told to forget.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
+#![allow(clippy::disallowed_methods, clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::time::Duration;
 
