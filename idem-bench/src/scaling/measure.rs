@@ -60,7 +60,9 @@ pub(super) async fn constants(url: Option<String>) -> Result<Constants> {
     }
     let mut points: Vec<Point> = all.into_values().map(Point::best).collect::<Result<_>>()?;
     points.sort_by_key(|point| (point.payload, point.kind as usize, point.connections, point.tasks));
-    let of_usual: Vec<Point> = points.iter().filter(|point| point.payload == PAYLOAD).cloned().collect();
+    // Not those of one call at a time: there each message wakes threads that sleep, which nobody has to where it is busy.
+    let is_usual = |point: &&Point| point.payload == PAYLOAD && point.connections * point.tasks > 1;
+    let of_usual: Vec<Point> = points.iter().filter(is_usual).cloned().collect();
     let server = Work::fit(&of_usual, |point| point.server);
     let client = Work::fit(&of_usual, |point| point.client);
     let kilobyte = |work: Work, time: fn(&Point) -> f64| {

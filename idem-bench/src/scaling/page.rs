@@ -52,7 +52,7 @@ fn of_constants(constants: &Constants) -> String {
     row("`m`", "each message, on top", us(server.message), us(client.message));
     row(
         "",
-        "greatest error of the three against a point below",
+        "greatest error of the three against a fitted point",
         format!("{:.0} %", server.error * 100.0),
         format!("{:.0} %", client.error * 100.0),
     );
