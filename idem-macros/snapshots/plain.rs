@@ -27,9 +27,10 @@ pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
         #[allow(unused_braces)] { charge(&req).await }
     };
     let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
-    if __idem_operation.is_disabled() {
+    let ::core::option::Option::Some(__idem_operation) = __idem_operation
+        .unless_disabled() else {
         return ::idem::__private::run_unguarded(__idem_body.as_mut()).await;
-    }
+    };
     return ::idem::__private::run(
             __idem_operation,
             __idem_witness,
