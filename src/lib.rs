@@ -4,11 +4,11 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use idem_core::{
-    Abandoned, Begin, Builder, Call, Clock, Codec, CodecFailure, CodecId, ConfigError, Duplicate, Error, ErrorAction,
-    ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency, Idempotency, InFlight, Key,
-    KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile,
-    RecordInfo, RecordState, Recorded, Retry, Sometimes, Storable, Store, StoreError, StoreErrorKind, StoreFailure,
-    Unfinished, current, install, installed, scope,
+    Abandoned, AsToken, Begin, Builder, Call, Clock, Codec, CodecFailure, CodecId, ConfigError, Duplicate, Error,
+    ErrorAction, ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency, Idempotency, InFlight,
+    InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, MemoryStore, MissingKey, Never, Operation,
+    Outcome, Reconcile, RecordInfo, RecordState, Recorded, Retry, Sometimes, Storable, Store, StoreError,
+    StoreErrorKind, StoreFailure, Token, Unfinished, current, install, installed, scope,
 };
 pub use idem_core::{record, wire};
 pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};

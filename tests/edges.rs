@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-use idem::record::{Claim, Claimed, Commit, Ownership, RecordId, Release, Removed, Renewal};
+use idem::record::{Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, Release, Removed, Renewal};
 use idem::{
     Abandoned, Begin, Error, Idempotency, InFlight, MemoryStore, RecordInfo, RecordState, Store, StoreError,
     StoreErrorKind, StoreFailure,
@@ -193,6 +193,10 @@ impl Store for Down {
     async fn claim(&self, _: &Claim) -> Result<Claimed, StoreError> {
         self.0.fetch_add(1, SeqCst);
         self.fail().await
+    }
+    async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        let failed = self.fail().await;
+        issues.iter().map(|_| failed.clone()).collect()
     }
     async fn commit(&self, _: &Commit) -> Result<Ownership, StoreError> {
         self.fail().await

@@ -42,6 +42,7 @@ fn claim(input: &mut Input<'_>) -> Claim {
         fingerprint: record::fingerprint(input),
         take_over: input.flag(),
         max_attempts: if input.flag() { Some(input.number()) } else { None },
+        must_be_issued: input.flag(),
     }
 }
 
@@ -55,8 +56,11 @@ fn by_the_table(record: &Record, claim: &Claim) -> OnClaim {
         _ => false,
     };
     match record {
-        Record::Issued | Record::Released { .. } if exhausted => OnClaim::Answer(Claimed::Exhausted { attempts }),
-        Record::Issued => OnClaim::Take(next(Origin::Issued)),
+        Record::Issued { .. } | Record::Released { .. } if exhausted => OnClaim::Answer(Claimed::Exhausted { attempts }),
+        Record::Issued { grace } if claim.must_be_issued => {
+            OnClaim::IfIssueLives { grace: *grace, then: next(Origin::Issued) }
+        }
+        Record::Issued { .. } => OnClaim::Take(next(Origin::Issued)),
         Record::Released { .. } => OnClaim::Take(next(Origin::Released)),
         Record::InFlight(held) if held.owner == claim.owner => {
             OnClaim::Answer(Claimed::Owned { attempt: attempts, from: held.origin })
@@ -98,7 +102,8 @@ fn given_up(held: &InFlight, claim: &Claim) {
     assert_eq!((abandoned.owner, abandoned.attempt), (held.owner, held.attempt));
 
     // Whoever claims after a claim that was undone gets the attempt that was undone.
-    let claim = Claim { take_over: true, max_attempts: None, fingerprint: None, ..claim.clone() };
+    let claim =
+        Claim { take_over: true, max_attempts: None, fingerprint: None, must_be_issued: false, ..claim.clone() };
     let again = left_behind(ReleaseTo::Undone { keep }).map(|record| record.on_claim(&claim));
     if let Some(OnClaim::Take(next) | OnClaim::IfLeaseRanOut { then: RanOut::Take(next), .. }) = again {
         let first = held.origin == Origin::Issued || held.attempt == 0;
@@ -114,7 +119,11 @@ fn given_up(held: &InFlight, claim: &Claim) {
 fn described(record: &Record, left: std::time::Duration) {
     let info = RecordInfo::new(record, left);
     assert_eq!((info.attempt, info.fingerprint), (record.attempt(), record.fingerprint()));
-    assert_eq!(info.expires_in, left);
+    let grace = match record {
+        Record::Issued { grace } if left > *grace => *grace,
+        _ => std::time::Duration::ZERO,
+    };
+    assert_eq!(info.expires_in, left - grace);
     let Record::InFlight(held) = record else {
         assert_eq!((info.lease_age, info.lease_left), (None, None));
         return;

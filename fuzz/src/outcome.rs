@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use bytes::Bytes;
-use idem_core::record::{Claim, Claimed, Commit, Encoded, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
+use idem_core::record::{Claim, Claimed, Commit, Encoded, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
 use idem_core::{Begin, CodecId, Error, Idempotency, MemoryStore, Recorded, Storable, Store, StoreError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -117,6 +117,10 @@ struct Found(Encoded);
 impl Store for Found {
     async fn claim(&self, _: &Claim) -> Result<Claimed, StoreError> {
         Ok(Claimed::Committed { attempt: 1, outcome: self.0.clone() })
+    }
+
+    async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        issues.iter().map(|_| Ok(Issued::Taken)).collect()
     }
 
     async fn commit(&self, _: &Commit) -> Result<Ownership, StoreError> {

@@ -109,7 +109,7 @@ fn decode(text: &[u8]) -> Result<Parsed, WireError> {
 /// Any record.
 pub(crate) fn made_up(input: &mut Input<'_>) -> Record {
     match input.below(6) {
-        0 => Record::Issued,
+        0 => Record::Issued { grace: input.length() },
         1 => Record::InFlight(InFlight {
             owner: owner(input),
             attempt: input.number(),

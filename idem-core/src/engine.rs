@@ -21,6 +21,7 @@ use crate::outcome::Recorded;
 use crate::policy::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
 use crate::record::{Claim, Claimed, Encoded, Origin, Owner, RecordId};
 use crate::runtime::Runtime;
+use crate::token::{Flaw, Submission};
 
 /// The store's clock and the waiter's may differ a little; a look just before a lease runs out would only have to be repeated.
 const PAST_THE_LEASE: Duration = Duration::from_millis(5);
@@ -32,6 +33,8 @@ const WAIT_WITHOUT_STORE: Duration = Duration::from_millis(100);
 pub(crate) struct Request {
     pub(crate) id: RecordId,
     pub(crate) fingerprint: Option<Fingerprint>,
+    /// The key is that of a token, and counts only if it was issued.
+    pub(crate) submission: Option<Box<Submission>>,
     pub(crate) settings: Settings,
 }
 
@@ -64,6 +67,9 @@ impl Runtime {
             return Err(self.reject(request, &Rejected::Reentrant));
         }
         let began = clock::now();
+        if let Some(submission) = &request.submission {
+            self.admit(request, submission, began)?;
+        }
         if let Some(outcome) = self.cache.as_ref().and_then(|cache| cache.find(&request.id, request.fingerprint, began))
         {
             return self.replay(request, outcome);
@@ -78,6 +84,14 @@ impl Runtime {
             }
         };
         self.lead(request, began, began, leader).await
+    }
+
+    /// Refuses a submission whose token cannot be right, and one of a subject that has tried too many such.
+    fn admit(&self, request: &Request, submission: &Submission, now: Instant) -> Result<(), Error> {
+        if let Some(retry_after) = self.throttle.as_ref().and_then(|throttle| throttle.check(submission.subject, now)) {
+            return Err(self.reject(request, &Rejected::Throttled(retry_after)));
+        }
+        submission.flaw.map_or(Ok(()), |flaw| Err(self.reject(request, &Rejected::Token(flaw))))
     }
 
     /// Does as another call of this process with this key does.
@@ -198,6 +212,8 @@ impl Runtime {
             Ok(Claimed::Mismatch) => (Ending::Unshared, Rejected::Mismatch),
             Ok(Claimed::Abandoned { attempt }) => (Ending::Unshared, Rejected::Abandoned(attempt)),
             Ok(Claimed::Exhausted { attempts }) => (Ending::Unshared, Rejected::Exhausted(attempts)),
+            Ok(Claimed::NotIssued) => (Ending::Unshared, Rejected::Token(Flaw::Unknown)),
+            Ok(Claimed::IssueExpired) => (Ending::Unshared, Rejected::Token(Flaw::Expired)),
         };
         end(leader, ending);
         Said::Over(Err(self.reject(request, &why)))
@@ -260,7 +276,7 @@ impl Runtime {
     }
 
     fn without_store(&self, request: &Request, error: StoreError) -> Result<Begun, Error> {
-        match (self.failed(request, error), request.settings.store_failure) {
+        match (self.failed(&request.id, error), request.settings.store_failure) {
             (Error::Store { .. }, StoreFailure::Run) => {
                 self.observer.decided(Decision::RanUnguarded, &request.id, 0);
                 Ok(Begun::Unguarded)
@@ -270,13 +286,13 @@ impl Runtime {
     }
 
     /// Reports what the store failed with, and says it to the caller.
-    pub(crate) fn failed(&self, request: &Request, error: StoreError) -> Error {
-        let (operation, key) = (request.id.operation().into(), request.id.digest());
+    pub(crate) fn failed(&self, id: &RecordId, error: StoreError) -> Error {
+        let (operation, key) = (id.operation().into(), id.digest());
         if error.kind() == StoreErrorKind::Unreadable {
-            self.observer.decided_because(Decision::Unreadable, &request.id, 0, &error);
+            self.observer.decided_because(Decision::Unreadable, id, 0, &error);
             return Error::Codec { operation, key, reason: error.to_string().into() };
         }
-        self.observer.decided_because(Decision::StoreFailed, &request.id, 0, &error);
+        self.observer.decided_because(Decision::StoreFailed, id, 0, &error);
         Error::Store { operation, key, source: error }
     }
 
@@ -319,7 +335,22 @@ impl Runtime {
                 (Decision::ClaimTooLate, attempt, Error::LeaseLost { operation, key, attempt })
             }
             Rejected::Reentrant => (Decision::RejectedReentrant, 0, Error::Reentrant { operation, key }),
+            Rejected::Throttled(retry_after) => {
+                (Decision::TokenThrottled, 0, Error::Throttled { operation, key, retry_after })
+            }
+            Rejected::Token(flaw) => {
+                if let (Some(throttle), Some(submission), true) =
+                    (&self.throttle, &request.submission, flaw.may_be_guess())
+                {
+                    throttle.failed(submission.subject, clock::now());
+                }
+                (flaw.decision(), 0, Error::UnknownToken { operation, key })
+            }
         };
+        if let Some(submission) = &request.submission {
+            self.observer.decided_because(decision, &request.id, attempt, submission);
+            return error;
+        }
         self.observer.decided(decision, &request.id, attempt);
         error
     }
@@ -356,6 +387,8 @@ enum Rejected {
     Exhausted(u64),
     TooLate(u64),
     Reentrant,
+    Token(Flaw),
+    Throttled(Duration),
 }
 
 impl Request {
@@ -369,6 +402,7 @@ impl Request {
             fingerprint: self.fingerprint,
             take_over: self.settings.abandoned == Abandoned::Rerun,
             max_attempts: self.settings.max_attempts,
+            must_be_issued: self.submission.is_some(),
         }
     }
 

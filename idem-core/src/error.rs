@@ -115,9 +115,9 @@ pub enum Error {
         /// The attempt that lost its lease.
         attempt: u64,
     },
-    /// A part of the key has no value: `None`, or an empty text.
+    /// A part of the key has no value: `None`, or an empty text. Or the subject of a token.
     #[error(
-        "operation `{operation}`: the idempotency key is missing: a part of it is `None` or empty; send one, or set `missing_key = run` to run such calls unguarded"
+        "operation `{operation}`: the idempotency key, or the subject of the token, is missing: a part of it is `None` or empty; send one, or set `missing_key = run` to run calls without a key unguarded"
     )]
     #[non_exhaustive]
     MissingKey {
@@ -134,6 +134,31 @@ pub enum Error {
         operation: Arc<str>,
         /// A digest of the key.
         key: KeyDigest,
+    },
+    /// The token is unknown, expired, forged, or another subject's; which of these, only the events say. The body did not run.
+    #[error(
+        "operation `{operation}`, key {key}: the token does not count: it is unknown, its time is over, or it is somebody else's; give out a new one, with a fresh form"
+    )]
+    #[non_exhaustive]
+    UnknownToken {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key that the token and the subject stand for.
+        key: KeyDigest,
+    },
+    /// This subject has sent too many tokens that do not count (see [`Builder::limit_token_failures`](crate::Builder::limit_token_failures)).
+    /// Nothing was asked of the store.
+    #[error(
+        "operation `{operation}`, key {key}: the same subject has sent too many tokens that do not count; try again in {retry_after:.1?}"
+    )]
+    #[non_exhaustive]
+    Throttled {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key that the token and the subject stand for.
+        key: KeyDigest,
+        /// When tokens of this subject are looked at again.
+        retry_after: Duration,
     },
     /// The store could not answer, so the body did not run (unless `store_failure = run`); or, from a lease held by hand, the
     /// step may or may not have been carried out, and may be called again.
@@ -183,10 +208,10 @@ pub enum Error {
 
 impl Error {
     /// Whether the very same call may succeed later without anybody doing anything: [`InFlight`](Self::InFlight),
-    /// [`LeaseLost`](Self::LeaseLost), and [`Store`](Self::Store) where the store's failure may pass.
+    /// [`LeaseLost`](Self::LeaseLost), [`Throttled`](Self::Throttled), and [`Store`](Self::Store) where the store's failure may pass.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::InFlight { .. } | Self::LeaseLost { .. } => true,
+            Self::InFlight { .. } | Self::LeaseLost { .. } | Self::Throttled { .. } => true,
             Self::Store { source, .. } => source.is_retryable(),
             _ => false,
         }
@@ -204,6 +229,8 @@ impl Error {
             | Self::LeaseLost { operation, .. }
             | Self::MissingKey { operation, .. }
             | Self::Reentrant { operation, .. }
+            | Self::UnknownToken { operation, .. }
+            | Self::Throttled { operation, .. }
             | Self::Store { operation, .. }
             | Self::Codec { operation, .. }
             | Self::NotInstalled { operation, .. }

@@ -173,6 +173,12 @@ pub(crate) fn write_after<K: KeyPart + ?Sized>(text: &mut String, value: &K) -> 
     true
 }
 
+/// Writes a digest as a key behind what is there already. No value encodes to it: a part has no `~`, and that of a long key is longer.
+pub(crate) fn write_digest_after(text: &mut String, digest: &[u8; 16]) {
+    text.push_str("~t");
+    URL_SAFE_NO_PAD.encode_string(digest, text);
+}
+
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({})", KeyDigest::of(&self.0))

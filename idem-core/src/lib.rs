@@ -32,6 +32,8 @@ mod runtime;
 mod site;
 mod store;
 mod sync;
+mod throttle;
+mod token;
 pub mod wire;
 
 pub use crate::background::Unfinished;
@@ -51,6 +53,7 @@ pub use crate::reconcile::Reconcile;
 pub use crate::record::{RecordInfo, RecordState};
 pub use crate::runtime::{Builder, Idempotency};
 pub use crate::store::{MemoryStore, Store};
+pub use crate::token::{AsToken, InvalidToken, Token};
 
 #[doc(hidden)]
 pub mod __private {

@@ -55,6 +55,12 @@ pub(crate) enum Decision {
     Misconfigured,
     Forgotten,
     Settled,
+    Issued,
+    TokenUnknown,
+    TokenExpired,
+    TokenForged,
+    TokenOfAnother,
+    TokenThrottled,
 }
 
 impl Decision {
@@ -101,6 +107,12 @@ impl Decision {
             Self::Misconfigured => ("misconfigured", Level::WARN),
             Self::Forgotten => ("forgotten", Level::INFO),
             Self::Settled => ("settled", Level::INFO),
+            Self::Issued => ("issued", QUIET),
+            Self::TokenUnknown => ("token_unknown", Level::WARN),
+            Self::TokenExpired => ("token_expired", Level::INFO),
+            Self::TokenForged => ("token_forged", Level::WARN),
+            Self::TokenOfAnother => ("token_of_another", Level::WARN),
+            Self::TokenThrottled => ("token_throttled", Level::WARN),
         }
     }
 }

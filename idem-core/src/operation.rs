@@ -22,6 +22,7 @@ use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreF
 use crate::reconcile::{Question, Reconcile, asked};
 use crate::record::{Encoded, RecordId, RecordInfo, Removed, is_valid_operation};
 use crate::runtime::{Idempotency, Runtime};
+use crate::token::{AsToken, Submission};
 
 /// One call of an operation: its key, its fingerprint, and what differs from the runtime's defaults. From
 /// [`Idempotency::operation`].
@@ -42,6 +43,8 @@ pub(crate) struct Draft<'a> {
     settings: Settings,
     id: Option<RecordId>,
     fingerprint: Option<Fingerprint>,
+    /// The key is that of a token.
+    submission: Option<Box<Submission>>,
     /// The first thing that was wrong: the call will fail with it.
     problem: Option<Error>,
 }
@@ -55,7 +58,7 @@ impl<'a> Operation<'a> {
     pub(crate) fn new(idempotency: Idempotency, name: Cow<'a, str>) -> Self {
         let runtime = idempotency.runtime;
         let settings = runtime.as_ref().map_or(Settings::DEFAULT, |runtime| runtime.settings.clone());
-        let mut draft = Draft { runtime, name, settings, id: None, fingerprint: None, problem: None };
+        let mut draft = Draft { runtime, name, settings, id: None, fingerprint: None, submission: None, problem: None };
         if let Some(problem) = draft.runtime.as_ref().and_then(|runtime| runtime.problem.clone()) {
             draft.misconfigured(problem.0);
         }
@@ -82,13 +85,32 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// The key: what identifies this call among all calls of the operation.
     #[inline]
     pub fn key<K: KeyPart + ?Sized>(mut self, key: &K) -> Self {
-        // A disabled runtime asks nobody, so it needs no key.
-        if self.draft.runtime.is_some() && self.draft.problem.is_none() {
-            if is_valid_operation(&self.draft.name) {
-                self.draft.id = RecordId::encode(&self.draft.name, key);
-            } else {
-                self.draft.misconfigured("its name is not valid: a name is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`");
-            }
+        if self.draft.wants_key(self.draft.submission.is_some()) {
+            self.draft.id = RecordId::encode(&self.draft.name, key);
+        }
+        self
+    }
+
+    /// Instead of a key: a token that was [issued](Self::issue) for this operation, and the subject that it was issued to. The call is the
+    /// submission that the token stands for.
+    ///
+    /// The body runs for the first submission alone. Later ones are duplicates, as with a key. A token that is unknown, expired, forged or
+    /// another's makes the call fail with [`Error::UnknownToken`], which does not tell these apart; events do. The subject is what the server
+    /// knows of the caller, never a field of the form.
+    ///
+    /// A call with a token never runs unguarded: `store_failure` and `missing_key` are `reject`, whatever they are set to. A subject that
+    /// is `None` or empty is [`Error::MissingKey`].
+    pub fn token<T, S>(mut self, token: &T, subject: &S) -> Self
+    where
+        T: AsToken + ?Sized,
+        S: KeyPart + ?Sized,
+    {
+        if self.draft.wants_key(self.draft.id.is_some() && self.draft.submission.is_none()) {
+            let (id, submission) = match Submission::of(&self.draft.name, token, subject) {
+                Some((id, submission)) => (Some(id), submission),
+                None => (None, Submission::without_subject()),
+            };
+            (self.draft.id, self.draft.submission) = (id, Some(Box::new(submission)));
         }
         self
     }
@@ -448,7 +470,7 @@ impl Operation<'_> {
     async fn try_forget(self) -> Result<bool, Error> {
         let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
         let _removing = runtime.cache.as_ref().map(|cache| cache.removing(&request.id));
-        match runtime.store.remove(&request.id).await.map_err(|error| runtime.failed(&request, error))? {
+        match runtime.store.remove(&request.id).await.map_err(|error| runtime.failed(&request.id, error))? {
             Removed::Removed => {
                 runtime.observer.decided(Decision::Forgotten, &request.id, 0);
                 Ok(true)
@@ -469,7 +491,7 @@ impl Operation<'_> {
 
     async fn try_inspect(self) -> Result<Option<RecordInfo>, Error> {
         let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(None) };
-        runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request, error))
+        runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))
     }
 
     /// Commits an outcome by hand: for an abandoned record, once it is known what became of it. Also where there is no record, or a
@@ -516,7 +538,7 @@ impl Operation<'_> {
         (request.settings.in_flight, request.settings.duplicate) = (InFlight::Reject, Duplicate::Reject);
         if request.fingerprint.is_none() {
             // What must be equal for later duplicates stays as it was.
-            let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request, error))?;
+            let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
             request.fingerprint = info.and_then(|info| info.fingerprint);
         }
         request.settings.store_failure = StoreFailure::Reject;
@@ -529,6 +551,34 @@ impl Operation<'_> {
 }
 
 impl<'a> Draft<'a> {
+    /// Whether a key is to be computed: a disabled runtime asks nobody, so it needs none.
+    #[inline]
+    fn wants_key(&mut self, has_the_other: bool) -> bool {
+        if self.runtime.is_none() || self.problem.is_some() {
+            return false;
+        }
+        self.check_name();
+        if has_the_other {
+            self.misconfigured("it is given both a `key` and a `token`; a call has one of them");
+        }
+        self.problem.is_none()
+    }
+
+    fn check_name(&mut self) {
+        if !is_valid_operation(&self.name) {
+            self.misconfigured("its name is not valid: a name is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`");
+        }
+    }
+
+    /// For those who want a token: the runtime, unless it is disabled, and the operation's name.
+    pub(crate) fn into_issuer(mut self) -> Result<(Option<Arc<Runtime>>, Cow<'a, str>), Error> {
+        self.check_name();
+        match self.problem {
+            Some(problem) => Err(problem),
+            None => Ok((self.runtime, self.name)),
+        }
+    }
+
     fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
         if self.problem.is_none() {
             self.problem = Some(Error::Config { operation: (*self.name).into(), reason: reason.into() });
@@ -537,7 +587,7 @@ impl<'a> Draft<'a> {
 
     /// What is to be done. Says nothing yet, since a future that is not polled does nothing.
     #[inline]
-    pub(crate) fn prepare(self) -> Prepared<'a> {
+    pub(crate) fn prepare(mut self) -> Prepared<'a> {
         if let Some(problem) = self.problem {
             return Prepared::Refused(problem);
         }
@@ -545,9 +595,14 @@ impl<'a> Draft<'a> {
         if let Err(reason) = self.settings.check() {
             return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.0 });
         }
+        if self.submission.is_some() {
+            // Nobody could say whether the token counts.
+            (self.settings.missing_key, self.settings.store_failure) = (MissingKey::Reject, StoreFailure::Reject);
+        }
         match (self.id, self.settings.missing_key) {
             (Some(id), _) => {
-                Prepared::Guarded(runtime, Request { id, fingerprint: self.fingerprint, settings: self.settings })
+                let Self { fingerprint, submission, settings, .. } = self;
+                Prepared::Guarded(runtime, Request { id, fingerprint, submission, settings })
             }
             (None, MissingKey::Run) => Prepared::Unguarded(self.name, Some(runtime)),
             (None, MissingKey::Reject) => Prepared::Refused(Error::MissingKey { operation: (*self.name).into() }),

@@ -51,6 +51,15 @@ impl RecordId {
         id
     }
 
+    /// Joins an operation's valid name and a digest as its key, which no value encodes to.
+    pub(crate) fn of_digest(operation: &str, digest: &[u8; 16]) -> Self {
+        let mut text = String::with_capacity(operation.len() + 25);
+        text.push_str(operation);
+        text.push(':');
+        key::write_digest_after(&mut text, digest);
+        Self { text: text.into(), operation_len: operation.len() }
+    }
+
     /// The operation's name.
     pub fn operation(&self) -> &str {
         self.text.get(..self.operation_len).unwrap_or_default()
@@ -150,7 +159,11 @@ impl fmt::Debug for Owner {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     /// A one-time token was given out, and not used yet.
-    Issued,
+    Issued {
+        /// How long before its expiry the record stops to count as issued: until then it only says that there was a token, so that one whose time
+        /// is over is told from one that never was.
+        grace: Duration,
+    },
     /// Claimed and not committed.
     InFlight(InFlight),
     /// Given up by its owner; the attempt count stays for a while.
@@ -228,6 +241,8 @@ pub struct Claim {
     pub take_over: bool,
     /// The highest attempt that may be begun.
     pub max_attempts: Option<u64>,
+    /// Whether the key counts only if it was [issued](Issue): where there is no record, none is written.
+    pub must_be_issued: bool,
 }
 
 impl Claim {
@@ -271,6 +286,10 @@ pub enum Claimed {
         /// How many attempts there were.
         attempts: u64,
     },
+    /// There is no record, and the claim is one of a key that must have been issued.
+    NotIssued,
+    /// The key was issued, and its time is over: as far as a claim of a key that must have been issued goes.
+    IssueExpired,
     /// The key came before with another fingerprint. Found before any conflict.
     Mismatch,
     /// There is an outcome.
@@ -298,6 +317,38 @@ pub enum Origin {
     Released,
     /// A record whose owner's lease ran out.
     Abandoned,
+}
+
+/// A wish to give a key out, for one use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issue {
+    /// Of what.
+    pub id: RecordId,
+    /// How long it can be claimed.
+    pub ttl: Duration,
+    /// How long after that it is known that its time is over.
+    pub grace: Duration,
+}
+
+impl Issue {
+    /// The record that this writes, where there is none.
+    pub fn record(&self) -> Record {
+        Record::Issued { grace: self.grace }
+    }
+
+    /// Its expiry, from now.
+    pub fn expires_in(&self) -> Duration {
+        self.ttl.saturating_add(self.grace)
+    }
+}
+
+/// What became of an issue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Issued {
+    /// The key can be claimed (or could, and this is the answer of before, where its reply was lost).
+    Issued,
+    /// There is another record; it was left as it is.
+    Taken,
 }
 
 /// Whether the caller of a commit, renewal or release was the current owner.
@@ -427,6 +478,8 @@ pub enum Removed {
 pub enum RecordState {
     /// A one-time token was given out, and not used yet.
     Issued,
+    /// A one-time token was given out and not used, and its time is over.
+    Expired,
     /// Claimed, not committed, lease alive.
     InFlight,
     /// Given up by its owner.
@@ -455,16 +508,20 @@ pub struct RecordInfo {
     pub lease_age: Option<Duration>,
     /// In flight: the time until the lease runs out, unless it is renewed.
     pub lease_left: Option<Duration>,
-    /// The time until the record changes by itself: a committed one to done, any other to none.
+    /// The time until the record changes by itself: a committed one to done, an issued one to expired, any other to none.
     pub expires_in: Duration,
 }
 
 impl RecordInfo {
     /// Describes a record that expires in `left` by the store's clock.
     pub fn new(record: &Record, left: Duration) -> Self {
-        let (mut lease_age, mut lease_left) = (None, None);
+        let (mut lease_age, mut lease_left, mut expires_in) = (None, None, left);
         let state = match record {
-            Record::Issued => RecordState::Issued,
+            Record::Issued { grace } if left > *grace => {
+                expires_in = left.saturating_sub(*grace);
+                RecordState::Issued
+            }
+            Record::Issued { .. } => RecordState::Expired,
             Record::InFlight(held) => {
                 (lease_age, lease_left) = (Some(held.lease_age(left)), held.lease_left(left));
                 if lease_left.is_some() { RecordState::InFlight } else { RecordState::Abandoned }
@@ -475,7 +532,7 @@ impl RecordInfo {
         };
         let is_error = matches!(record, Record::Committed { outcome, .. } if outcome.is_error);
         let (attempt, fingerprint) = (record.attempt(), record.fingerprint());
-        Self { state, attempt, fingerprint, is_error, lease_age, lease_left, expires_in: left }
+        Self { state, attempt, fingerprint, is_error, lease_age, lease_left, expires_in }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::observe::Observer;
 use crate::operation::Operation;
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
 use crate::store::{AnyStore, Store};
+use crate::throttle::Throttle;
 
 /// A runtime: a store, the defaults of all operations, and the leases of this process.
 ///
@@ -50,6 +51,8 @@ pub(crate) struct Runtime {
     pub(crate) flights: Arc<Flights>,
     /// Where outcomes are kept in this process too, if they are.
     pub(crate) cache: Option<LocalCache>,
+    /// Who has sent too many tokens that do not count, if that is limited.
+    pub(crate) throttle: Option<Throttle>,
     pub(crate) keepers: Keepers,
     pub(crate) background: Arc<Background>,
     /// A setting that cannot be: every call is refused.
@@ -70,6 +73,7 @@ impl Idempotency {
             codec: AnyCodec::default(),
             observer: Observer::default(),
             local_cache: 0,
+            throttle: None,
         }
     }
 
@@ -171,6 +175,7 @@ pub struct Builder {
     codec: AnyCodec,
     observer: Observer,
     local_cache: usize,
+    throttle: Option<(u32, Duration)>,
 }
 
 impl Builder {
@@ -278,6 +283,28 @@ impl Builder {
         self
     }
 
+    /// Refuses each submission of a subject with [`Error::Throttled`](crate::Error::Throttled) once it has sent `max` tokens that do not count
+    /// (unknown, forged or another's; not expired ones), until `window` has passed since the first of these. Default: no limit.
+    ///
+    /// Nobody guesses a token of 128 random bits, with or without this: it keeps a client that tries from costing the store a command each
+    /// time, and makes him be seen. So each process counts for itself and for each operation, asking nobody, and remembers the last 65,536 such
+    /// subjects. The subject must be one that the caller cannot choose, or he locks others out.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use std::time::Duration;
+    /// # fn example(store: impl idem::Store) {
+    /// let idempotency = idem::Idempotency::builder(store).limit_token_failures(10, Duration::from_secs(60)).build();
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn limit_token_failures(mut self, max: u32, window: Duration) -> Self {
+        self.throttle = Some((max, window));
+        self
+    }
+
     /// Writes keys into events and spans as they are, instead of a digest. They may be personal data.
     #[must_use]
     pub fn log_keys(mut self) -> Self {
@@ -288,13 +315,14 @@ impl Builder {
     /// The runtime. With a setting that cannot be (a `lease` of zero, `remember` shorter than `ttl`) it refuses to be installed and
     /// refuses every call, with [`Error::Config`](crate::Error::Config); [`try_build`](Self::try_build) says so at once.
     pub fn build(self) -> Idempotency {
-        let problem = self.settings.check().err();
+        let problem = self.check().err();
         if let Some(problem) = &problem {
             tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of a setting that cannot be");
         }
-        let Self { store, settings, codec, observer, local_cache } = self;
+        let Self { store, settings, codec, observer, local_cache, throttle } = self;
         let runtime = Runtime {
             cache: (local_cache > 0 && !store.is_local()).then(|| LocalCache::new(local_cache)),
+            throttle: throttle.map(|(max, window)| Throttle::new(max, window)),
             keepers: Keepers::new(store.clone(), observer),
             flights: Arc::new(Flights::new()),
             background: Arc::default(),
@@ -313,8 +341,17 @@ impl Builder {
     ///
     /// Says which setting cannot be, and what to write.
     pub fn try_build(self) -> Result<Idempotency, ConfigError> {
-        self.settings.check()?;
+        self.check()?;
         Ok(self.build())
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.throttle.is_some_and(|(max, window)| max == 0 || window.is_zero()) {
+            return Err(ConfigError::new(
+                "`limit_token_failures` is given a zero; allow at least one failure, in a window of some seconds or minutes",
+            ));
+        }
+        self.settings.check()
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! | state | text |
 //! | --- | --- |
-//! | issued | `i1i.` |
+//! | issued | `i1i.`, or `i1i <grace ms>.` |
 //! | in flight | `i1f<owner><origin> <attempt> <lease ms> <hold ms> <fingerprint>.` and, once somebody waits, `w` |
 //! | released | `i1r <attempt>.` |
 //! | committed | `i1c <attempt> <codec> <fingerprint> <check> <outcome>` |
@@ -66,7 +66,8 @@ pub enum WireError {
 /// Writes a record.
 pub fn encode(record: &Record) -> Vec<u8> {
     match record {
-        Record::Issued => b"i1i.".to_vec(),
+        Record::Issued { grace } if grace.is_zero() => b"i1i.".to_vec(),
+        Record::Issued { grace } => format!("i1i {}.", millis(*grace)).into_bytes(),
         Record::InFlight(held) => in_flight(held),
         Record::Released { attempt } => format!("i1r {attempt}.").into_bytes(),
         Record::Committed { attempt, fingerprint, outcome } => committed(*attempt, *fingerprint, outcome),
@@ -128,7 +129,11 @@ fn decode_plain(state: u8, fields: &[u8]) -> Option<Parsed> {
         return None;
     }
     let parsed = match state {
-        b'i' => Parsed::Record(Record::Issued),
+        b'i' => {
+            // Zero is not written.
+            let grace = fields.next().map_or(Some(0), |field| number(field).filter(|grace| *grace > 0))?;
+            Parsed::Record(Record::Issued { grace: Duration::from_millis(grace) })
+        }
         b'f' => Parsed::Record(Record::InFlight(InFlight {
             owner: owner(first.get(..first.len() - 1)?)?,
             origin: origin(*first.last()?)?,
@@ -287,7 +292,7 @@ mod tests {
             payload: Bytes::from_static(payload),
         };
         vec![
-            Record::Issued,
+            Record::Issued { grace: Duration::ZERO },
             Record::InFlight(held(None)),
             Record::InFlight(held(Some(print))),
             Record::Released { attempt: u64::MAX },
@@ -301,6 +306,7 @@ mod tests {
                 fingerprint: None,
                 outcome: Encoded { is_error: true, ..outcome(b"\"no\"") },
             },
+            Record::Issued { grace: Duration::from_hours(1) },
         ]
     }
 
@@ -354,7 +360,10 @@ mod tests {
             assert_eq!(read(foreign.as_bytes()), Err(WireError::Foreign), "{foreign}");
         }
         assert_eq!(read(b"i2c 1 j - aaaaaa {}"), Err(WireError::Version));
-        for damaged in ["i1", "i1x 1.", "i1r +1.", "i1r 1 2.", "i1r.", "i1i 1.", "i1i", "i1d 1.", "i1r 1.w", "i1f."] {
+        for damaged in [
+            "i1", "i1x 1.", "i1r +1.", "i1r 1 2.", "i1r.", "i1i 0.", "i1i x.", "i1i 1 2.", "i1i", "i1d 1.", "i1r 1.w",
+            "i1f.",
+        ] {
             assert_eq!(read(damaged.as_bytes()), Err(WireError::Damaged), "{damaged}");
         }
     }
@@ -374,6 +383,8 @@ mod tests {
     fn the_format_is_pinned() {
         let texts: Vec<_> =
             samples().iter().map(|record| String::from_utf8_lossy(&encode(record)).into_owned()).collect();
+        assert_eq!(texts[0], "i1i.");
+        assert_eq!(texts[10], "i1i 3600000.");
         assert_eq!(texts[1], "i1fBwcHBwcHBwcHBwcHBwcHBwa 3 30000 86400000 -.");
         assert_eq!(texts[3], "i1r 18446744073709551615.");
         assert_eq!(texts[4], "i1c 1 j - n1n1HA {\"a\":\"b c\"}");

@@ -16,7 +16,16 @@ fn claim(key: usize) -> Claim {
     let id = RecordId::new("orders.create", &Key::encode(&format!("{key:032}")).unwrap()).unwrap();
     let fingerprint = Some(Fingerprint::of(&key).unwrap());
     let lease = Duration::from_secs(30);
-    Claim { id, owner: Owner::generate(), lease, hold: DAY, fingerprint, take_over: true, max_attempts: None }
+    Claim {
+        id,
+        owner: Owner::generate(),
+        lease,
+        hold: DAY,
+        fingerprint,
+        take_over: true,
+        max_attempts: None,
+        must_be_issued: false,
+    }
 }
 
 fn commit(claim: &Claim, payload: usize) -> Commit {

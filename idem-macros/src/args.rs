@@ -25,6 +25,8 @@ pub(crate) struct ErrorsSetting {
 #[derive(Default)]
 pub(crate) struct Args {
     pub(crate) key: Option<Setting>,
+    pub(crate) token: Option<Setting>,
+    pub(crate) subject: Option<Setting>,
     pub(crate) ttl: Option<Setting>,
     pub(crate) remember: Option<Setting>,
     pub(crate) name: Option<Setting>,
@@ -45,8 +47,10 @@ pub(crate) struct Args {
 }
 
 /// Each option's name, and how it is written.
-const OPTIONS: [(&str, &str); 16] = [
+const OPTIONS: [(&str, &str); 18] = [
     ("key", "key = \"req.order_id\""),
+    ("token", "token = \"form.token\""),
+    ("subject", "subject = \"user.id\""),
     ("ttl", "ttl = \"5m\""),
     ("remember", "remember = \"30d\""),
     ("name", "name = \"orders.create\""),
@@ -65,8 +69,11 @@ const OPTIONS: [(&str, &str); 16] = [
 ];
 
 /// Words that other libraries use, and ours for them.
-const ALIASES: [(&str, &str); 17] = [
+const ALIASES: [(&str, &str); 20] = [
     ("id", "key"),
+    ("nonce", "token"),
+    ("user", "subject"),
+    ("session", "subject"),
     ("operation", "name"),
     ("retention", "ttl"),
     ("expiry", "ttl"),
@@ -165,6 +172,8 @@ impl Args {
         let (_, example) = OPTIONS.iter().find(|(option, _)| *option == name)?;
         let slot = match name {
             "key" => &mut self.key,
+            "token" => &mut self.token,
+            "subject" => &mut self.subject,
             "ttl" => &mut self.ttl,
             "remember" => &mut self.remember,
             "name" => &mut self.name,

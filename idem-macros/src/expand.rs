@@ -243,6 +243,11 @@ impl Plan {
         let span = diag::located(method.span());
         let argument = match argument {
             Argument::Expression(key) if method == "key" => self.key(key, span),
+            Argument::Submission(both) => {
+                let [token, subject] = &**both;
+                let subject = self.key(subject, span);
+                quote_spanned!(span=> #token, #subject)
+            }
             Argument::Expression(expr) | Argument::Time(Time::Computed(expr)) => expr.to_token_stream(),
             Argument::Time(Time::Fixed(duration)) => fixed(*duration, span),
             Argument::Nothing => TokenStream::new(),
@@ -272,7 +277,7 @@ impl Plan {
     /// A look at the key's type: where that cannot be missing, `missing_key` is an error. The closure is never called.
     fn can_be_missing(&self) -> Option<TokenStream> {
         let missing_key = self.missing_key?;
-        let key = self.calls.iter().find(|call| call.method == "key")?.argument.expression()?;
+        let key = self.calls.iter().find(|call| call.method == "key")?.argument.expressions().first()?;
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
         let key = self.in_scope(key.to_token_stream());

@@ -90,6 +90,8 @@ pub(crate) struct Call {
 
 pub(crate) enum Argument {
     Expression(Box<Expr>),
+    /// A token, and whom it must be issued to.
+    Submission(Box<[Expr; 2]>),
     Time(Time),
     Nothing,
     /// A variant of one of the enums that the `idem` crate exports.
@@ -116,9 +118,7 @@ const MIN_LEASE: Duration = Duration::from_millis(100);
 impl Plan {
     /// Checks everything, whatever is wrong already. There is a plan only where nothing is.
     pub(crate) fn new(args: Args, function: Option<Function>, errors: &mut Errors) -> Option<Self> {
-        if args.key.is_none() && !args.misspelt_key {
-            errors.at(Span::call_site(), "`#[idempotent]` needs a key: write for example `key = \"req.order_id\"`");
-        }
+        check_identity(&args, errors);
         if let Some(error) = function.as_ref().filter(|_| args.name.is_none()).and_then(Function::needs_name) {
             errors.push(error);
         }
@@ -129,6 +129,7 @@ impl Plan {
         let name = options.read(args.name.as_ref(), Reader::name);
         let runtime = options.read(args.runtime.as_ref(), Reader::expression);
         options.parts(args.key.as_ref());
+        options.submission(args.token.as_ref(), args.subject.as_ref());
         options.parts(args.fingerprint.as_ref());
         options.times(&args);
         options.in_flight(args.in_flight.as_ref());
@@ -150,7 +151,7 @@ impl Plan {
             Handling::Arms(Matching { times, .. }) => times.as_slice(),
             Handling::Default | Handling::Policy(_) => &[],
         };
-        let expressions = calls.iter().filter_map(|call| call.argument.expression());
+        let expressions = calls.iter().flat_map(|call| call.argument.expressions());
         for expr in expressions.chain(times.iter().map(|(_, expr)| expr)).chain(&runtime).chain(&reconcile) {
             bindings.check(expr, errors);
         }
@@ -240,6 +241,43 @@ fn format_of_self(tokens: &TokenStream) -> Option<Literal> {
     })
 }
 
+/// Reports a call that is known by nothing, by two things, or by half of one; and what makes no sense for one that is known by a token.
+fn check_identity(args: &Args, errors: &mut Errors) {
+    match (&args.key, &args.token, &args.subject) {
+        (None, None, None) if !args.misspelt_key => {
+            errors.at(Span::call_site(), "`#[idempotent]` needs a key: write for example `key = \"req.order_id\"`");
+        }
+        (Some(_), Some(token), _) => {
+            let message =
+                "`token` takes the place of `key`: a submission is known by its token alone, so leave one of them out";
+            errors.at(token.keyword.span(), message);
+        }
+        (_, None, Some(subject)) => {
+            let message = "`subject` says whom a `token` was issued to, and there is none: write for example `token = \"form.token\"`, or leave `subject` out";
+            errors.at(subject.keyword.span(), message);
+        }
+        (None, Some(token), None) => {
+            let message = "`token` needs a `subject`: whom it was issued to, by what the server knows of the caller; write for example `subject = \"user.id\"`";
+            errors.at(token.keyword.span(), message);
+        }
+        _ => {}
+    }
+    if args.token.is_some() {
+        if let Some(missing_key) = &args.missing_key {
+            let message = "a call without its token never runs: leave `missing_key` out";
+            errors.at(missing_key.keyword.span(), message);
+        }
+        if let Some(Setting { keyword, value: Some(value) }) = &args.store_failure
+            && value.to_token_stream().to_string() == "run"
+        {
+            let message = format!(
+                "a call with a token never runs without the store, which alone knows whether the token counts: leave `{keyword}` out"
+            );
+            errors.on(value, message);
+        }
+    }
+}
+
 /// What is done with errors; where it cannot be said, because something is wrong with it, nothing.
 fn handling(setting: Option<ErrorsSetting>) -> Handling {
     match setting {
@@ -270,10 +308,11 @@ fn handling(setting: Option<ErrorsSetting>) -> Handling {
 
 impl Argument {
     /// What is written by the author.
-    pub(crate) fn expression(&self) -> Option<&Expr> {
+    pub(crate) fn expressions(&self) -> &[Expr] {
         match self {
-            Self::Expression(expr) | Self::Time(Time::Computed(expr)) => Some(expr),
-            Self::Time(Time::Fixed(_)) | Self::Nothing | Self::Variant(..) => None,
+            Self::Expression(expr) | Self::Time(Time::Computed(expr)) => std::slice::from_ref(expr),
+            Self::Submission(both) => &both[..],
+            Self::Time(Time::Fixed(_)) | Self::Nothing | Self::Variant(..) => &[],
         }
     }
 }
@@ -306,6 +345,16 @@ impl Options<'_> {
     fn parts(&mut self, setting: Option<&Setting>) {
         let parts = self.read(setting, Reader::parts);
         self.call(None, setting, parts.map(Box::new).map(Argument::Expression));
+    }
+
+    fn submission(&mut self, token: Option<&Setting>, subject: Option<&Setting>) {
+        let both = [
+            self.read(token, Reader::expression).map(|token| value::reference(&token)),
+            self.read(subject, Reader::parts),
+        ];
+        if let [Some(token_expr), Some(subject)] = both {
+            self.call(None, token, Some(Argument::Submission(Box::new([token_expr, subject]))));
+        }
     }
 
     fn count(&mut self, setting: Option<&Setting>) {
@@ -435,6 +484,8 @@ mod tests {
             r#"key = (TENANT, "req.id"), ttl = req.ttl(), in_flight = wait("5s"), runtime = "req.runtime()", detached"#,
             r#"key = "(req.tenant, req.id)", in_flight = wait, duplicate = reject, abandoned = reconcile("find(&req)")"#,
             "key = f::<A, B>(req), in_flight = reject, abandoned = reconcile(find(&req)), max_attempts = 5",
+            r#"token = "req.token", subject = id, fingerprint = "req.sum", ttl = "5m", duplicate = reject"#,
+            r#"token = req.token, subject = (TENANT, "req.user"), store_failure = reject"#,
             r#"key = req.id, store_failure = run, missing_key = run, name = "orders.create", crate = "::idem""#,
         ] {
             assert_mistakes(args, FUNCTION, &[]);
@@ -453,12 +504,20 @@ mod tests {
             ("key = id lease = \"5s\"", ("lease", "expected a comma")),
             ("key = id, key = id", ("key", "`key` is given twice")),
             ("key = id, tll = \"5m\"", ("tll", "did you mean `ttl`, as in `ttl = \"5m\"`?")),
-            ("key = id, colour = 5", ("colour", "expected `key`, `ttl`")),
+            ("key = id, colour = 5", ("colour", "expected `key`, `token`")),
             ("key = id, detached = true", ("=", "`detached` takes no value")),
             ("key = id, ttl = 300", ("300", "needs a unit")),
             ("key = id, lease = \"0s\"", ("\"0s\"", "longer than zero")),
             ("key = id, in_flight = wait(\"x\")", ("\"x\"", "not a duration")),
             ("key = id, ttl = \"5m\", remember = \"1m\"", ("\"1m\"", "`remember` is shorter than `ttl`")),
+            ("key = id, token = req, subject = id", ("token", "`token` takes the place of `key`")),
+            ("key = id, subject = id", ("subject", "there is none")),
+            ("subject = id", ("subject", "write for example `token = \"form.token\"`")),
+            ("token = id", ("token", "needs a `subject`")),
+            ("token = id, subject = ()", ("()", "`subject` has no parts")),
+            ("token = id, subject = id, missing_key = run", ("missing_key", "never runs: leave `missing_key` out")),
+            ("token = id, subject = id, store_failure = run", ("run", "never runs without the store")),
+            ("key = id, user = id", ("user", "did you mean `subject`")),
             ("key = id, max_attempts = 0", ("0", "1 or more")),
             ("key = id, name = \"\"", ("\"\"", "`name` is empty")),
             ("key = id, name = \"orders create\"", ("\"orders create\"", "joined by `::`")),

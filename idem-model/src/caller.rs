@@ -141,6 +141,8 @@ pub enum Reply {
     InFlight,
     /// To a claim that does not take over: abandoned.
     Abandoned,
+    /// To a claim of a token: there is none, or its time is over.
+    NotIssued,
     /// To a claim: this owner's outcome.
     Committed(Id),
     /// To a claim: there was an outcome.

@@ -1,7 +1,7 @@
 //! Deviations that the promises must reject.
 
 use crate::bounds::{Bounds, Network};
-use crate::promise::Promise::{self, P1, P2, P3, P5, P6, P8, P9, P10};
+use crate::promise::Promise::{self, P1, P2, P3, P5, P6, P8, P9, P10, P13};
 
 macro_rules! mutants {
     ($($(#[$doc:meta])* $name:ident $promise:ident,)*) => {
@@ -57,6 +57,8 @@ mutants! {
     UndoReleasesAbandoned P10,
     /// To abandon is to release.
     AbandonReleases P6,
+    /// A claim of a token does not ask whether it was issued.
+    ClaimsWhatWasNotIssued P13,
     // At the owner.
     /// The body goes on past its deadline.
     NoSelfCancel P1,
@@ -98,6 +100,7 @@ impl Mutant {
     pub fn bounds(self) -> Bounds {
         match self {
             Self::TakesOverAlthoughRejected => Bounds { take_over: false, ..Bounds::SMALL },
+            Self::ClaimsWhatWasNotIssued => Bounds { issued: true, ..Bounds::SMALL },
             Self::ResendAsAnother | Self::CommitAsAnother => Bounds { calls: 2, ..Bounds::SMALL },
             Self::LateRenewalCounts => Bounds { network: Network::AnyOrder, ..Bounds::SMALL },
             _ => Bounds::SMALL,

@@ -23,6 +23,8 @@ pub enum Promise {
     P9,
     /// A lost reply is no lock-out.
     P10,
+    /// A token counts only if it was issued.
+    P13,
 }
 
 /// What an onlooker knows, who sees everything, and whom nobody asks.

@@ -11,7 +11,8 @@ use crate::state::State;
 
 impl Promise {
     /// All that the model checks.
-    pub const ALL: &[Self] = &[Self::P1, Self::P2, Self::P3, Self::P5, Self::P6, Self::P8, Self::P9, Self::P10];
+    pub const ALL: &[Self] =
+        &[Self::P1, Self::P2, Self::P3, Self::P5, Self::P6, Self::P8, Self::P9, Self::P10, Self::P13];
 
     /// Its property's name.
     pub fn name(self) -> &'static str {
@@ -24,6 +25,7 @@ impl Promise {
             Self::P8 => "P8: a cut body's key is not released",
             Self::P9 => "P9: a body's value is committed, not released",
             Self::P10 => "P10: a claim that came to nothing leaves nothing",
+            Self::P13 => "P13: a token is claimed only if it was issued",
         }
     }
 
@@ -32,6 +34,7 @@ impl Promise {
             && match self {
                 Self::P5 => is_free_after_a_lease(life, state),
                 Self::P10 => is_held_by_somebody(state),
+                Self::P13 => !life.bounds.issued || !came_from(state, Origin::Nothing),
                 _ => true,
             }
     }
@@ -56,6 +59,7 @@ fn kept(promise: Promise) -> Condition {
         Promise::P8 => |life, state| Promise::P8.is_kept(life, state),
         Promise::P9 => |life, state| Promise::P9.is_kept(life, state),
         Promise::P10 => |life, state| Promise::P10.is_kept(life, state),
+        Promise::P13 => |life, state| Promise::P13.is_kept(life, state),
     }
 }
 
@@ -68,6 +72,7 @@ fn is_free_after_a_lease(life: &Life, state: &State) -> bool {
     match life.store.probe(later) {
         Reply::Owned(_) | Reply::Committed(_) | Reply::Done => true,
         Reply::Abandoned => !life.bounds.take_over,
+        Reply::NotIssued => life.bounds.issued,
         Reply::InFlight | Reply::Held | Reply::Lost => false,
     }
 }

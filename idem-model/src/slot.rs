@@ -1,5 +1,7 @@
 //! What stands at the key, kept small, and as the record that the functions of `idem-core` work on.
 
+use std::time::Duration;
+
 use idem_core::CodecId;
 use idem_core::record::{Encoded, InFlight, Origin, Record};
 
@@ -87,7 +89,7 @@ impl Slot {
 impl Entry {
     pub(crate) fn record(self) -> Record {
         match self {
-            Self::Issued => Record::Issued,
+            Self::Issued => Record::Issued { grace: Duration::ZERO },
             Self::InFlight { owner, attempt, origin, lease, hold } => Record::InFlight(InFlight {
                 owner: owner.owner(),
                 attempt: attempt.into(),
@@ -117,7 +119,7 @@ impl From<&Record> for Entry {
     fn from(record: &Record) -> Self {
         let attempt = u8::try_from(record.attempt()).unwrap_or(u8::MAX);
         match record {
-            Record::Issued => Self::Issued,
+            Record::Issued { .. } => Self::Issued,
             Record::InFlight(held) => Self::InFlight {
                 owner: Id::from_owner(held.owner),
                 attempt,

@@ -51,22 +51,22 @@ impl Store {
 
     fn claim(&self, slot: &mut Option<Slot>, by: Id) -> Reply {
         let claim = self.claim_of(by);
-        let Some(found) = *slot else {
-            *slot = Some(self.in_flight(&claim.in_flight(1, Origin::Nothing)));
-            return Reply::Owned(1);
-        };
-        let on_claim = match found.entry.record() {
-            Record::InFlight(held) if self.is(Mutant::NotRecognised) && held.owner == claim.owner => {
+        let on_claim = match slot.map(|found| found.entry.record()) {
+            None => claim.on_nothing(),
+            Some(Record::InFlight(held)) if self.is(Mutant::NotRecognised) && held.owner == claim.owner => {
                 return Reply::InFlight;
             }
-            record => record.on_claim(&claim),
+            Some(record) => record.on_claim(&claim),
         };
         let next = match on_claim {
-            OnClaim::IfLeaseRanOut { .. } if found.is_alive() && !self.is(Mutant::TakesOverAlive) => {
+            OnClaim::IfLeaseRanOut { .. } if slot.is_some_and(Slot::is_alive) && !self.is(Mutant::TakesOverAlive) => {
                 return Reply::InFlight;
             }
             OnClaim::IfLeaseRanOut { .. } if self.is(Mutant::ReplaysUncommitted) => {
-                return Reply::Committed(found.owner().unwrap_or(Id::NOBODY));
+                return Reply::Committed(slot.and_then(Slot::owner).unwrap_or(Id::NOBODY));
+            }
+            OnClaim::IfIssueLives { grace, .. } if slot.is_none_or(|found| duration(found.left) <= grace) => {
+                return Reply::NotIssued;
             }
             OnClaim::IfLeaseRanOut { attempt, .. } if self.is(Mutant::TakesOverAlthoughRejected) => {
                 claim.in_flight(attempt + 1, Origin::Abandoned)
@@ -77,7 +77,9 @@ impl Store {
             OnClaim::IfLeaseRanOut { attempt, then: RanOut::Take(_) } if self.is(Mutant::AttemptNotCounted) => {
                 claim.in_flight(attempt, Origin::Abandoned)
             }
-            OnClaim::Take(next) | OnClaim::IfLeaseRanOut { then: RanOut::Take(next), .. } => next,
+            OnClaim::Take(next)
+            | OnClaim::IfIssueLives { then: next, .. }
+            | OnClaim::IfLeaseRanOut { then: RanOut::Take(next), .. } => next,
         };
         let next = self.in_flight(&next);
         *slot = Some(next);
@@ -166,6 +168,7 @@ impl Store {
             fingerprint: None,
             take_over: self.bounds.take_over,
             max_attempts: None,
+            must_be_issued: self.bounds.issued && !self.is(Mutant::ClaimsWhatWasNotIssued),
         }
     }
 
@@ -262,6 +265,7 @@ fn reply(answer: &Claimed) -> Reply {
         Claimed::Done { .. } => Reply::Done,
         // Neither fingerprints nor a highest attempt are modelled.
         Claimed::Abandoned { .. } | Claimed::Mismatch | Claimed::Exhausted { .. } => Reply::Abandoned,
+        Claimed::NotIssued | Claimed::IssueExpired => Reply::NotIssued,
     }
 }
 

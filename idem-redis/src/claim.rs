@@ -13,16 +13,23 @@ use crate::error::{failed, unexpected, unreadable};
 use crate::keys::Keys;
 use crate::lane::Lane;
 use crate::quick::{Quick, is_refused};
-use crate::script::{Swap, TAKEOVER, TOUCH, millis, ownership, swap};
+use crate::script::{ISSUED, Swap, TAKEOVER, TOUCH, evalsha, millis, ownership, swap};
 
 /// How often a record may change under a claim. Each change is somebody's progress, so this is seen by nobody but in a fault.
 const ROUNDS: usize = 16;
 
 /// What the first command of a claim found.
 pub(crate) struct Found {
-    text: Option<Bytes>,
+    text: Bytes,
     /// How long it took.
     way: Duration,
+}
+
+/// What the first command of a claim came to.
+enum Begun {
+    Over(Claimed),
+    /// This record is there.
+    Found(Bytes),
 }
 
 /// Carries a claim out as most claims are: the key is free, or its outcome stands there. Else says what it found, if it knows.
@@ -34,9 +41,11 @@ pub(crate) fn claim_quickly<'a>(
     let (sent, first) = (clock::now(), first(key, claim));
     async move {
         let text = match quick.send(first).await {
-            Ok(Value::Nil) => return Ok(Ok(Claimed::Owned { attempt: 1, from: Origin::Nothing })),
-            Ok(Value::BulkString(text)) => Bytes::from(text),
-            Ok(other) => return Ok(Err(unexpected(quick.server(), &other))),
+            Ok(answer) => match begun(claim, quick.server(), answer) {
+                Ok(Begun::Over(answer)) => return Ok(Ok(answer)),
+                Ok(Begun::Found(text)) => text,
+                Err(error) => return Ok(Err(error)),
+            },
             Err(error) if is_refused(&error) => return Err(None),
             Err(error) => return Ok(Err(failed(quick.server(), error))),
         };
@@ -49,7 +58,7 @@ pub(crate) fn claim_quickly<'a>(
             Ok(_) => {}
             Err(error) => return Ok(Err(unreadable(error))),
         }
-        Err(Some(Found { text: Some(text), way: clock::way_since(sent) }))
+        Err(Some(Found { text, way: clock::way_since(sent) }))
     }
 }
 
@@ -61,17 +70,21 @@ pub(crate) async fn claim(
     found: Option<Found>,
 ) -> Result<Claimed, StoreError> {
     let key = keys.record(&claim.id);
-    let Found { text: mut found, mut way } = if let Some(found) = found {
-        found
+    let (mut found, mut way) = if let Some(Found { text, way }) = found {
+        (Begun::Found(text), way)
     } else {
         let sent = clock::now();
-        let text = begin(lane, &key, claim).await?;
-        Found { text, way: clock::way_since(sent) }
+        (begin(lane, &key, claim).await?, clock::way_since(sent))
     };
     for _ in 0..ROUNDS {
-        let Some(text) = found else {
-            lane.acknowledged().await?;
-            return Ok(Claimed::Owned { attempt: 1, from: Origin::Nothing });
+        let text = match found {
+            Begun::Found(text) => text,
+            Begun::Over(answer) => {
+                if let Claimed::Owned { .. } = answer {
+                    lane.acknowledged().await?;
+                }
+                return Ok(answer);
+            }
         };
         let parsed = wire::decode(&text).map_err(unreadable)?;
         let lease = match &parsed {
@@ -99,6 +112,11 @@ pub(crate) async fn claim(
                 }
             }
             OnClaim::Answer(answer) => return Ok(answer),
+            // Given back since it was looked at.
+            OnClaim::IfIssueLives { .. } => {
+                found = begin(lane, &key, claim).await?;
+                continue;
+            }
             OnClaim::Take(next) => {
                 let owned = owned(&next);
                 (take_over(lane, &key, &text, Some(next), Lease::Any).await?, owned)
@@ -119,7 +137,7 @@ pub(crate) async fn claim(
                     Swap::Jumped => {
                         lane.look_at_clock().await?;
                         way *= 2;
-                        found = Some(text);
+                        found = Begun::Found(text);
                         continue;
                     }
                     swapped => (swapped, answer),
@@ -133,7 +151,7 @@ pub(crate) async fn claim(
             }
             Swap::Free => return Ok(answer),
             Swap::Gone => begin(lane, &key, claim).await?,
-            Swap::Changed(text) => Some(text),
+            Swap::Changed(text) => Begun::Found(text),
             // Only said where the lease was asked about.
             Swap::Alive(_) | Swap::Jumped => return Err(unexpected(lane.server(), &Value::Nil)),
         };
@@ -148,26 +166,57 @@ fn owned(next: &InFlight) -> Claimed {
     Claimed::Owned { attempt: next.attempt, from: next.origin }
 }
 
-/// The command that writes the first attempt if there is no record, else gives the record.
+/// The command that writes the first attempt, if there is no record, or if the key was issued, as the claim has it. Of any other record it
+/// says what that is.
 fn first(key: &str, claim: &Claim) -> Cmd {
-    let record = wire::encode(&Record::InFlight(claim.in_flight(1, Origin::Nothing)));
+    let (record, hold) = (first_attempt(claim), millis(claim.hold));
+    if claim.must_be_issued {
+        return evalsha(&ISSUED, &[key], &[&record, hold.to_string().as_bytes()]);
+    }
     let mut set = Cmd::with_capacity(7, 32 + key.len() + record.len());
-    set.arg("SET").arg(key).arg(record).arg("NX").arg("GET").arg("PX").arg(millis(claim.hold));
+    set.arg("SET").arg(key).arg(record).arg("NX").arg("GET").arg("PX").arg(hold);
     set
 }
 
-/// Writes the first attempt if there is no record, else gives the record.
-async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Option<Bytes>, StoreError> {
-    match lane.try_send(&first(key, claim)).await {
-        Ok(answer) => text(lane, answer),
+fn first_attempt(claim: &Claim) -> Vec<u8> {
+    wire::encode(&Record::InFlight(claim.in_flight(1, first_origin(claim))))
+}
+
+fn first_origin(claim: &Claim) -> Origin {
+    if claim.must_be_issued { Origin::Issued } else { Origin::Nothing }
+}
+
+/// What the first command answered.
+fn begun(claim: &Claim, server: &str, answer: Value) -> Result<Begun, StoreError> {
+    let owned = Claimed::Owned { attempt: 1, from: first_origin(claim) };
+    match answer {
+        Value::BulkString(text) => Ok(Begun::Found(text.into())),
+        Value::Nil if !claim.must_be_issued => Ok(Begun::Over(owned)),
+        Value::Int(1) if claim.must_be_issued => Ok(Begun::Over(owned)),
+        Value::Int(0) if claim.must_be_issued => Ok(Begun::Over(Claimed::NotIssued)),
+        Value::Int(-1) if claim.must_be_issued => Ok(Begun::Over(Claimed::IssueExpired)),
+        other => Err(unexpected(server, &other)),
+    }
+}
+
+/// Sends the first command.
+async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Begun, StoreError> {
+    if claim.must_be_issued {
+        let (record, hold) = (first_attempt(claim), millis(claim.hold).to_string());
+        let answer = lane.script(&ISSUED, &[key], &[&record, hold.as_bytes()]).await?;
+        return begun(claim, lane.server(), answer);
+    }
+    let answer = match lane.try_send(&first(key, claim)).await {
+        Ok(answer) => answer,
         // A server whose memory is full refuses the command before it looks. A new key is refused, but a record that is there is
         // still answered with.
         Err(error) if error.code() == Some("OOM") => match lane.send(redis::cmd("GET").arg(key)).await? {
-            Value::Nil => Err(failed(lane.server(), error)),
-            answer => text(lane, answer),
+            Value::Nil => return Err(failed(lane.server(), error)),
+            answer => answer,
         },
-        Err(error) => Err(failed(lane.server(), error)),
-    }
+        Err(error) => return Err(failed(lane.server(), error)),
+    };
+    begun(claim, lane.server(), answer)
 }
 
 /// Writes one's own record again as it is. `WAIT` counts what its own connection has written: where the record was written on another

@@ -21,6 +21,7 @@ pub(crate) static COMMIT: LazyLock<Script> = script!("commit");
 pub(crate) static RELEASE: LazyLock<Script> = script!("release");
 pub(crate) static RENEW: LazyLock<Script> = script!("renew");
 pub(crate) static TAKEOVER: LazyLock<Script> = script!("takeover");
+pub(crate) static ISSUED: LazyLock<Script> = script!("issued");
 pub(crate) static WATCH: LazyLock<Script> = script!("watch");
 pub(crate) static TOUCH: LazyLock<Script> = script!("touch");
 pub(crate) static INSPECT: LazyLock<Script> = script!("inspect");

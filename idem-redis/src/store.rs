@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use idem_core::record::{
-    Claim, Claimed, Commit, InFlight, Ownership, Record, RecordId, RecordInfo, Release, ReleaseTo, Removed, Renewal,
+    Claim, Claimed, Commit, InFlight, Issue, Issued, Ownership, Record, RecordId, RecordInfo, Release, ReleaseTo,
+    Removed, Renewal,
 };
 use idem_core::wire::{self, Parsed};
 use idem_core::{Store, StoreError, StoreErrorKind};
@@ -23,7 +24,7 @@ use crate::own::Own;
 use crate::quick::{Quick, is_refused};
 use crate::script::{COMMIT, Found, INSPECT, RELEASE, REMOVE, Swap, evalsha, inspected, millis, ownership, swap};
 use crate::server::Server;
-use crate::{claim, clock, connect, renew, wait};
+use crate::{claim, clock, connect, issue, renew, wait};
 
 /// How often a record may change under a removal.
 const ROUNDS: usize = 16;
@@ -142,6 +143,11 @@ impl Store for RedisStore {
             claim::claim(&mut lane, keys, claim, found.flatten()).await
         };
         server.step_quickly(key, quick, whole).await
+    }
+
+    async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        let Inner { server, keys, .. } = &*self.0;
+        issue::issue(server, keys, issues).await
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {

@@ -286,6 +286,7 @@ pub(crate) fn claim(id: &RecordId) -> Claim {
         fingerprint: None,
         take_over: true,
         max_attempts: None,
+        must_be_issued: false,
     }
 }
 

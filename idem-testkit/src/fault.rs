@@ -6,7 +6,9 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use idem_core::record::{Claim, Claimed, Commit, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
+use idem_core::record::{
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+};
 use idem_core::{Store, StoreError, StoreErrorKind};
 use tokio::sync::watch;
 
@@ -27,6 +29,8 @@ pub enum Step {
     Inspect,
     /// [`Store::remove`].
     Remove,
+    /// [`Store::issue`]: one step for the whole batch.
+    Issue,
 }
 
 /// What goes wrong with one call.
@@ -94,7 +98,7 @@ impl Default for Gate {
 /// A fault that was given by [`next`](Self::next) holds for one call, in the order given; where none is left, the one given by
 /// [`always`](Self::always) holds.
 #[derive(Debug, Clone, Default)]
-pub struct Faults(Arc<[Script; 7]>);
+pub struct Faults(Arc<[Script; 8]>);
 
 #[derive(Debug, Default)]
 struct Script {
@@ -259,6 +263,11 @@ impl<S: Store> Store for FaultStore<S> {
 
     async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
         self.carry_out(Step::Remove, self.inner.remove(id), Err).await
+    }
+
+    async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        let failed = |error: StoreError| issues.iter().map(|_| Err(error.clone())).collect();
+        self.carry_out(Step::Issue, self.inner.issue(issues), failed).await
     }
 }
 

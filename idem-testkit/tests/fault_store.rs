@@ -21,6 +21,7 @@ fn claim() -> Claim {
         fingerprint: None,
         take_over: true,
         max_attempts: None,
+        must_be_issued: false,
     }
 }
 

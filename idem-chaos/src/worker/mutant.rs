@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use idem_core::record::{
-    Claim, Claimed, Commit, Encoded, Origin, Ownership, RecordId, RecordInfo, Release, ReleaseTo, Removed, Renewal,
+    Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Ownership, RecordId, RecordInfo, Release, ReleaseTo,
+    Removed, Renewal,
 };
 use idem_core::{Store, StoreError, wire};
 use idem_redis::redis::aio::ConnectionManager;
@@ -111,6 +112,10 @@ impl<S: Store> Store for Mutant<S> {
             Flaw::NeverTakenOver => self.wrong_claim(&Claim { take_over: false, ..claim.clone() }).await,
             _ => self.wrong_claim(claim).await,
         }
+    }
+
+    async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        self.inner.issue(issues).await
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use idem_core::record::{Claim, Claimed, Commit, Owner, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
+use idem_core::record::{
+    Claim, Claimed, Commit, Issue, Issued, Owner, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+};
 use idem_core::{Store, StoreError};
 
 use crate::clock;
@@ -32,6 +34,10 @@ impl<S: Store> Store for Noted<S> {
             Ok(_) => {}
         }
         answer
+    }
+
+    async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        self.inner.issue(issues).await
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {

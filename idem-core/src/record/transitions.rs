@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use super::{
-    Claim, Claimed, Commit, Fingerprint, InFlight, Origin, Owner, Ownership, Record, Release, ReleaseTo, Removed,
-    Renewal,
+    Claim, Claimed, Commit, Fingerprint, InFlight, Issue, Issued, Origin, Owner, Ownership, Record, Release, ReleaseTo,
+    Removed, Renewal,
 };
 
 /// What a claim makes of the record that it found.
@@ -24,6 +24,14 @@ pub enum OnClaim {
         attempt: u64,
         /// What to do where it has run out.
         then: RanOut,
+    },
+    /// It depends on how long the record has left, which only the store's clock can tell: up to `grace`, it is
+    /// [`Claimed::IssueExpired`]; else `then` is written in its place.
+    IfIssueLives {
+        /// See [`Record::Issued`].
+        grace: Duration,
+        /// What is written.
+        then: InFlight,
     },
 }
 
@@ -68,12 +76,25 @@ pub fn renewal_due_after(lease: Duration) -> Duration {
     lease / 3
 }
 
+impl Claim {
+    /// What this makes of no record.
+    pub fn on_nothing(&self) -> OnClaim {
+        if self.must_be_issued {
+            OnClaim::Answer(Claimed::NotIssued)
+        } else {
+            OnClaim::Take(self.in_flight(1, Origin::Nothing))
+        }
+    }
+}
+
 impl Record {
-    /// What a claim makes of this record. (Where there is none, a claim writes
-    /// `claim.in_flight(1, Origin::Nothing)`.)
+    /// What a claim makes of this record. (Where there is none, see [`Claim::on_nothing`].)
     pub fn on_claim(&self, claim: &Claim) -> OnClaim {
         match self {
-            Self::Issued => Self::next(claim, 0, Origin::Issued),
+            Self::Issued { grace } => match Self::next(claim, 0, Origin::Issued) {
+                OnClaim::Take(then) if claim.must_be_issued => OnClaim::IfIssueLives { grace: *grace, then },
+                other => other,
+            },
             Self::Released { attempt } => Self::next(claim, *attempt, Origin::Released),
             Self::InFlight(held) if held.owner == claim.owner => {
                 OnClaim::Answer(Claimed::Owned { attempt: held.attempt, from: held.origin })
@@ -92,6 +113,11 @@ impl Record {
             }
             Self::Done { attempt, .. } => OnClaim::Answer(Claimed::Done { attempt: *attempt }),
         }
+    }
+
+    /// What becomes of an issue that found this record. (Where there is none, [`Issue::record`] is written.)
+    pub fn on_issue(&self, issue: &Issue) -> Issued {
+        if *self == issue.record() { Issued::Issued } else { Issued::Taken }
     }
 
     /// What a commit makes of this record. (Where there is none, it is [`Ownership::Lost`].)
@@ -167,7 +193,7 @@ impl Record {
     /// The last attempt, 0 if there was none.
     pub fn attempt(&self) -> u64 {
         match self {
-            Self::Issued => 0,
+            Self::Issued { .. } => 0,
             Self::InFlight(InFlight { attempt, .. })
             | Self::Released { attempt }
             | Self::Committed { attempt, .. }
@@ -181,7 +207,7 @@ impl Record {
             Self::InFlight(InFlight { fingerprint, .. })
             | Self::Committed { fingerprint, .. }
             | Self::Done { fingerprint, .. } => *fingerprint,
-            Self::Issued | Self::Released { .. } => None,
+            Self::Issued { .. } | Self::Released { .. } => None,
         }
     }
 
@@ -209,7 +235,7 @@ impl InFlight {
             (ReleaseTo::Released { keep }, _) => Some((Record::Released { attempt: self.attempt }, Some(keep))),
             (ReleaseTo::Abandoned, _) => Some((abandoned(self.owner, self.attempt), None)),
             (ReleaseTo::Undone { .. }, Origin::Nothing) => None,
-            (ReleaseTo::Undone { .. }, Origin::Issued) => Some((Record::Issued, None)),
+            (ReleaseTo::Undone { .. }, Origin::Issued) => Some((Record::Issued { grace: Duration::ZERO }, None)),
             (ReleaseTo::Undone { keep }, Origin::Released) => Some((Record::Released { attempt: before }, Some(keep))),
             (ReleaseTo::Undone { .. }, Origin::Abandoned) => Some((abandoned(Owner::NOBODY, before), None)),
         }

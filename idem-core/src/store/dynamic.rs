@@ -8,7 +8,9 @@ use futures_util::future::{BoxFuture, Either, FutureExt as _, Ready, ready};
 
 use super::{MemoryStore, Store};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::{Claim, Claimed, Commit, Owner, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
+use crate::record::{
+    Claim, Claimed, Commit, Issue, Issued, Owner, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+};
 
 /// Any store. Cheap to clone.
 ///
@@ -66,6 +68,13 @@ impl AnyStore {
         }
     }
 
+    pub(crate) async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        match self {
+            Self::Memory(store) => Store::issue(store, issues).await,
+            Self::Other(store) => store.issue(issues).await,
+        }
+    }
+
     pub(crate) async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
         match self {
             Self::Memory(store) => Store::renew(store, renewals).await,
@@ -108,6 +117,7 @@ pub(crate) trait DynStore: Send + Sync + 'static {
     fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Claimed, StoreError>>;
     fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Ownership, StoreError>>;
     fn release(&self, release: Release) -> BoxFuture<'_, Result<Ownership, StoreError>>;
+    fn issue<'a>(&'a self, issues: &'a [Issue]) -> BoxFuture<'a, Vec<Result<Issued, StoreError>>>;
     fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Ownership, StoreError>>>;
     fn wait<'a>(&'a self, id: &'a RecordId, attempt: u64, limit: Duration) -> BoxFuture<'a, Result<(), StoreError>>;
     fn inspect<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>>;
@@ -125,6 +135,10 @@ impl<S: Store> DynStore for S {
 
     fn release(&self, release: Release) -> BoxFuture<'_, Result<Ownership, StoreError>> {
         async move { Store::release(self, &release).await }.boxed()
+    }
+
+    fn issue<'a>(&'a self, issues: &'a [Issue]) -> BoxFuture<'a, Vec<Result<Issued, StoreError>>> {
+        Store::issue(self, issues).boxed()
     }
 
     fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Ownership, StoreError>>> {

@@ -18,8 +18,8 @@ use super::Store;
 use crate::clock::{Clock, TokioClock};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
-    Claim, Claimed, Commit, OnClaim, OnStep, Origin, Ownership, RanOut, Record, RecordId, RecordInfo, Release, Removed,
-    Renewal,
+    Claim, Claimed, Commit, Issue, Issued, OnClaim, OnStep, Ownership, RanOut, Record, RecordId, RecordInfo, Release,
+    Removed, Renewal,
 };
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -188,16 +188,23 @@ impl MemoryStore {
 
     fn try_claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.step(&claim.id, |step| {
-            let Some((record, left)) = step.find() else {
-                step.shared.room.take()?;
-                step.put(Record::InFlight(claim.in_flight(1, Origin::Nothing)), claim.hold, Duration::ZERO);
-                return Ok(Claimed::Owned { attempt: 1, from: Origin::Nothing });
+            let (on_claim, left, lease_left) = match step.find() {
+                Some((record, left)) => (record.on_claim(claim), left, record.lease_left(left)),
+                None => {
+                    let on_nothing = claim.on_nothing();
+                    if matches!(on_nothing, OnClaim::Take(_)) {
+                        step.shared.room.take()?;
+                    }
+                    (on_nothing, Duration::ZERO, None)
+                }
             };
-            let next = match record.on_claim(claim) {
+            let next = match on_claim {
                 OnClaim::Answer(answer) => return Ok(answer),
                 OnClaim::Take(next) => next,
+                OnClaim::IfIssueLives { grace, .. } if left <= grace => return Ok(Claimed::IssueExpired),
+                OnClaim::IfIssueLives { then, .. } => then,
                 OnClaim::IfLeaseRanOut { attempt, then } => {
-                    if let Some(lease_left) = record.lease_left(left) {
+                    if let Some(lease_left) = lease_left {
                         return Ok(Claimed::InFlight { attempt, lease_left });
                     }
                     match then {
@@ -212,16 +219,32 @@ impl MemoryStore {
         })
     }
 
-    /// Claims as soon as something that has expired made room, looking from shard to shard.
-    fn claim_when_full(&self, claim: &Claim, full: StoreError) -> Result<Claimed, StoreError> {
+    fn try_issue(&self, issue: &Issue) -> Result<Issued, StoreError> {
+        self.step(&issue.id, |step| {
+            if let Some((record, _)) = step.find() {
+                return Ok(record.on_issue(issue));
+            }
+            step.shared.room.take()?;
+            step.put(issue.record(), issue.expires_in(), Duration::ZERO);
+            Ok(Issued::Issued)
+        })
+    }
+
+    /// Adds a record as soon as something that has expired made room, looking from shard to shard.
+    fn when_full<T>(
+        &self,
+        id: &RecordId,
+        full: StoreError,
+        add: impl Fn() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let now = self.0.clock.elapsed();
         let shards = &self.0.shards;
-        let first = self.shard(self.0.shared.hash(claim.id.as_str().as_bytes()));
+        let first = self.shard(self.0.shared.hash(id.as_str().as_bytes()));
         for shard in shards[first..].iter().chain(&shards[..first]) {
             let has_room = lock(shard).records.make_room(now, &self.0.shared);
             // Not while the lock is held: the record may belong to another shard.
-            if has_room && let Ok(claimed) = self.try_claim(claim) {
-                return Ok(claimed);
+            if has_room && let Ok(added) = add() {
+                return Ok(added);
             }
         }
         Err(full)
@@ -242,7 +265,14 @@ impl fmt::Debug for MemoryStore {
 
 impl Store for MemoryStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        self.try_claim(claim).or_else(|full| self.claim_when_full(claim, full))
+        self.try_claim(claim).or_else(|full| self.when_full(&claim.id, full, || self.try_claim(claim)))
+    }
+
+    async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        let issue = |issue: &Issue| {
+            self.try_issue(issue).or_else(|full| self.when_full(&issue.id, full, || self.try_issue(issue)))
+        };
+        issues.iter().map(issue).collect()
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {

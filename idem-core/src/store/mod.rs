@@ -7,7 +7,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::error::StoreError;
-use crate::record::{Claim, Claimed, Commit, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
+use crate::record::{
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+};
 
 pub(crate) use self::dynamic::AnyStore;
 pub use self::memory::MemoryStore;
@@ -35,7 +37,9 @@ pub trait Store: Send + Sync + 'static {
     /// | found | effect | answer |
     /// | --- | --- | --- |
     /// | nothing | in flight, attempt 1 | `Owned`, from `Nothing` |
+    /// | nothing, `must_be_issued` | none | `NotIssued` |
     /// | issued | in flight, attempt 1 | `Owned`, from `Issued` |
+    /// | issued, no more than its grace left, `must_be_issued` | none | `IssueExpired` |
     /// | released, attempt *n* | in flight, attempt *n* + 1 | `Owned`, from `Released` |
     /// | in flight by this very owner | none | `Owned` with its attempt, and what it found at the first time |
     /// | in flight, abandoned, committed or done, with another fingerprint | none | `Mismatch` |
@@ -48,6 +52,15 @@ pub trait Store: Send + Sync + 'static {
     /// Where the next attempt of a record would exceed `max_attempts`: no effect, `Exhausted`. The new record expires in `hold`. Of several
     /// claims at once, one is `Owned`.
     fn claim(&self, claim: &Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
+
+    /// Gives keys out, each for one use. Answers in the order of `issues`, one for each; a batch is no transaction.
+    ///
+    /// | found | effect | answer |
+    /// | --- | --- | --- |
+    /// | nothing | issued; expires in `ttl` and `grace` | `Issued` |
+    /// | the very record that this issue writes | none | `Issued` |
+    /// | anything else | none | `Taken` |
+    fn issue(&self, issues: &[Issue]) -> impl Future<Output = Vec<Result<Issued, StoreError>>> + Send;
 
     /// Records an outcome, if the caller is the current owner, alive or not.
     ///

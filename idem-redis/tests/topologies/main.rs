@@ -70,6 +70,7 @@ fn claim(key: &str) -> Claim {
         fingerprint: None,
         take_over: true,
         max_attempts: None,
+        must_be_issued: false,
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use idem_core::record::{
-    Claim, Claimed, Commit, Encoded, Origin, Owner, Ownership, RecordId, RecordInfo, RecordState, Release, ReleaseTo,
-    Removed, Renewal,
+    Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Owner, Ownership, RecordId, RecordInfo, RecordState,
+    Release, ReleaseTo, Removed, Renewal,
 };
 use idem_core::{CodecId, Key, MemoryStore, Store, StoreError};
 use tokio::sync::Notify;
@@ -212,6 +212,10 @@ impl Store for FlawedStore {
             self.owned.lock().unwrap().insert(claim.id.clone(), claim);
         }
         Ok(answer)
+    }
+
+    async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        self.inner.issue(issues).await
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {

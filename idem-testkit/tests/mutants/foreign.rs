@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use idem_core::record::{Claim, Claimed, Commit, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
+use idem_core::record::{
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+};
 use idem_core::{MemoryStore, Store, StoreError, StoreErrorKind};
 use idem_testkit::{BoxError, Step, Subject};
 
@@ -52,6 +54,16 @@ impl Store for Foreign {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.look(&claim.id, Step::Claim)?;
         self.inner.claim(claim).await
+    }
+
+    async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        let mut answers = self.inner.issue(issues).await;
+        for (answer, issue) in answers.iter_mut().zip(issues) {
+            if let Err(error) = self.look(&issue.id, Step::Issue) {
+                *answer = Err(error);
+            }
+        }
+        answers
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {

@@ -11,6 +11,7 @@
 //! | id | the text |
 //! | time as done, attempt, fingerprint | |
 //! | in flight | owner, origin, lease, hold |
+//! | issued | grace |
 //! | committed | codec, then the payload with its length |
 
 use std::time::Duration;
@@ -63,7 +64,7 @@ impl Slot {
     /// Writes it at the end of a pack.
     pub(super) fn write(&self, id: &[u8], out: &mut Vec<u8>) {
         let state = match &self.record {
-            Record::Issued => ISSUED,
+            Record::Issued { .. } => ISSUED,
             Record::InFlight(_) => IN_FLIGHT,
             Record::Released { .. } => RELEASED,
             Record::Committed { outcome, .. } if outcome.is_error => COMMITTED_ERROR,
@@ -104,7 +105,8 @@ impl Slot {
                 write_bytes(outcome.codec.as_str().as_bytes(), out);
                 write_bytes(&outcome.payload, out);
             }
-            Record::Issued | Record::Released { .. } | Record::Done { .. } => {}
+            Record::Issued { grace } => write_time(*grace, out),
+            Record::Released { .. } | Record::Done { .. } => {}
         }
     }
 }
@@ -173,7 +175,7 @@ impl<'a> Packed<'a> {
         let attempt = rest.number();
         let fingerprint = (self.tag & HAS_FINGERPRINT != 0).then(|| Fingerprint::from_bytes(rest.array()));
         let record = match self.tag & STATE {
-            ISSUED => Record::Issued,
+            ISSUED => Record::Issued { grace: rest.time() },
             IN_FLIGHT => Record::InFlight(InFlight {
                 owner: Owner::from_bytes(rest.array()),
                 attempt,
@@ -282,7 +284,8 @@ mod tests {
             Record::Committed { attempt: 300, fingerprint, outcome: Encoded { is_error, codec, payload } }
         };
         vec![
-            Record::Issued,
+            Record::Issued { grace: Duration::ZERO },
+            Record::Issued { grace: Duration::MAX },
             in_flight(Origin::Nothing, fingerprint),
             in_flight(Origin::Issued, None),
             in_flight(Origin::Released, None),

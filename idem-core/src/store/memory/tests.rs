@@ -11,7 +11,7 @@ use super::*;
 use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
-use crate::record::{Encoded, Owner, ReleaseTo};
+use crate::record::{Encoded, Origin, Owner, ReleaseTo};
 
 #[derive(Clone, Default)]
 struct ByHand(Arc<Mutex<Duration>>);
@@ -36,7 +36,16 @@ fn id(key: usize) -> RecordId {
 
 fn claim(key: usize, hold: Duration) -> Claim {
     let (id, owner) = (id(key), Owner::generate());
-    Claim { id, owner, lease: hold / 2, hold, fingerprint: None, take_over: true, max_attempts: None }
+    Claim {
+        id,
+        owner,
+        lease: hold / 2,
+        hold,
+        fingerprint: None,
+        take_over: true,
+        max_attempts: None,
+        must_be_issued: false,
+    }
 }
 
 fn commit(claim: &Claim, payload: usize, ttl: Duration, remember: Duration) -> Commit {
@@ -162,20 +171,34 @@ impl Plain {
 
     fn claim(&mut self, claim: &Claim, now: Duration) -> Claimed {
         let found = self.find(&claim.id, now);
-        let next = match found.as_ref().map(|(record, left)| (record.on_claim(claim), record.lease_left(*left))) {
-            None => claim.in_flight(1, Origin::Nothing),
-            Some(
-                (OnClaim::Answer(answer), _) | (OnClaim::IfLeaseRanOut { then: RanOut::Answer(answer), .. }, None),
-            ) => return answer,
-            Some((OnClaim::IfLeaseRanOut { attempt, .. }, Some(lease_left))) => {
+        let (on_claim, left, lease_left) = match &found {
+            None => (claim.on_nothing(), Duration::ZERO, None),
+            Some((record, left)) => (record.on_claim(claim), *left, record.lease_left(*left)),
+        };
+        let next = match (on_claim, lease_left) {
+            (OnClaim::Answer(answer), _) | (OnClaim::IfLeaseRanOut { then: RanOut::Answer(answer), .. }, None) => {
+                return answer;
+            }
+            (OnClaim::IfLeaseRanOut { attempt, .. }, Some(lease_left)) => {
                 return Claimed::InFlight { attempt, lease_left };
             }
-            Some((OnClaim::IfLeaseRanOut { then: RanOut::Take(next), .. } | OnClaim::Take(next), _)) => next,
+            (OnClaim::IfIssueLives { grace, .. }, _) if left <= grace => return Claimed::IssueExpired,
+            (OnClaim::IfIssueLives { then: next, .. }, _)
+            | (OnClaim::IfLeaseRanOut { then: RanOut::Take(next), .. } | OnClaim::Take(next), _) => next,
         };
         let owned = Claimed::Owned { attempt: next.attempt, from: next.origin };
         let slot = Slot { record: Record::InFlight(next), expires: now + claim.hold, then_done: Duration::ZERO };
         self.0.insert(claim.id.clone(), slot);
         owned
+    }
+
+    fn issue(&mut self, issue: &Issue, now: Duration) -> Issued {
+        if let Some((record, _)) = self.find(&issue.id, now) {
+            return record.on_issue(issue);
+        }
+        let slot = Slot { record: issue.record(), expires: now + issue.expires_in(), then_done: Duration::ZERO };
+        self.0.insert(issue.id.clone(), slot);
+        Issued::Issued
     }
 
     fn step(&mut self, id: &RecordId, now: Duration, on: impl FnOnce(&Record) -> OnStep) -> Ownership {
@@ -217,13 +240,14 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
             let at = clock.elapsed();
             let key = random.usize(0..KEYS);
             let last = owners.get(&key).cloned().unwrap_or_else(|| claim(key, SECOND));
-            match random.u8(0..12) {
+            match random.u8(0..14) {
                 0..5 => {
                     let fingerprint = random.bool().then(|| Fingerprint::of(&random.u8(0..2)).unwrap());
                     let take_over = random.bool();
                     let max_attempts = random.bool().then_some(3);
                     let hold = random.u32(1..40) * SECOND;
-                    let claim = Claim { fingerprint, take_over, max_attempts, ..claim(key, hold) };
+                    let must_be_issued = random.u8(0..4) == 0;
+                    let claim = Claim { fingerprint, take_over, max_attempts, must_be_issued, ..claim(key, hold) };
                     let answer = now(store.claim(&claim)).unwrap();
                     assert_eq!(answer, plain.claim(&claim, at));
                     if let Claimed::Owned { .. } = answer {
@@ -258,7 +282,13 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                         plain.step(&renewal.id, at, |record| record.on_renew(&renewal))
                     );
                 }
-                10 => assert_eq!(now(store.remove(&last.id)).unwrap(), plain.remove(&last.id, at)),
+                10..12 => {
+                    let (ttl, grace) = (random.u32(1..20) * SECOND, random.u32(0..20) * SECOND);
+                    let issue = Issue { id: last.id.clone(), ttl, grace };
+                    let answers = now(store.issue(std::slice::from_ref(&issue)));
+                    assert_eq!(answers.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [plain.issue(&issue, at)]);
+                }
+                12 => assert_eq!(now(store.remove(&last.id)).unwrap(), plain.remove(&last.id, at)),
                 _ => {
                     let found = plain.find(&last.id, at).map(|(record, left)| RecordInfo::new(&record, left));
                     assert_eq!(now(store.inspect(&last.id)).unwrap(), found);

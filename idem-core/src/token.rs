@@ -1,0 +1,597 @@
+//! One-time tokens: what a server gives out with a form, and a submission brings back.
+//!
+//! A token is 24 bytes, in base64url 32 characters:
+//!
+//! | bytes | |
+//! | --- | --- |
+//! | 16 | random, from the operating system |
+//! | 4 | a tag: part of a digest of the random bytes, the operation and the subject |
+//! | 4 | a check: part of a digest of the 20 bytes before |
+//!
+//! The record's key is another part of the first digest. So:
+//!
+//! - Whoever would reach the record has to know all 128 random bits, and be the subject: with one bit or another subject there, it is the key
+//!   of no record. Nothing of it has to be remembered in the record, and nobody who sees the store, or keys in logs, can make a
+//!   submission of it.
+//! - No comparison depends on a secret. The check and the tag are computed from what the caller has sent, so their timing tells him what he
+//!   can compute himself. The store looks a digest up, whose bytes a guesser cannot choose: how far one goes along with another says
+//!   nothing of the token that it belongs to.
+//! - Check and tag keep nobody out. They tell for the events what was wrong, and spare the store what cannot be right: a text that `idem`
+//!   never made (forged, or cut short on its way), and another subject's token.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::context;
+use crate::error::{Error, StoreError, StoreErrorKind};
+use crate::key::{self, KeyPart};
+use crate::observe::Decision;
+use crate::operation::{Operation, Prepared};
+use crate::policy::{MAX_LENGTH, whole_millis};
+use crate::record::{Issue, Issued, RecordId};
+use crate::runtime::Runtime;
+
+/// A one-time token: given out with a form by [`Operation::issue`], brought back by its submission.
+///
+/// It holds 128 random bits from the operating system, and counts for one operation and one subject alone. `Display` and serde write
+/// it whole, as 32 characters that need no escaping in HTML and URLs (letters, digits, `-` and `_`); `Debug` shows the first four, so
+/// that it does not get into logs by accident: who has the token and the subject's session can use it.
+///
+/// Two are compared in constant time.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// # use std::time::Duration;
+/// # use idem::{Error, Idempotency, MemoryStore, Token};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// let idempotency = Idempotency::new(MemoryStore::new());
+/// let token = idempotency.operation("orders.submit").issue("session-1", Duration::from_secs(1800)).await?;
+/// let field = format!(r#"<input type="hidden" name="token" value="{token}">"#);
+///
+/// let sent: Token = token.to_string().parse().unwrap();
+/// let place_order = || async { Ok::<_, Error>("order 1".to_owned()) };
+/// for _ in ["the submission", "the second click"] {
+///     let outcome = idempotency.operation("orders.submit").token(&sent, "session-1").run(place_order).await?;
+///     assert_eq!(outcome.into_inner(), "order 1");
+/// }
+///
+/// let stolen = idempotency.operation("orders.submit").token(&sent, "session-2").run(place_order).await;
+/// assert!(matches!(stolen, Err(Error::UnknownToken { .. })));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Token([u8; LEN]);
+
+const RANDOM: usize = 16;
+const TAG: usize = 4;
+const CHECKED: usize = RANDOM + TAG;
+const LEN: usize = CHECKED + 4;
+/// Of the printed form.
+const TEXT_LEN: usize = LEN / 3 * 4;
+
+/// The longest time for which it is known that a token's time is over.
+const MOST_GRACE: Duration = Duration::from_secs(60 * 60);
+
+impl Token {
+    fn generate(operation: &str, subject: &Subject) -> Result<Self, getrandom::Error> {
+        let mut random = [0; RANDOM];
+        getrandom::fill(&mut random)?;
+        Ok(Self::from_random(random, operation, subject))
+    }
+
+    fn from_random(random: [u8; RANDOM], operation: &str, subject: &Subject) -> Self {
+        let mut bytes = [0; LEN];
+        bytes[..RANDOM].copy_from_slice(&random);
+        bytes[RANDOM..CHECKED].copy_from_slice(&Bound::new(&random, operation, subject).tag);
+        let check = check(&bytes);
+        bytes[CHECKED..].copy_from_slice(&check);
+        Self(bytes)
+    }
+
+    fn bound(&self, operation: &str, subject: &Subject) -> Bound {
+        Bound::new(&self.0[..RANDOM], operation, subject)
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&BASE64.encode(self.0))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = BASE64.encode(&self.0[..3]);
+        write!(f, "Token({text}\u{2026})")
+    }
+}
+
+impl PartialEq for Token {
+    fn eq(&self, other: &Self) -> bool {
+        // Digests of this kind are compared in constant time.
+        blake3::hash(&self.0) == blake3::hash(&other.0)
+    }
+}
+
+impl Eq for Token {}
+
+impl FromStr for Token {
+    type Err = InvalidToken;
+
+    fn from_str(text: &str) -> Result<Self, InvalidToken> {
+        let mut bytes = [0; LEN];
+        if text.len() != TEXT_LEN || BASE64.decode_slice(text, &mut bytes) != Ok(LEN) {
+            return Err(InvalidToken(()));
+        }
+        if check(&bytes) == bytes[CHECKED..] { Ok(Self(bytes)) } else { Err(InvalidToken(())) }
+    }
+}
+
+impl TryFrom<&str> for Token {
+    type Error = InvalidToken;
+
+    fn try_from(text: &str) -> Result<Self, InvalidToken> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for Token {
+    type Error = InvalidToken;
+
+    fn try_from(text: String) -> Result<Self, InvalidToken> {
+        text.parse()
+    }
+}
+
+impl Serialize for Token {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Token {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+/// A text that is no token: it was not made by `idem`, or was changed on its way.
+///
+/// It does not say what the text was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("this is no token: it was cut short or changed on its way, or was never one")]
+pub struct InvalidToken(());
+
+/// What a submission brings as its token: a [`Token`], or a text that should be one.
+///
+/// Implemented for `Token`, strings, references, `Box`, `Arc`, `Cow` and `Option`. A text that is none, and `None`, make the
+/// call fail with [`Error::UnknownToken`], as one that was never issued. So a form's field is best read as a `String`: a
+/// field of type `Token` is refused by whatever reads the form, in its own words.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no one-time token",
+    label = "neither a `Token` nor a text",
+    note = "a token is an `idem::Token`, a `String`, a `&str`, or an `Option` of these"
+)]
+pub trait AsToken {
+    /// The token, if this is one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it is none.
+    fn as_token(&self) -> Result<Token, InvalidToken>;
+}
+
+impl AsToken for Token {
+    fn as_token(&self) -> Result<Token, InvalidToken> {
+        Ok(self.clone())
+    }
+}
+
+impl AsToken for str {
+    fn as_token(&self) -> Result<Token, InvalidToken> {
+        self.parse()
+    }
+}
+
+impl AsToken for String {
+    fn as_token(&self) -> Result<Token, InvalidToken> {
+        self.parse()
+    }
+}
+
+impl<T: AsToken> AsToken for Option<T> {
+    fn as_token(&self) -> Result<Token, InvalidToken> {
+        self.as_ref().ok_or(InvalidToken(()))?.as_token()
+    }
+}
+
+impl<T: AsToken + ToOwned + ?Sized> AsToken for Cow<'_, T> {
+    fn as_token(&self) -> Result<Token, InvalidToken> {
+        (**self).as_token()
+    }
+}
+
+macro_rules! by_reference {
+    ($($pointer:ty),*) => {$(
+        impl<T: AsToken + ?Sized> AsToken for $pointer {
+            fn as_token(&self) -> Result<Token, InvalidToken> {
+                (**self).as_token()
+            }
+        }
+    )*};
+}
+by_reference!(&T, &mut T, Box<T>, Arc<T>);
+
+/// Who a token is for, as a key's text is written.
+struct Subject(String);
+
+impl Subject {
+    fn encode<S: KeyPart + ?Sized>(value: &S) -> Option<Self> {
+        let mut text = String::new();
+        key::write_after(&mut text, value).then_some(Self(text))
+    }
+}
+
+/// What follows from the random bytes of a token, the operation, and the subject.
+struct Bound {
+    key: [u8; 16],
+    tag: [u8; TAG],
+}
+
+impl Bound {
+    fn new(random: &[u8], operation: &str, subject: &Subject) -> Self {
+        let mut hasher =
+            blake3::Hasher::new_derive_key("idem one-time token: bound to operation and subject, version 1");
+        // An operation's name has no zero byte in it.
+        hasher.update(random).update(operation.as_bytes()).update(&[0]).update(subject.0.as_bytes());
+        let (mut key, mut tag, mut digest) = ([0; 16], [0; TAG], hasher.finalize_xof());
+        digest.fill(&mut key);
+        digest.fill(&mut tag);
+        Self { key, tag }
+    }
+
+    fn id(&self, operation: &str) -> RecordId {
+        RecordId::of_digest(operation, &self.key)
+    }
+}
+
+/// The check of a token's first bytes.
+fn check(token: &[u8; LEN]) -> [u8; LEN - CHECKED] {
+    let mut hasher = blake3::Hasher::new_derive_key("idem one-time token: check, version 1");
+    let mut check = [0; LEN - CHECKED];
+    hasher.update(&token[..CHECKED]).finalize_xof().fill(&mut check);
+    check
+}
+
+/// What a call with a token has instead of a key.
+#[derive(Debug, Clone)]
+pub(crate) struct Submission {
+    /// A digest of the operation and the subject.
+    pub(crate) subject: [u8; 16],
+    /// Why it is refused, without asking the store.
+    pub(crate) flaw: Option<Flaw>,
+}
+
+/// What is wrong with a token. The caller is not told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// There is no record of it.
+    Unknown,
+    /// Its time is over.
+    Expired,
+    /// It is no text that `idem` makes.
+    Forged,
+    /// It was issued to another subject, or for another operation.
+    OfAnother,
+}
+
+impl Flaw {
+    pub(crate) fn decision(self) -> Decision {
+        match self {
+            Self::Unknown => Decision::TokenUnknown,
+            Self::Expired => Decision::TokenExpired,
+            Self::Forged => Decision::TokenForged,
+            Self::OfAnother => Decision::TokenOfAnother,
+        }
+    }
+
+    /// Whether it may be somebody's guess. One that has expired was issued to this very subject.
+    pub(crate) fn may_be_guess(self) -> bool {
+        self != Self::Expired
+    }
+}
+
+impl Submission {
+    /// Finds the record of a token, and what is wrong with it, as far as that can be told without the store; `None` if the subject is missing.
+    pub(crate) fn of<T, S>(operation: &str, token: &T, subject: &S) -> Option<(RecordId, Self)>
+    where
+        T: AsToken + ?Sized,
+        S: KeyPart + ?Sized,
+    {
+        let subject = Subject::encode(subject)?;
+        let (bound, flaw) = match token.as_token() {
+            Ok(token) => {
+                let bound = token.bound(operation, &subject);
+                let flaw = (bound.tag != token.0[RANDOM..CHECKED]).then_some(Flaw::OfAnother);
+                (bound, flaw)
+            }
+            // The events of one subject's forgeries have one key.
+            Err(InvalidToken(())) => (Bound::new(&[], operation, &subject), Some(Flaw::Forged)),
+        };
+        let subject = Bound::new(b"subject", operation, &subject).key;
+        Some((bound.id(operation), Self { subject, flaw }))
+    }
+
+    /// Of a call that has no record.
+    pub(crate) fn without_subject() -> Self {
+        Self { subject: [0; 16], flaw: None }
+    }
+}
+
+impl fmt::Display for Submission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("subject ")?;
+        self.subject.iter().take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Makes tokens of one operation, and their records.
+struct Mint<'a> {
+    /// `None`: disabled.
+    runtime: Option<Arc<Runtime>>,
+    operation: Cow<'a, str>,
+    ttl: Duration,
+}
+
+impl Mint<'_> {
+    fn make(&self, subject: Option<Subject>) -> Result<(Token, Issue), Error> {
+        let operation = &*self.operation;
+        let Some(subject) = subject else { return Err(Error::MissingKey { operation: operation.into() }) };
+        let token = Token::generate(operation, &subject).map_err(|error| Error::Config {
+            operation: operation.into(),
+            reason: format!("the system gives no random numbers for a token: {error}").into(),
+        })?;
+        let id = token.bound(operation, &subject).id(operation);
+        Ok((token, Issue { id, ttl: self.ttl, grace: self.ttl.min(MOST_GRACE) }))
+    }
+
+    /// Records what was made.
+    async fn record(&self, issues: &[Issue]) -> Result<(), Error> {
+        let Some(runtime) = &self.runtime else { return Ok(()) };
+        let mut answers = runtime.store.issue(issues).await;
+        // Of unknown fate: once more. What was written the first time is recognised.
+        let again: Vec<usize> = (0..answers.len())
+            .filter(|&index| {
+                answers.get(index).is_some_and(|answer| answer.as_ref().is_err_and(StoreError::is_unknown))
+            })
+            .collect();
+        if !again.is_empty() {
+            let resent: Vec<Issue> = again.iter().filter_map(|&index| issues.get(index).cloned()).collect();
+            for (index, answer) in again.into_iter().zip(runtime.store.issue(&resent).await) {
+                if let Some(slot) = answers.get_mut(index) {
+                    *slot = answer;
+                }
+            }
+        }
+        for (issue, answer) in issues.iter().zip(answers) {
+            match answer {
+                Ok(Issued::Issued) => runtime.observer.decided(Decision::Issued, &issue.id, 0),
+                Ok(Issued::Taken) => return Err(runtime.failed(&issue.id, repeated())),
+                Err(error) => return Err(runtime.failed(&issue.id, error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Of 128 random bits, none come twice.
+fn repeated() -> StoreError {
+    let message = "there is a record of this new token already; the system's random numbers seem to repeat themselves";
+    StoreError::new(StoreErrorKind::Refused, message)
+}
+
+/// Reports what a token could not be issued for.
+fn not_issued(error: &Error) {
+    Prepared::Refused(error.clone()).announce();
+    context::trouble();
+}
+
+impl<'a, Q, P> Operation<'a, Q, P> {
+    /// Gives out a token for one submission, in one round trip.
+    ///
+    /// It counts for this operation, by its name, and for the subject: whom the submission must come from, such as the user's or the
+    /// session's id, taken from what the server knows and never from the form. It can be used until `ttl` has passed, 1 ms to 100 years. A
+    /// token whose body failed and was released can be used again for as long as the attempts of a released key are counted: `ttl` of the
+    /// operation or ten leases, whichever is longer.
+    ///
+    /// The store holds a record of it for `ttl`, and for as long again, but no longer than an hour, to tell by an event that its time is over.
+    ///
+    /// With [`Idempotency::disabled`](crate::Idempotency::disabled) no record is written, and none asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`] if the store cannot record it. [`Error::MissingKey`] if the subject is `None` or empty. [`Error::Config`] if
+    /// `ttl` cannot be, or the operation's name.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped, there may be a record of a token that nobody has, until it expires.
+    pub fn issue<S>(self, subject: &S, ttl: Duration) -> impl Future<Output = Result<Token, Error>> + use<'a, Q, P, S>
+    where
+        S: KeyPart + ?Sized,
+    {
+        let subject = Subject::encode(subject);
+        let made = self.mint(ttl).and_then(|mint| Ok((mint.make(subject)?, mint)));
+        async move {
+            let issued = async {
+                let ((token, issue), mint) = made?;
+                mint.record(&[issue]).await?;
+                Ok(token)
+            };
+            issued.await.inspect_err(not_issued)
+        }
+    }
+
+    /// Gives out a token for each of several subjects, in their order, in as few round trips as the store allows: to send invitations; or,
+    /// with `std::iter::repeat_n(&user.id, 20)`, for a page of many forms.
+    ///
+    /// # Errors
+    ///
+    /// As [`issue`](Self::issue). Then none is given out; what was recorded expires.
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`issue`](Self::issue).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use std::time::Duration;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let guests = ["ada@example.com", "grace@example.com"];
+    /// let tokens = idempotency
+    ///     .operation("invitations.accept")
+    ///     .issue_many(guests, Duration::from_secs(7 * 86_400))
+    ///     .await?;
+    /// assert_eq!(tokens.len(), guests.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn issue_many<I>(
+        self,
+        subjects: I,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<Vec<Token>, Error>> + use<'a, Q, P, I>
+    where
+        I: IntoIterator<Item: KeyPart>,
+    {
+        let made = self.mint(ttl).and_then(|mint| {
+            let made: Result<Vec<_>, _> =
+                subjects.into_iter().map(|subject| mint.make(Subject::encode(&subject))).collect();
+            Ok((made?, mint))
+        });
+        async move {
+            let issued = async {
+                let (made, mint) = made?;
+                let (tokens, issues): (Vec<_>, Vec<_>) = made.into_iter().unzip();
+                mint.record(&issues).await?;
+                Ok(tokens)
+            };
+            issued.await.inspect_err(not_issued)
+        }
+    }
+
+    fn mint(self, ttl: Duration) -> Result<Mint<'a>, Error> {
+        let (runtime, operation) = self.draft.into_issuer()?;
+        let (rounded, config) = (whole_millis(ttl), |reason: String| Error::Config {
+            operation: (*operation).into(),
+            reason: reason.into(),
+        });
+        if rounded.is_zero() {
+            return Err(config("the token's `ttl` is zero, so that it could never be used; set at least 1 ms".into()));
+        }
+        if rounded > MAX_LENGTH {
+            return Err(config(format!(
+                "the token's `ttl` is {ttl:?}, more than the 100 years that it may be; is the unit right?"
+            )));
+        }
+        Ok(Mint { runtime, operation, ttl: rounded })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject(text: &str) -> Subject {
+        Subject::encode(text).unwrap()
+    }
+
+    fn token() -> Token {
+        Token::from_random([7; RANDOM], "orders.submit", &subject("ada"))
+    }
+
+    #[test]
+    fn a_token_reads_back_as_it_was_printed_and_changed_in_any_bit_it_is_none() {
+        let text = token().to_string();
+        assert_eq!(text.len(), 32);
+        assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')));
+        assert_eq!(text.parse(), Ok(token()));
+        for bit in 0..LEN * 8 {
+            let mut bytes = token().0;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(BASE64.encode(bytes).parse::<Token>(), Err(InvalidToken(())), "bit {bit}");
+        }
+        for other in ["", "x", &text[1..], &format!("{text}A"), &text.replace('B', "+"), &"é".repeat(16)] {
+            assert!(other.parse::<Token>().is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_written_whole_where_it_is_sent_and_not_where_it_is_logged() {
+        let (token, text) = (token(), token().to_string());
+        assert_eq!(serde_json::to_string(&token).unwrap(), format!("\"{text}\""));
+        assert_eq!(serde_json::from_str::<Token>(&format!("\"{text}\"")).unwrap(), token);
+        assert_eq!(format!("{token:?}"), format!("Token({}\u{2026})", &text[..4]));
+        let refused = serde_json::from_str::<Token>("\"secret-that-is-no-token\"").unwrap_err().to_string();
+        assert!(!refused.contains("secret"), "{refused}");
+    }
+
+    #[test]
+    fn a_token_leads_to_its_record_for_its_operation_and_subject_alone() {
+        let of = |operation: &str, subject: &str| Submission::of(operation, &token(), subject).unwrap();
+        let (record, right) = of("orders.submit", "ada");
+        assert_eq!(right.flaw, None);
+        for (operation, subject) in [("orders.submit", "grace"), ("orders.cancel", "ada"), ("orders.submit", "ad")] {
+            let (other, wrong) = of(operation, subject);
+            assert_eq!(wrong.flaw, Some(Flaw::OfAnother));
+            assert_ne!(other.key(), record.key());
+        }
+        // Made up by somebody who knows how: well-formed, and the key of no record.
+        let made_up = Token::from_random([8; RANDOM], "orders.submit", &subject("ada"));
+        let (other, unknown) = Submission::of("orders.submit", &made_up, "ada").unwrap();
+        assert_eq!(unknown.flaw, None);
+        assert_ne!(other.key(), record.key());
+    }
+
+    #[test]
+    fn the_key_of_a_token_is_no_key_that_a_value_can_have_and_says_nothing_of_the_token() {
+        let (record, _) = Submission::of("orders.submit", &token(), "ada").unwrap();
+        assert_eq!(record.key().len(), 24);
+        let as_value = RecordId::encode("orders.submit", record.key()).unwrap();
+        assert_ne!(as_value, record);
+        assert!(!record.key().contains(&token().to_string()[..4]));
+    }
+
+    #[test]
+    fn what_is_no_token_at_all_is_forged_and_without_a_subject_there_is_nothing_to_look_up() {
+        let none: Option<String> = None;
+        for text in [None, Some(String::new()), Some("x".repeat(32))] {
+            assert_eq!(Submission::of("o", &text, "ada").unwrap().1.flaw, Some(Flaw::Forged), "{text:?}");
+        }
+        assert!(Submission::of("o", &token(), &none).is_none());
+        assert!(Submission::of("o", &token(), "").is_none());
+    }
+
+    /// Forms are open while a deployment goes on: a change needs a new version of the token.
+    #[test]
+    fn the_form_of_tokens_and_of_their_keys_is_pinned() {
+        assert_eq!(token().to_string(), "BwcHBwcHBwcHBwcHBwcHB6zW6YFDwacD");
+        assert_eq!(Submission::of("orders.submit", &token(), "ada").unwrap().0.key(), "~tWlXbflwJGrKI9AV8XS_XQQ");
+    }
+}

@@ -1,0 +1,34 @@
+//! Issues: keys that are given out for one use, many in few round trips. One `SET .. NX GET PX` each.
+
+use idem_core::StoreError;
+use idem_core::record::{Issue, Issued, Record};
+use idem_core::wire::{self, Parsed};
+use redis::{Cmd, Value};
+
+use crate::error::{unexpected, unreadable};
+use crate::keys::Keys;
+use crate::many::{self, Step};
+use crate::script::millis;
+use crate::server::Server;
+
+pub(crate) async fn issue(server: &Server, keys: &Keys, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+    let step = |issue: &Issue| {
+        let (key, record) = (keys.record(&issue.id), wire::encode(&issue.record()));
+        let mut set = Cmd::with_capacity(7, 32 + key.len() + record.len());
+        set.arg("SET").arg(&key).arg(record).arg("NX").arg("GET").arg("PX").arg(millis(issue.expires_in()));
+        Step { key, command: set }
+    };
+    let steps: Vec<Step> = issues.iter().map(step).collect();
+    many::carry_out(server, &steps, None, |index, server, answer| issued(&issues[index], server, answer)).await
+}
+
+fn issued(issue: &Issue, server: &str, answer: Value) -> Result<Issued, StoreError> {
+    match answer {
+        Value::Nil => Ok(Issued::Issued),
+        Value::BulkString(found) => match wire::decode(&found.into()).map_err(unreadable)? {
+            Parsed::Record(found @ Record::Issued { .. }) => Ok(found.on_issue(issue)),
+            _ => Ok(Issued::Taken),
+        },
+        other => Err(unexpected(server, &other)),
+    }
+}
