@@ -36,6 +36,7 @@ pub(crate) fn load_all() -> redis::Pipeline {
         include_str!("lua/renew.lua"),
         include_str!("lua/takeover.lua"),
         include_str!("lua/watch.lua"),
+        include_str!("lua/issued.lua"),
     ] {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(code);
     }
