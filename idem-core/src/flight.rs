@@ -226,7 +226,10 @@ impl Leader {
         let Some((flights, flight)) = self.flying.take() else { return };
         // Out of the map first: who comes now must not find an answer that is growing old.
         flights.take_out(&flight);
-        flight.enter(Stage::Over(ending));
+        // Nobody can come any more, so if nobody is there nobody has to be told.
+        if Arc::strong_count(&flight) > 1 {
+            flight.enter(Stage::Over(ending));
+        }
     }
 }
 

@@ -2,19 +2,16 @@
 //!
 //! Each message to a connection's task costs a place in its line, a wake-up, often a write to the socket of its own, and a way back for
 //! the answer. Where many callers are busy at the same time, they put their commands together instead, and one message carries
-//! them all. A command never waits for others to come: a caller who finds few under way sends at once, and what has come
+//! them all. A command never waits for others to come: a caller who finds none under way sends at once, and what has come
 //! together is sent as soon as the callers that are ready to run have run.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures_util::future::join_all;
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// With fewer commands under way, each is sent by itself.
-const FEW: usize = 4;
 /// The most in one message. The server answers a message as a whole, so a longer one would only keep its first answers back.
 const MOST: usize = 256;
 
@@ -28,12 +25,12 @@ struct Inner {
     runtime: Handle,
 }
 
-/// A command, and who waits for its answer.
-type Waiting = (Cmd, oneshot::Sender<RedisResult<Value>>);
+/// Who waits for an answer.
+type Caller = oneshot::Sender<RedisResult<Value>>;
 
 #[derive(Default)]
 struct State {
-    waiting: Vec<Waiting>,
+    waiting: Vec<(Cmd, Caller)>,
     /// A task is about to send what waits.
     is_scheduled: bool,
     /// How many were sent and not answered.
@@ -47,7 +44,13 @@ struct Scheduled {
 }
 
 /// Commands that were sent, until they are answered, or nobody waits for the answer.
-struct UnderWay<'a>(&'a Batches, usize);
+struct UnderWay(Batches, usize);
+
+/// How a command goes.
+enum Sending {
+    Together(oneshot::Receiver<RedisResult<Value>>),
+    Alone(Cmd, MultiplexedConnection, #[allow(dead_code, reason = "counts")] UnderWay),
+}
 
 impl Batches {
     /// For a connection that lives in the tokio runtime in which this is called.
@@ -56,34 +59,47 @@ impl Batches {
     }
 
     /// Sends a command, with others or by itself. Dropped, it may be sent all the same.
-    pub(crate) async fn send(&self, connection: &mut MultiplexedConnection, command: Cmd) -> RedisResult<Value> {
-        let (answer, is_first) = {
-            let mut state = self.lock();
-            if state.under_way < FEW && state.waiting.is_empty() {
-                state.under_way += 1;
-                (Err(command), false)
-            } else {
-                let (sender, answer) = oneshot::channel();
-                state.waiting.push((command, sender));
-                (Ok(answer), !std::mem::replace(&mut state.is_scheduled, true))
-            }
-        };
-        if is_first {
-            // A task, so that it goes on when this caller is dropped. Not under the lock: a runtime that shuts down drops it at once.
-            let sending = Scheduled { batches: self.clone(), is_due: true };
-            self.0.runtime.spawn(sending.send_waiting(connection.clone()));
-        }
-        match answer {
-            Ok(answer) => answer.await.unwrap_or_else(|_| Err(gone())),
-            Err(command) => {
-                let _under_way = UnderWay(self, 1);
+    ///
+    /// No `async fn`: the command would be in its future twice, and every step has one.
+    pub(crate) fn send(
+        &self,
+        connection: &MultiplexedConnection,
+        command: Cmd,
+    ) -> impl Future<Output = RedisResult<Value>> + use<> {
+        let mut sending = self.enqueue(connection, command);
+        async move {
+            match &mut sending {
+                Sending::Together(answer) => answer.await.unwrap_or_else(|_| Err(gone())),
                 // In a box, which is what this future would have to hold else.
-                match connection.req_packed_command(&command).await {
-                    Ok(Value::ServerError(error)) => Err(RedisError::from(error)),
-                    outcome => outcome,
+                Sending::Alone(command, connection, _) => {
+                    connection.req_packed_command(command).await.and_then(answered)
                 }
             }
         }
+    }
+
+    fn enqueue(&self, connection: &MultiplexedConnection, command: Cmd) -> Sending {
+        let mut state = self.lock();
+        if state.under_way == 0 && state.waiting.is_empty() {
+            state.under_way = 1;
+            drop(state);
+            return Sending::Alone(command, connection.clone(), UnderWay(self.clone(), 1));
+        }
+        let (sender, answer) = oneshot::channel();
+        state.waiting.push((command, sender));
+        let is_first = !std::mem::replace(&mut state.is_scheduled, true);
+        drop(state);
+        if is_first {
+            // Not under the lock: a runtime that shuts down drops it at once.
+            self.schedule(connection.clone());
+        }
+        Sending::Together(answer)
+    }
+
+    /// Sends what waits in a task, so that it goes on when a caller is dropped.
+    fn schedule(&self, connection: MultiplexedConnection) {
+        let sending = Scheduled { batches: self.clone(), is_due: true };
+        self.0.runtime.spawn(sending.send_waiting(connection));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -93,24 +109,40 @@ impl Batches {
 }
 
 impl Scheduled {
-    async fn send_waiting(mut self, connection: MultiplexedConnection) {
+    async fn send_waiting(mut self, mut connection: MultiplexedConnection) {
         // Behind all callers that can run now.
         tokio::task::yield_now().await;
-        let waiting = {
-            let mut state = self.batches.lock();
-            (state.is_scheduled, self.is_due) = (false, false);
-            // Whose time limit has passed meanwhile has gone.
-            state.waiting.retain(|(_, caller)| !caller.is_closed());
-            state.under_way += state.waiting.len();
-            std::mem::take(&mut state.waiting)
-        };
-        let _under_way = UnderWay(&self.batches, waiting.len());
-        let mut waiting = waiting.into_iter();
-        let messages = std::iter::from_fn(|| {
-            let message: Vec<_> = waiting.by_ref().take(MOST).collect();
-            (!message.is_empty()).then(|| send_together(connection.clone(), message))
-        });
-        join_all(messages).await;
+        let (commands, callers, is_more) = self.take();
+        let _under_way = UnderWay(self.batches.clone(), callers.len());
+        if is_more {
+            self.batches.schedule(connection.clone());
+        }
+        if callers.is_empty() {
+            return;
+        }
+        match connection.req_packed_commands(&commands, 0, callers.len()).await {
+            // A caller that has gone needs no answer; one that gets none is told so.
+            Ok(answers) => {
+                callers.into_iter().zip(answers).for_each(|(caller, answer)| drop(caller.send(answered(answer))));
+            }
+            Err(error) => callers.into_iter().for_each(|caller| drop(caller.send(Err(error.clone())))),
+        }
+    }
+
+    /// The commands of the next message, and who waits for their answers. Says whether there are more, which another task is to send.
+    fn take(&mut self) -> (Pipeline, Vec<Caller>, bool) {
+        let mut state = self.batches.lock();
+        // Whose time limit has passed meanwhile has gone.
+        state.waiting.retain(|(_, caller)| !caller.is_closed());
+        let length = state.waiting.len().min(MOST);
+        let (mut commands, mut callers) = (Pipeline::with_capacity(length), Vec::with_capacity(length));
+        for (command, caller) in state.waiting.drain(..length) {
+            commands.add_command(command);
+            callers.push(caller);
+        }
+        state.under_way += length;
+        (state.is_scheduled, self.is_due) = (!state.waiting.is_empty(), false);
+        (commands, callers, state.is_scheduled)
     }
 }
 
@@ -127,22 +159,15 @@ impl Drop for Scheduled {
     }
 }
 
-async fn send_together(mut connection: MultiplexedConnection, message: Vec<Waiting>) {
-    let mut pipeline = Pipeline::with_capacity(message.len());
-    let mut callers = Vec::with_capacity(message.len());
-    for (command, caller) in message {
-        pipeline.add_command(command);
-        callers.push(caller);
-    }
-    let answers: RedisResult<Vec<RedisResult<Value>>> = pipeline.ignore_errors().query_async(&mut connection).await;
-    match answers {
-        // A caller that has gone needs no answer; one that gets none is told so.
-        Ok(answers) => callers.into_iter().zip(answers).for_each(|(caller, answer)| drop(caller.send(answer))),
-        Err(error) => callers.into_iter().for_each(|caller| drop(caller.send(Err(error.clone())))),
+/// What the server said of a command: an answer, or an error.
+fn answered(answer: Value) -> RedisResult<Value> {
+    match answer {
+        Value::ServerError(error) => Err(RedisError::from(error)),
+        answer => Ok(answer),
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.lock().under_way -= self.1;
     }

@@ -34,7 +34,7 @@ enum Begun {
 
 /// Carries a claim out as most claims are: the key is free, or its outcome stands there. Else says what it found, if it knows.
 pub(crate) fn claim_quickly<'a>(
-    mut quick: Quick,
+    quick: Quick,
     key: &str,
     claim: &'a Claim,
 ) -> impl Future<Output = Result<Result<Claimed, StoreError>, Option<Found>>> + use<'a> {

@@ -3,7 +3,7 @@
 //! Whatever does not go as usual is left to the [`Lane`](crate::lane::Lane), which knows about slots that move, servers that are
 //! not ready, scripts that are not known, and replicas. A step may be sent again by the same owner, so it begins anew there.
 
-use redis::aio::MultiplexedConnection;
+use futures_util::future::FutureExt as _;
 use redis::{Cmd, RedisError, RedisResult, Value};
 
 use crate::link::{Link, Session};
@@ -12,13 +12,11 @@ use crate::link::{Link, Session};
 pub(crate) struct Quick {
     link: Link,
     session: Session,
-    connection: MultiplexedConnection,
 }
 
 impl Quick {
     pub(crate) fn new(link: Link, session: Session) -> Self {
-        let connection = session.connection.clone();
-        Self { link, session, connection }
+        Self { link, session }
     }
 
     pub(crate) fn server(&self) -> &str {
@@ -39,9 +37,10 @@ impl Quick {
     }
 
     /// Sends one command, once.
-    pub(crate) async fn send(&mut self, command: Cmd) -> RedisResult<Value> {
-        let outcome = self.session.batches.send(&mut self.connection, command).await;
-        outcome.inspect_err(|error| self.link.judge(&self.session, error))
+    pub(crate) fn send(&self, command: Cmd) -> impl Future<Output = RedisResult<Value>> {
+        let Self { link, session } = self;
+        let sending = session.batches.send(&session.connection, command);
+        sending.map(|outcome| outcome.inspect_err(|error| link.judge(session, error)))
     }
 }
 

@@ -154,7 +154,7 @@ impl Store for RedisStore {
         let Inner { server, keys, .. } = &*self.0;
         let key = &keys.record(&commit.id);
         let written = &Written::new(keys, commit);
-        let quick = async |mut quick: Quick| {
+        let quick = async |quick: Quick| {
             let compared = if quick.compares() { written.compared(key, commit) } else { None };
             let is_compared = compared.is_some();
             match quick.send(compared.unwrap_or_else(|| written.command(key))).await {
