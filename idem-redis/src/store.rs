@@ -241,7 +241,8 @@ fn lengths_as_sent(lease: Duration, hold: Duration) -> (Duration, Duration) {
 
 /// What a commit writes.
 struct Written {
-    owner: String,
+    /// The record as it was claimed, where that is known, else the owner's prefix.
+    claimed: Vec<u8>,
     record: Vec<u8>,
     /// How long that stays, in ms.
     stays: String,
@@ -253,7 +254,7 @@ struct Written {
 impl Written {
     fn new(keys: &Keys, commit: &Commit) -> Self {
         let (ttl, remember) = (millis(commit.ttl), millis(commit.remember.max(commit.ttl)));
-        let (owner, record) = (wire::owner_prefix(commit.owner), wire::encode(&commit.record()));
+        let (claimed, record) = (claimed(commit), wire::encode(&commit.record()));
         let (stays, aside) = if commit.outcome.is_none() {
             (remember, None)
         } else if remember > ttl {
@@ -263,40 +264,45 @@ impl Written {
         } else {
             (ttl, None)
         };
-        Self { owner, record, stays: stays.to_string(), aside }
+        Self { claimed, record, stays: stays.to_string(), aside }
     }
 
     /// The plain command that writes it over the record as it was claimed, where that is known and one key is all there is to write.
     fn compared(&self, key: &str, commit: &Commit) -> Option<Cmd> {
-        let Self { record, stays, aside: None, .. } = self else { return None };
-        let found = commit.in_flight()?;
-        let (lease, hold) = lengths_as_sent(found.lease, found.hold);
-        let found = wire::encode(&Record::InFlight(InFlight { lease, hold, ..found }));
-        let mut set = Cmd::with_capacity(7, 64 + key.len() + record.len() + found.len());
-        set.arg("SET").arg(key).arg(record).arg("IFEQ").arg(found).arg("PX").arg(stays);
+        let Self { claimed, record, stays, aside: None } = self else { return None };
+        commit.as_claimed?;
+        let mut set = Cmd::with_capacity(7, 64 + key.len() + record.len() + claimed.len());
+        set.arg("SET").arg(key).arg(record).arg("IFEQ").arg(claimed).arg("PX").arg(stays);
         Some(set)
     }
 
     /// The script that writes it, in one step.
     fn command(&self, key: &str) -> Cmd {
-        let Self { owner, record, stays, aside } = self;
-        let (owner, stays) = (owner.as_bytes(), stays.as_bytes());
+        let Self { claimed, record, stays, aside } = self;
+        let stays = stays.as_bytes();
         match aside {
-            None => evalsha(&COMMIT, &[key], &[owner, record, stays]),
+            None => evalsha(&COMMIT, &[key], &[claimed, record, stays]),
             Some((mark, aside, remember)) => {
-                evalsha(&COMMIT, &[key, aside], &[owner, mark, remember.as_bytes(), record, stays])
+                evalsha(&COMMIT, &[key, aside], &[claimed, mark, remember.as_bytes(), record, stays])
             }
         }
     }
 }
 
+/// The record that a commit writes over, as far as it is known.
+fn claimed(commit: &Commit) -> Vec<u8> {
+    let Some(found) = commit.in_flight() else { return wire::owner_prefix(commit.owner).into_bytes() };
+    let (lease, hold) = lengths_as_sent(found.lease, found.hold);
+    wire::encode(&Record::InFlight(InFlight { lease, hold, ..found }))
+}
+
 async fn record_outcome(lane: &mut Lane, key: &str, written: &Written) -> Result<Ownership, StoreError> {
-    let Written { owner, record, stays, aside } = written;
-    let (owner, stays) = (owner.as_bytes(), stays.as_bytes());
+    let Written { claimed, record, stays, aside } = written;
+    let stays = stays.as_bytes();
     let answer = match aside {
-        None => lane.script(&COMMIT, &[key], &[owner, record, stays]).await?,
+        None => lane.script(&COMMIT, &[key], &[claimed, record, stays]).await?,
         Some((mark, aside, remember)) => {
-            let args = [owner, mark, remember.as_bytes(), record, stays];
+            let args = [claimed, mark, remember.as_bytes(), record, stays];
             match lane.script_on_all(&COMMIT, &[key, aside], &args).await? {
                 // While its slot was on its way.
                 Some(Value::BulkString(found)) if found == *record => Value::Int(1),
@@ -315,8 +321,8 @@ async fn record_outcome(lane: &mut Lane, key: &str, written: &Written) -> Result
 /// Records an outcome while the slot of its two keys is on its way to another node: in one piece, as in one step, and for as long as it is to
 /// be known that there was one.
 async fn record_whole(lane: &mut Lane, key: &str, aside: &str, args: [&[u8]; 5]) -> Result<Value, StoreError> {
-    let [owner, mark, remember, record, _] = args;
-    match lane.script(&COMMIT, &[key], &[owner, record, remember]).await? {
+    let [claimed, mark, remember, record, _] = args;
+    match lane.script(&COMMIT, &[key], &[claimed, record, remember]).await? {
         // Recorded before the slot began to move; or the mark is another's, who had the same attempt in another life of the key.
         Value::BulkString(found) if found == mark => match lane.send(redis::cmd("GET").arg(aside)).await? {
             Value::BulkString(kept) if kept != record => Ok(Value::Int(0)),

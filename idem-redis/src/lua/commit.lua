@@ -4,13 +4,19 @@
 -- allow-oom: the body has run. To refuse its outcome because memory is short would free nothing and break the promise.
 --
 -- KEYS  the record; where the outcome is kept aside: its own key, unless it was written there before
--- ARGV  the owner's prefix, the new record, its expiry in ms; where kept aside: the outcome, its expiry in ms
+-- ARGV  the record as it was claimed, or as much of it as is known: the owner's prefix at least; the new record, its expiry in ms; where kept
+--       aside: the outcome, its expiry in ms
 -- gives 1: recorded, now or before; 0: no record, or another outcome; else the record that is there instead
 local found = redis.call('GET', KEYS[1])
 if not found then
   return 0
 end
-if string.sub(found, 1, #ARGV[1]) == ARGV[1] then
+if found == ARGV[1] and #found > 25 and not KEYS[2] then
+  -- As nearly always, so by one comparison: in flight by this owner, whole, and nobody waits.
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+  return 1
+end
+if string.sub(found, 1, 25) == string.sub(ARGV[1], 1, 25) then
   -- A record in flight by this owner, whose prefix nobody can guess. Its last byte says whether it is whole, and whether somebody waits.
   local last = string.byte(found, -1)
   if last == 46 or last == 119 then
