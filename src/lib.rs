@@ -18,10 +18,17 @@ pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
 #[doc(hidden)]
 pub use idem_core::__private;
 
-/// Longer texts: the attribute in full, what becomes of errors, the runtime on one page, operating a service, testing one.
+/// Longer texts: which scheme for which case, the attribute in full, one-time tokens, what becomes of errors, the runtime on one page, operating
+/// a service, testing one.
 pub mod guide {
+    #[doc = include_str!("docs/schemes.md")]
+    pub mod schemes {}
+
     #[doc = include_str!("docs/attribute.md")]
     pub mod attribute {}
+
+    #[doc = include_str!("docs/tokens.md")]
+    pub mod tokens {}
 
     #[doc = include_str!("docs/errors.md")]
     pub mod errors {}

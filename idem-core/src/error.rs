@@ -19,6 +19,8 @@ use crate::key::KeyDigest;
 ///         idem::Error::InFlight { .. } => 409,
 ///         idem::Error::FingerprintMismatch { .. } => 422,
 ///         idem::Error::MissingKey { .. } => 400,
+///         idem::Error::UnknownToken { .. } => 403, // with a fresh form
+///         idem::Error::Throttled { .. } => 429,
 ///         error if error.is_retryable() => 503,
 ///         _ => 500,
 ///     }
