@@ -20,6 +20,11 @@ async fn annotated(key: u32) -> Result<u32, Error> {
     Ok(key)
 }
 
+#[idempotent(name = "cost.text", key = key)]
+async fn annotated_text(key: u32) -> Result<String, Error> {
+    Ok(format!("{key}{OUTCOME}"))
+}
+
 /// What the facade `metrics` wants to own of each name and label: of a counter and a histogram, and of a counter.
 const METRICS: (u64, u64) = if cfg!(feature = "metrics") { (5, 3) } else { (0, 0) };
 
@@ -32,6 +37,12 @@ fn allocations(runtime: &Runtime, idempotency: &Idempotency, key: u32) -> u64 {
     .count_total
 }
 
+/// The usual one of several counts: now and then a table grows.
+fn usual(mut counts: Vec<u64>) -> u64 {
+    counts.sort_unstable();
+    counts[counts.len() / 2]
+}
+
 #[test]
 fn a_call_allocates_five_times_at_most_beside_its_codec_a_replay_once_and_a_disabled_one_never() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -40,10 +51,6 @@ fn a_call_allocates_five_times_at_most_beside_its_codec_a_replay_once_and_a_disa
     for key in 0..5_000 {
         allocations(&runtime, &idempotency, key);
     }
-    let usual = |mut counts: Vec<u64>| {
-        counts.sort_unstable();
-        counts[counts.len() / 2]
-    };
     let codec = measure(|| drop(serde_json::to_vec(&7_000u32))).count_total;
     let first = usual((7_000..7_100).map(|key| allocations(&runtime, &idempotency, key)).collect());
     // The id, the lease, the call, the record, and the count of those who share the outcome.
@@ -51,6 +58,24 @@ fn a_call_allocates_five_times_at_most_beside_its_codec_a_replay_once_and_a_disa
     let replay = usual((7_000..7_100).map(|key| allocations(&runtime, &idempotency, key)).collect());
     assert!(replay <= 1 + METRICS.1, "{replay} allocations");
     assert_eq!(allocations(&runtime, &Idempotency::disabled(), 1), 0);
+}
+
+#[test]
+fn an_outcome_of_some_kilobytes_is_written_in_one_allocation_however_often_the_encoder_grows() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let idempotency = Idempotency::new(MemoryStore::with_capacity(10_000));
+    let call = |key: u32| {
+        let scoped = idempotency.clone();
+        let called = || runtime.block_on(idem::scope(scoped, async { drop(annotated_text(key).await.unwrap()) }));
+        measure(called).count_total
+    };
+    for key in 0..5_000 {
+        call(key);
+    }
+    let body = measure(|| drop(format!("{}{OUTCOME}", 7_000))).count_total;
+    let first = usual((7_000..7_100).map(call).collect());
+    // What is counted above, and the outcome.
+    assert!(first <= body + 6 + METRICS.0, "{first} allocations, {body} of the body");
 }
 
 async fn large<const N: usize>() -> Res {

@@ -3,6 +3,7 @@
 //! JSON unless the runtime is given another codec: a rolling deployment that adds a field still replays, and a person can read a
 //! record. The codec's id is stored with the outcome, so that two codecs never read each other's bytes.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -120,10 +121,10 @@ pub(crate) enum AnyCodec {
 impl AnyCodec {
     pub(crate) fn encode<T: Serialize + ?Sized>(&self, value: &T) -> Result<Encoded, CodecFailure> {
         let (codec, payload) = match self {
-            Self::Json => (CodecId::JSON, serde_json::to_vec(value)?),
-            Self::Other(codec) => (codec.id(), codec.encode(&value)?),
+            Self::Json => (CodecId::JSON, json(value)?),
+            Self::Other(codec) => (codec.id(), codec.encode(&value)?.into()),
         };
-        Ok(Encoded { is_error: false, codec, payload: Bytes::from(payload) })
+        Ok(Encoded { is_error: false, codec, payload })
     }
 
     pub(crate) fn decode<T: DeserializeOwned>(&self, outcome: &Encoded) -> Result<T, CodecFailure> {
@@ -144,6 +145,25 @@ impl AnyCodec {
             .into()),
         }
     }
+}
+
+/// Writes a value as JSON, in one allocation of the right length: it is written where the thread has room, which a short one is copied
+/// from.
+fn json<T: Serialize + ?Sized>(value: &T) -> Result<Bytes, serde_json::Error> {
+    thread_local! {
+        static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    }
+    const MOST: usize = 4096;
+    // Taken away meanwhile: a value may write others of its own.
+    let mut text = SCRATCH.take();
+    text.clear();
+    let written = serde_json::to_writer(&mut text, value);
+    if text.capacity() > MOST {
+        return written.map(|()| Bytes::from(text));
+    }
+    let payload = written.map(|()| Bytes::copy_from_slice(&text));
+    SCRATCH.set(text);
+    payload
 }
 
 impl fmt::Debug for AnyCodec {
