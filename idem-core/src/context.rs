@@ -146,6 +146,13 @@ pub(crate) fn default_runtime() -> Option<Idempotency> {
     SCOPED.try_with(Clone::clone).ok().or_else(installed)
 }
 
+/// Whether that runtime is disabled.
+#[inline]
+pub(crate) fn is_disabled_by_default() -> bool {
+    let scoped = SCOPED.try_with(Idempotency::is_disabled);
+    scoped.unwrap_or_else(|_| INSTALLED.get().is_some_and(Idempotency::is_disabled))
+}
+
 /// The call whose body is running: see [`current`].
 #[derive(Clone)]
 pub struct Call(Arc<Inner>);

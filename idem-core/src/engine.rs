@@ -2,7 +2,7 @@
 //!
 //! For each await here the question is what happens if the process dies, the future is dropped, the reply is lost, or the lease runs
 //! out. In short: a claim of unknown fate is sent once more by the same owner and, failing that, given back; the lease counts from
-//! before the claim was sent; what comes after the claim is the business of [`Held`].
+//! before the claim was sent; what comes after the claim is the business of [`Held`](crate::held::Held).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::context;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint::Fingerprint;
 use crate::flight::{Ending, Flight, Followed, Joined, Leader};
-use crate::held::{Held, Orphan};
+use crate::held::{Orphan, Owned};
 use crate::lease::Term;
 use crate::observe::{self, Decision};
 use crate::outcome::Recorded;
@@ -38,11 +38,10 @@ pub(crate) struct Request {
     pub(crate) settings: Settings,
 }
 
-/// What a call has to do. It lives on the stack of one call, so a box would only cost.
-#[allow(clippy::large_enum_variant)]
+/// What a call has to do.
 pub(crate) enum Begun {
     /// Run the body, and commit or release.
-    Owner(Held),
+    Owner(Owned),
     /// Give this outcome.
     Replay(Recorded),
     /// Run the body, unguarded.
@@ -50,7 +49,6 @@ pub(crate) enum Begun {
 }
 
 /// What a claim came to.
-#[allow(clippy::large_enum_variant)]
 enum Said {
     /// The call has something to do, or fails.
     Over(Result<Begun, Error>),
@@ -259,7 +257,7 @@ impl Runtime {
         (attempt, from): (u64, Origin),
         sent: Instant,
         leader: Option<Leader>,
-    ) -> Result<Held, Error> {
+    ) -> Result<Owned, Error> {
         let Settings { lease, .. } = request.settings;
         let term = Term::new(request.id.clone(), owner, attempt, (lease, request.settings.hold()), sent);
         let now = clock::now();
@@ -272,7 +270,7 @@ impl Runtime {
         if from == Origin::Abandoned {
             self.observer.decided(Decision::TakenOver, &request.id, attempt);
         }
-        Ok(Held::new(self, request, self.keepers.enrol(term), from, leader))
+        Ok(Owned { enrolled: self.keepers.enrol(term), origin: from, leader })
     }
 
     fn without_store(&self, request: &Request, error: StoreError) -> Result<Begun, Error> {

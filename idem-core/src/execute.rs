@@ -53,7 +53,7 @@ where
                 Err(error) => return Err(self.fail(error)),
                 Ok(Begun::Replay(recorded)) => return self.replay(&recorded),
                 Ok(Begun::Unguarded) => None,
-                Ok(Begun::Owner(held)) => Some(held),
+                Ok(Begun::Owner(owned)) => Some(Held::new(runtime, request, owned)),
             };
             match &mut held {
                 None => self.unguarded(request.id.operation(), Some(&request.id), body).await,
@@ -94,7 +94,7 @@ where
                 Err(error) => return Err(self.fail(error)),
                 Ok(Begun::Replay(recorded)) => return self.replay(&recorded),
                 Ok(Begun::Unguarded) => None,
-                Ok(Begun::Owner(held)) => Some(held),
+                Ok(Begun::Owner(owned)) => Some(Held::new(runtime, request, owned)),
             };
             let Some(mut held) = held else {
                 let (operation, id) = (request.id.operation().to_owned(), request.id.clone());

@@ -30,6 +30,13 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// What a late owner is told.
 const NOT_THE_OWNER: &str = "nothing was recorded: somebody else has claimed the key since, or the store has forgotten this claim (restarted without its data, evicted, failed over)";
 
+/// What a claim has brought its owner. [`Held`] has more, which would only be carried along until there is somebody to hold it.
+pub(crate) struct Owned {
+    pub(crate) enrolled: Enrolled,
+    pub(crate) origin: Origin,
+    pub(crate) leader: Option<Leader>,
+}
+
 /// The owner's end of a record in flight.
 pub(crate) struct Held {
     term: Arc<Term>,
@@ -87,13 +94,8 @@ enum Tried {
 }
 
 impl Held {
-    pub(crate) fn new(
-        runtime: &Arc<Runtime>,
-        request: &Request,
-        enrolled: Enrolled,
-        origin: Origin,
-        leader: Option<Leader>,
-    ) -> Self {
+    pub(crate) fn new(runtime: &Arc<Runtime>, request: &Request, owned: Owned) -> Self {
+        let Owned { enrolled, origin, leader } = owned;
         if let Some(leader) = &leader {
             leader.owns(enrolled.term.clone());
         }

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::error_policy::{ErrorAction, Keepable, Policy, encode_error};
 use crate::execute::{Again, Execution};
 use crate::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
+use crate::held::Held;
 use crate::key::{KeyDigest, KeyPart};
 use crate::observe::{Decision, Observer};
 use crate::outcome::{Outcome, Storable, outcome_of};
@@ -74,14 +75,6 @@ impl<'a> Operation<'a> {
 }
 
 impl<'a, Q, P> Operation<'a, Q, P> {
-    /// Nothing, if its runtime is disabled. By value: what was borrowed once stays in the future of the function around.
-    #[doc(hidden)]
-    #[inline]
-    pub fn unless_disabled(self) -> Option<Self> {
-        let is_disabled = self.draft.runtime.is_none() && self.draft.problem.is_none();
-        (!is_disabled).then_some(self)
-    }
-
     /// The key: what identifies this call among all calls of the operation.
     #[inline]
     pub fn key<K: KeyPart + ?Sized>(mut self, key: &K) -> Self {
@@ -451,7 +444,7 @@ impl Operation<'_> {
             return Ok(Begin::Execute(Lease::unguarded()));
         };
         Ok(match runtime.begin(&request).await? {
-            Begun::Owner(held) => Begin::Execute(Lease::new(held, &runtime)),
+            Begun::Owner(owned) => Begin::Execute(Lease::new(Held::new(&runtime, &request, owned), &runtime)),
             Begun::Replay(recorded) => Begin::Replay(recorded),
             Begun::Unguarded => Begin::Execute(Lease::unguarded()),
         })
@@ -543,7 +536,7 @@ impl Operation<'_> {
         }
         request.settings.store_failure = StoreFailure::Reject;
         match runtime.begin(&request).await? {
-            Begun::Owner(held) => held.settle(outcome).await,
+            Begun::Owner(owned) => Held::new(&runtime, &request, owned).settle(outcome).await,
             // Neither happens: duplicates and store failures are rejected above.
             Begun::Replay(_) | Begun::Unguarded => Ok(()),
         }
@@ -592,7 +585,10 @@ impl<'a> Draft<'a> {
             return Prepared::Refused(problem);
         }
         let Some(runtime) = self.runtime else { return Prepared::Unguarded(self.name, None) };
-        if let Err(reason) = self.settings.check() {
+        // Those of the runtime were checked when it was built.
+        if self.settings != runtime.settings
+            && let Err(reason) = self.settings.check()
+        {
             return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.0 });
         }
         if self.submission.is_some() {

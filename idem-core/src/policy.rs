@@ -56,7 +56,7 @@ pub enum MissingKey {
 }
 
 /// All that can be set, for a runtime and, over it, for an operation.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) ttl: Duration,
     pub(crate) remember: Option<Duration>,

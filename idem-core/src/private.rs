@@ -27,6 +27,18 @@ pub fn operation(site: &'static Site) -> Operation<'static> {
     Operation::failing(site.label(), Error::NotInstalled { operation: site.label().into() })
 }
 
+/// As [`operation`], but `None` where the runtime is disabled: what is switched off must cost nothing.
+#[inline]
+pub fn operation_unless_disabled(site: &'static Site) -> Option<Operation<'static>> {
+    (!context::is_disabled_by_default()).then(|| operation(site))
+}
+
+/// As [`operation_of`], but `None` where the runtime is disabled.
+#[inline]
+pub fn operation_of_unless_disabled(site: &'static Site, runtime: &Idempotency) -> Option<Operation<'static>> {
+    (!runtime.is_disabled()).then(|| operation_of(site, runtime))
+}
+
 /// Begins the call of an annotated function, on a runtime of its own.
 #[inline]
 pub fn operation_of(site: &'static Site, runtime: &Idempotency) -> Operation<'static> {
@@ -42,16 +54,14 @@ pub fn operation_of(site: &'static Site, runtime: &Idempotency) -> Operation<'st
     }
 }
 
-/// Carries out the call of an annotated function under a disabled runtime: what is switched off must cost nothing.
+/// Carries out the call of an annotated function under a disabled runtime.
 #[inline]
-pub async fn run_unguarded<Body: Future>(mut body: Pin<&mut Option<Body>>) -> Body::Output {
-    let Some(running) = body.as_mut().as_pin_mut() else {
+pub async fn run_unguarded<Body: Future>(body: Pin<&mut Option<Body>>) -> Body::Output {
+    let Some(running) = body.as_pin_mut() else {
         // Callers pass a body.
         return pending().await;
     };
-    let returned = if context::is_inside() { context::unguarded(None, running).await } else { running.await };
-    body.set(None);
-    returned
+    if context::is_inside() { context::unguarded(None, running).await } else { running.await }
 }
 
 /// Carries out the call of an annotated function.

@@ -7,9 +7,18 @@ pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
         ::core::column!(),
         || ::core::any::type_name_of_val(&|| ()),
     );
-    let __idem_operation = ::idem::__private::operation(&__IDEM_SITE)
-        .key(&req.order_id)
-        .ttl(::core::time::Duration::new(300u64, 0u32));
+    let __idem_operation = match ::idem::__private::operation_unless_disabled(
+        &__IDEM_SITE,
+    ) {
+        ::core::option::Option::Some(__idem_operation) => {
+            ::core::option::Option::Some(
+                __idem_operation
+                    .key(&req.order_id)
+                    .ttl(::core::time::Duration::new(300u64, 0u32)),
+            )
+        }
+        ::core::option::Option::None => ::core::option::Option::None,
+    };
     let __idem_witness = ::idem::__private::outcome_of::<
         Result<Receipt, OrderError>,
         _,
@@ -27,8 +36,7 @@ pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
         #[allow(unused_braces)] { charge(&req).await }
     };
     let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
-    let ::core::option::Option::Some(__idem_operation) = __idem_operation
-        .unless_disabled() else {
+    let ::core::option::Option::Some(__idem_operation) = __idem_operation else {
         return ::idem::__private::run_unguarded(__idem_body.as_mut()).await;
     };
     return ::idem::__private::run(

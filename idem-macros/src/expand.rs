@@ -158,7 +158,7 @@ impl Plan {
             quote_spanned! {here=>
                 let __idem_body = #body;
                 let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
-                let ::core::option::Option::Some(__idem_operation) = __idem_operation.unless_disabled() else {
+                let ::core::option::Option::Some(__idem_operation) = __idem_operation else {
                     return #krate::__private::run_unguarded(__idem_body.as_mut()).await;
                 };
             },
@@ -223,20 +223,40 @@ impl Plan {
         }
     }
 
-    /// Key, fingerprint and everything else that is asked of the parameters, before the body may move or change them.
+    /// Key, fingerprint and everything else that is asked of the parameters, before the body may move or change them. Where the body is run
+    /// in place and once, a disabled runtime is asked for first: nothing of this is for it then.
     fn operation(&self) -> TokenStream {
         let here = Span::mixed_site();
+        let in_place = self.runs_in_place();
         let operation = if let Some(runtime) = &self.runtime {
             // At the expression: an error about its type is one of its own.
             let (first, _) = diag::ends(runtime);
             let (krate, site) = (self.krate.at(first), quote_spanned!(here=> &__IDEM_SITE));
-            quote_spanned!(first=> #krate::__private::operation_of(#site, #runtime))
+            let begin = Ident::new(if in_place { "operation_of_unless_disabled" } else { "operation_of" }, first);
+            quote_spanned!(first=> #krate::__private::#begin(#site, #runtime))
         } else {
             let krate = self.krate.at(here);
-            quote_spanned!(here=> #krate::__private::operation(&__IDEM_SITE))
+            let begin = Ident::new(if in_place { "operation_unless_disabled" } else { "operation" }, here);
+            quote_spanned!(here=> #krate::__private::#begin(&__IDEM_SITE))
         };
         let calls = self.calls.iter().map(|call| self.call(call));
-        self.in_scope(quote_spanned!(here=> #operation #(#calls)*))
+        self.in_scope(if in_place {
+            quote_spanned! {here=>
+                match #operation {
+                    ::core::option::Option::Some(__idem_operation) => {
+                        ::core::option::Option::Some(__idem_operation #(#calls)*)
+                    }
+                    ::core::option::Option::None => ::core::option::Option::None,
+                }
+            }
+        } else {
+            quote_spanned!(here=> #operation #(#calls)*)
+        })
+    }
+
+    /// Whether the body is pinned where it is, and run once: it has no task of its own, and is not tried again.
+    fn runs_in_place(&self) -> bool {
+        self.detached.is_none() && self.errors.retries().is_none()
     }
 
     fn call(&self, Call { method, argument }: &Call) -> TokenStream {

@@ -120,6 +120,17 @@ impl Record {
         if *self == issue.record() { Issued::Issued } else { Issued::Taken }
     }
 
+    /// The same of a record that is the caller's own: its outcome is handed on.
+    pub(crate) fn into_on_claim(self, claim: &Claim) -> OnClaim {
+        let mismatches = self.mismatches(claim.fingerprint);
+        match self {
+            Self::Committed { attempt, outcome, .. } if !mismatches => {
+                OnClaim::Answer(Claimed::Committed { attempt, outcome })
+            }
+            record => record.on_claim(claim),
+        }
+    }
+
     /// What a commit makes of this record. (Where there is none, it is [`Ownership::Lost`].)
     ///
     /// The owner is asked for, not its lease: the last who claimed may record what its body did, however late.

@@ -188,15 +188,15 @@ impl MemoryStore {
 
     fn try_claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.step(&claim.id, |step| {
-            let (on_claim, left, lease_left) = match step.find() {
-                Some((record, left)) => (record.on_claim(claim), left, record.lease_left(left)),
-                None => {
-                    let on_nothing = claim.on_nothing();
-                    if matches!(on_nothing, OnClaim::Take(_)) {
-                        step.shared.room.take()?;
-                    }
-                    (on_nothing, Duration::ZERO, None)
+            let (on_claim, left, lease_left) = if let Some((record, left)) = step.find() {
+                let lease_left = record.lease_left(left);
+                (record.on_claim(claim), left, lease_left)
+            } else {
+                let on_nothing = claim.on_nothing();
+                if matches!(on_nothing, OnClaim::Take(_)) {
+                    step.shared.room.take()?;
                 }
+                (on_nothing, Duration::ZERO, None)
             };
             let next = match on_claim {
                 OnClaim::Answer(answer) => return Ok(answer),

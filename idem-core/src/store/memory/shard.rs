@@ -17,7 +17,7 @@ use slab::Slab;
 
 use super::Shared;
 use super::slot::{MOST_OVERHEAD, Packed, Slot};
-use crate::record::{Record, RecordId};
+use crate::record::{Claim, OnClaim, Record, RecordId};
 
 /// How many records are packed together: so many that what a pack costs beside its bytes hardly counts, and so few that little waits
 /// for a pack, and little is held by a caller that keeps an outcome.
@@ -82,6 +82,16 @@ struct Pack {
 pub(super) enum Found<'a> {
     Fresh(&'a Record),
     Packed(Record),
+}
+
+impl Found<'_> {
+    /// What a claim makes of it.
+    pub(super) fn on_claim(self, claim: &Claim) -> OnClaim {
+        match self {
+            Self::Fresh(record) => record.on_claim(claim),
+            Self::Packed(record) => record.into_on_claim(claim),
+        }
+    }
 }
 
 impl Deref for Found<'_> {
