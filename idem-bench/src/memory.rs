@@ -27,6 +27,8 @@ pub(crate) struct Found {
     bytes: Option<f64>,
     growing: Longest,
     expiring: Longest,
+    /// Of a loop that does nothing but read the clock, for as long as the records took to expire: what the machine takes from any program.
+    idle: Longest,
     /// How many records were left of those that had expired.
     left: usize,
 }
@@ -40,6 +42,14 @@ struct Longest {
     wall: f64,
     /// The mean, in microseconds.
     mean: f64,
+}
+
+impl Longest {
+    #[allow(clippy::cast_precision_loss)]
+    fn of(processor: i64, wall: Duration, all: Duration, calls: u32) -> Self {
+        let mean = all.as_secs_f64() * 1e6 / f64::from(calls);
+        Self { processor: processor as f64 / 1e6, wall: wall.as_secs_f64() * 1e3, mean }
+    }
 }
 
 /// Starts the process, and gives its part of the tables.
@@ -59,7 +69,12 @@ pub(crate) fn group(records: u32) -> Result<Group> {
         Figure::new(what, Unit::Milliseconds, vec![longest.processor]).at_most(1.0).beside(beside)
     };
     figures.push(of("longest call while the store grows, processor time", &found.growing, String::new()));
-    let left = format!("; {} of {} expired records left", thousands_of(found.left), thousands(found.records));
+    let left = format!(
+        "; {} of {} expired records left; {:.2} ms the longest turn of a loop that only reads the clock, for as long",
+        thousands_of(found.left),
+        thousands(found.records),
+        found.idle.processor,
+    );
     figures.push(of("longest call while as many expire, processor time", &found.expiring, left));
     Ok(Group { title: "Memory of the MemoryStore".to_owned(), figures })
 }
@@ -88,7 +103,8 @@ async fn measure(records: u32) -> Result<Found> {
     tokio::time::sleep(ttl).await;
     let expiring = insert(&idempotency, &mut keys, records).await?;
     let left = store.len().saturating_sub(records as usize);
-    Ok(Found { records, bytes, growing, expiring, left })
+    let idle = idle(records, expiring.mean);
+    Ok(Found { records, bytes, growing, expiring, idle, left })
 }
 
 async fn insert(idempotency: &Idempotency, keys: &mut Keys, records: u32) -> Result<Longest> {
@@ -102,9 +118,22 @@ async fn insert(idempotency: &Idempotency, keys: &mut Keys, records: u32) -> Res
         wall = wall.max(begun.elapsed());
         processor = processor.max(processor_ns() - given);
     }
-    let mean = all.elapsed().as_secs_f64() * 1e6 / f64::from(records);
-    #[allow(clippy::cast_precision_loss)]
-    Ok(Longest { processor: processor as f64 / 1e6, wall: wall.as_secs_f64() * 1e3, mean })
+    Ok(Longest::of(processor, wall, all.elapsed(), records))
+}
+
+/// Turns of a loop that takes no memory and waits for nothing, each of so many microseconds.
+fn idle(turns: u32, each: f64) -> Longest {
+    let (mut processor, mut wall, all) = (0, Duration::ZERO, Instant::now());
+    let each = Duration::from_secs_f64(each / 1e6);
+    for _ in 0..turns {
+        let (given, begun) = (processor_ns(), Instant::now());
+        while begun.elapsed() < each {
+            std::hint::spin_loop();
+        }
+        wall = wall.max(begun.elapsed());
+        processor = processor.max(processor_ns() - given);
+    }
+    Longest::of(processor, wall, all.elapsed(), turns)
 }
 
 /// What the processor has given this thread so far.

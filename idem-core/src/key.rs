@@ -420,6 +420,10 @@ mod tests {
         assert_eq!(encoded("a\0b\n c{d}"), "a%00b%0A%20c%7Bd%7D");
         assert_eq!(encoded("Zoë-日本-🦀"), "Zoë-日本-🦀");
         assert_eq!(encoded("\u{a0}"), "%C2%A0");
+        for c in '\u{1}'..='\u{7f}' {
+            let is_structural = c.is_control() || " %:(){}~\"\\".contains(c);
+            assert_eq!(encoded(c.to_string()) == c.to_string(), !is_structural, "{c:?}");
+        }
     }
 
     #[test]

@@ -36,7 +36,9 @@ pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
         #[allow(unused_braces)] { charge(&req).await }
     };
     let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
-    let ::core::option::Option::Some(__idem_operation) = __idem_operation else {
+    let ::core::option::Option::Some(__idem_operation) = ::core::convert::identity(
+        __idem_operation,
+    ) else {
         return ::idem::__private::run_unguarded(__idem_body.as_mut()).await;
     };
     return ::idem::__private::run(

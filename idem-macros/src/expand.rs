@@ -158,7 +158,7 @@ impl Plan {
             quote_spanned! {here=>
                 let __idem_body = #body;
                 let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
-                let ::core::option::Option::Some(__idem_operation) = __idem_operation else {
+                let ::core::option::Option::Some(__idem_operation) = ::core::convert::identity(__idem_operation) else {
                     return #krate::__private::run_unguarded(__idem_body.as_mut()).await;
                 };
             },

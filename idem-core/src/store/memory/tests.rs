@@ -86,6 +86,43 @@ fn a_new_key_pays_for_a_look_at_three_records_and_at_one_shard_at_the_most() {
     assert!((1..=3).contains(&each), "{each} for each new key");
 }
 
+/// What a call does because others expire, in numbers that are the same on every machine.
+#[test]
+fn while_all_records_expire_a_call_frees_and_writes_no_more_than_a_shard_has() {
+    const RECORDS: usize = 32 * 1024;
+    let clock = ByHand::default();
+    // As full as it may be, so that the shards are as large as they may be.
+    let store = MemoryStore::build(RECORDS + RECORDS / 10, Box::new(clock.clone()));
+    assert_eq!(store.0.shards.len(), 64);
+    let (mut most_looked_at, mut most_freed, mut most_made, mut most_bytes) = (0, 0, 0, 0);
+    for key in 0..2 * RECORDS {
+        if key == RECORDS {
+            clock.advance(SECOND);
+        }
+        let claim = claim(key, 10 * SECOND);
+        let commit = commit(&claim, 200, SECOND, SECOND);
+        let before = looked_at(&store);
+        let call = allocation_counter::measure(|| {
+            now(store.claim(&claim)).unwrap();
+            now(store.commit(&commit)).unwrap();
+        });
+        if key >= RECORDS {
+            let made = i64::try_from(call.count_total).unwrap();
+            most_looked_at = most_looked_at.max(looked_at(&store) - before);
+            most_freed = most_freed.max(made - call.count_current);
+            most_made = most_made.max(made);
+            most_bytes = most_bytes.max(call.bytes_total);
+        }
+    }
+    assert_eq!(store.len(), RECORDS, "all that had expired were found");
+    // Two shards at the most: one that is full looks for room in others, and finds it in the first of them.
+    assert!((300..=1_400).contains(&most_looked_at), "{most_looked_at} records looked at");
+    // A pack of sixteen is two allocations.
+    assert!((50..=260).contains(&most_freed), "{most_freed} allocations freed");
+    assert!(most_made <= 32, "{most_made} allocations made");
+    assert!(most_bytes <= 64 * 1024, "{most_bytes} bytes allocated");
+}
+
 #[test]
 fn what_has_expired_is_dropped_although_nobody_asks_for_it_again() {
     let clock = ByHand::default();
