@@ -117,9 +117,9 @@ pub enum Error {
         /// The attempt that lost its lease.
         attempt: u64,
     },
-    /// A part of the key has no value: `None`, or an empty text. Or the subject of a token.
+    /// A part of the key has no value: `None`, or an empty text.
     #[error(
-        "operation `{operation}`: the idempotency key, or the subject of the token, is missing: a part of it is `None` or empty; send one, or set `missing_key = run` to run calls without a key unguarded"
+        "operation `{operation}`: the idempotency key is missing: a part of it is `None` or empty; send one, or set `missing_key = run` to run such calls unguarded"
     )]
     #[non_exhaustive]
     MissingKey {
@@ -137,9 +137,19 @@ pub enum Error {
         /// A digest of the key.
         key: KeyDigest,
     },
-    /// The token is unknown, expired, forged, or another subject's; which of these, only the events say. The body did not run.
+    /// The subject of a token has no value: `None`, or an empty text. No token is issued to it, and none counts for it.
     #[error(
-        "operation `{operation}`, key {key}: the token does not count: it is unknown, its time is over, or it is somebody else's; give out a new one, with a fresh form"
+        "operation `{operation}`: the subject of the token is missing: a part of it is `None` or empty; is the caller logged in, does he have a session?"
+    )]
+    #[non_exhaustive]
+    MissingSubject {
+        /// The operation's name.
+        operation: Arc<str>,
+    },
+    /// The token is unknown, expired, forged, or another subject's (or another operation's); which of these, only the events say. The body
+    /// did not run.
+    #[error(
+        "operation `{operation}`, key {key}: the token does not count: it is unknown, its time is over, or it was issued to somebody else, or for another operation; give out a new one, with a fresh form"
     )]
     #[non_exhaustive]
     UnknownToken {
@@ -230,6 +240,7 @@ impl Error {
             | Self::AttemptsExhausted { operation, .. }
             | Self::LeaseLost { operation, .. }
             | Self::MissingKey { operation, .. }
+            | Self::MissingSubject { operation, .. }
             | Self::Reentrant { operation, .. }
             | Self::UnknownToken { operation, .. }
             | Self::Throttled { operation, .. }

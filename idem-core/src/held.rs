@@ -19,7 +19,6 @@ use crate::keeper::Enrolled;
 use crate::lease::Term;
 use crate::local_cache::{LocalCache, Sending};
 use crate::observe::Decision;
-use crate::policy::keep_released;
 use crate::record::{AsClaimed, Commit, Encoded, Origin, Owner, Ownership, Release, ReleaseTo};
 use crate::runtime::Runtime;
 
@@ -52,6 +51,9 @@ struct Parts {
     origin: Origin,
     fingerprint: Option<Fingerprint>,
     times: Times,
+    /// No record ends before this.
+    least: Duration,
+    keep_released: Duration,
     step: Step,
     /// Of the first try of a commit: one whose reply was lost has begun the outcome's retention.
     sending: Option<Sending>,
@@ -107,6 +109,8 @@ impl Held {
             origin,
             fingerprint: request.fingerprint,
             times: Times { ttl: settings.ttl, remember: settings.remember() },
+            least: settings.least,
+            keep_released: settings.keep_released(),
             step: Step::Running,
             sending: None,
             settles: false,
@@ -231,7 +235,7 @@ impl Parts {
             }
             Step::Releasing { abandoned: true } => store.release(Release { id, owner, to: ReleaseTo::Abandoned }),
             Step::Releasing { abandoned: false } => {
-                let keep = keep_released(self.times.ttl, term.length());
+                let keep = self.keep_released;
                 store.release(Release { id, owner, to: ReleaseTo::Released { keep } })
             }
             Step::Running | Step::Over => return Tried::Over(Ownership::Held),
@@ -250,7 +254,7 @@ impl Parts {
 
     /// With a time of its own, an outcome is remembered for no longer.
     fn times_with(&self, own: Option<Duration>) -> Times {
-        own.map_or(self.times, |own| Times { ttl: own, remember: own })
+        own.map_or(self.times, |own| Times { ttl: own, remember: own.max(self.least) })
     }
 
     /// Keeps the outcome, if this was a commit, for duplicates that come to this process.

@@ -91,19 +91,20 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// another's makes the call fail with [`Error::UnknownToken`], which does not tell these apart; events do. The subject is what the server
     /// knows of the caller, never a field of the form.
     ///
-    /// A call with a token never runs unguarded: `store_failure` and `missing_key` are `reject`, whatever they are set to. A subject that
-    /// is `None` or empty is [`Error::MissingKey`].
+    /// A call with a token never runs without the store: `store_failure` is `reject`, whatever it is set to. A subject that is `None` or
+    /// empty is [`Error::MissingSubject`]. The outcome is [remembered](Self::remember) for at least as long as the token was issued for.
     pub fn token<T, S>(mut self, token: &T, subject: &S) -> Self
     where
         T: AsToken + ?Sized,
         S: KeyPart + ?Sized,
     {
         if self.draft.wants_key(self.draft.id.is_some() && self.draft.submission.is_none()) {
-            let (id, submission) = match Submission::of(&self.draft.name, token, subject) {
-                Some((id, submission)) => (Some(id), submission),
-                None => (None, Submission::without_subject()),
-            };
-            (self.draft.id, self.draft.submission) = (id, Some(Box::new(submission)));
+            if let Some((id, submission)) = Submission::of(&self.draft.name, token, subject) {
+                self.draft.settings.least = submission.ttl;
+                (self.draft.id, self.draft.submission) = (Some(id), Some(Box::new(submission)));
+            } else {
+                self.draft.problem = Some(Error::MissingSubject { operation: (*self.draft.name).into() });
+            }
         }
         self
     }
@@ -488,7 +489,7 @@ impl Operation<'_> {
     }
 
     /// Commits an outcome by hand: for an abandoned record, once it is known what became of it. Also where there is no record, or a
-    /// released one: to say that a call was carried out elsewhere.
+    /// released one, or a token that was only issued: to say that a call was carried out elsewhere.
     ///
     /// It knows nothing of an attribute: give it the operation's own [`ttl`](Self::ttl) and [`remember`](Self::remember), and a value of the
     /// function's outcome type, or later duplicates cannot read it. An abandoned record keeps its fingerprint; where there is none, give that too.
@@ -566,6 +567,9 @@ impl<'a> Draft<'a> {
     /// For those who want a token: the runtime, unless it is disabled, and the operation's name.
     pub(crate) fn into_issuer(mut self) -> Result<(Option<Arc<Runtime>>, Cow<'a, str>), Error> {
         self.check_name();
+        if self.id.is_some() {
+            self.misconfigured("a token that is issued is a key of its own: leave `key` and `token` out");
+        }
         match self.problem {
             Some(problem) => Err(problem),
             None => Ok((self.runtime, self.name)),
@@ -592,8 +596,8 @@ impl<'a> Draft<'a> {
             return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.0 });
         }
         if self.submission.is_some() {
-            // Nobody could say whether the token counts.
-            (self.settings.missing_key, self.settings.store_failure) = (MissingKey::Reject, StoreFailure::Reject);
+            // Nobody else could say whether the token counts.
+            self.settings.store_failure = StoreFailure::Reject;
         }
         match (self.id, self.settings.missing_key) {
             (Some(id), _) => {
@@ -644,7 +648,9 @@ impl Prepared<'_> {
     pub(crate) fn announce(&self) {
         let (decision, operation) = match self {
             Self::Refused(error @ Error::Config { .. }) => (Decision::Misconfigured, error.operation()),
-            Self::Refused(error @ Error::MissingKey { .. }) => (Decision::RejectedMissingKey, error.operation()),
+            Self::Refused(error @ (Error::MissingKey { .. } | Error::MissingSubject { .. })) => {
+                (Decision::RejectedMissingKey, error.operation())
+            }
             Self::Unguarded(operation, Some(_)) => (Decision::RanUnguarded, &**operation),
             // Where there was none to ask, it was said when the call was made.
             Self::Refused(_) | Self::Unguarded(_, None) | Self::Guarded(..) => return,

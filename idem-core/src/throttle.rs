@@ -12,6 +12,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use tokio::time::Instant;
 
 use crate::clock;
+use crate::key::KeyDigest;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// How many subjects are remembered. A guesser with more than that has as many sessions.
@@ -20,11 +21,8 @@ const SUBJECTS: u64 = 1 << 16;
 pub(crate) struct Throttle {
     max: u32,
     window: Duration,
-    failures: Cache<Subject, Arc<Window>, UnitWeighter, RandomState>,
+    failures: Cache<KeyDigest, Arc<Window>, UnitWeighter, RandomState>,
 }
-
-/// A digest.
-type Subject = [u8; 16];
 
 /// The failures of a subject since the first of them.
 struct Window {
@@ -39,7 +37,7 @@ impl Throttle {
     }
 
     /// How long a subject has to wait, if it has.
-    pub(crate) fn check(&self, subject: Subject, now: Instant) -> Option<Duration> {
+    pub(crate) fn check(&self, subject: KeyDigest, now: Instant) -> Option<Duration> {
         let window = self.failures.get(&subject)?;
         if now >= window.until {
             self.failures.remove_if(&subject, |window| now >= window.until);
@@ -50,7 +48,7 @@ impl Throttle {
     }
 
     /// Counts a failure.
-    pub(crate) fn failed(&self, subject: Subject, now: Instant) {
+    pub(crate) fn failed(&self, subject: KeyDigest, now: Instant) {
         let begun = || Ok(Arc::new(Window { until: clock::after(now, self.window), failures: AtomicU32::new(0) }));
         let window: Result<_, std::convert::Infallible> = self.failures.get_or_insert_with(&subject, begun);
         let Ok(window) = window;

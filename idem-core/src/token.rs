@@ -1,16 +1,17 @@
 //! One-time tokens: what a server gives out with a form, and a submission brings back.
 //!
-//! A token is 24 bytes, in base64url 32 characters:
+//! A token is 27 bytes, in base64url 36 characters:
 //!
 //! | bytes | |
 //! | --- | --- |
 //! | 16 | random, from the operating system |
-//! | 4 | a tag: part of a digest of the random bytes, the operation and the subject |
-//! | 4 | a check: part of a digest of the 20 bytes before |
+//! | 4 | its `ttl`, in seconds |
+//! | 3 | a tag: part of a digest of the bytes before, the operation and the subject |
+//! | 4 | a check: part of a digest of the 23 bytes before |
 //!
 //! The record's key is another part of the first digest. So:
 //!
-//! - Whoever would reach the record has to know all 128 random bits, and be the subject: with one bit or another subject there, it is the key
+//! - Whoever would reach the record has to know all 128 random bits, and be the subject: with another bit or another subject, it is the key
 //!   of no record. Nothing of it has to be remembered in the record, and nobody who sees the store, or keys in logs, can make a
 //!   submission of it.
 //! - No comparison depends on a secret. The check and the tag are computed from what the caller has sent, so their timing tells him what he
@@ -18,6 +19,8 @@
 //!   nothing of the token that it belongs to.
 //! - Check and tag keep nobody out. They tell for the events what was wrong, and spare the store what cannot be right: a text that `idem`
 //!   never made (forged, or cut short on its way), and another subject's token.
+//! - The `ttl` lets no record of the token end before the token itself would have: neither one that was used, so that a late duplicate still
+//!   learns that it is one, nor one that was given up, so that the token can be used again. What it says is part of the digest.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,7 +35,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::context;
 use crate::error::{Error, StoreError, StoreErrorKind};
-use crate::key::{self, KeyPart};
+use crate::key::{self, KeyDigest, KeyPart};
 use crate::observe::Decision;
 use crate::operation::{Operation, Prepared};
 use crate::policy::{MAX_LENGTH, whole_millis};
@@ -42,7 +45,7 @@ use crate::runtime::Runtime;
 /// A one-time token: given out with a form by [`Operation::issue`], brought back by its submission.
 ///
 /// It holds 128 random bits from the operating system, and counts for one operation and one subject alone. `Display` and serde write
-/// it whole, as 32 characters that need no escaping in HTML and URLs (letters, digits, `-` and `_`); `Debug` shows the first four, so
+/// it whole, as 36 characters that need no escaping in HTML and URLs (letters, digits, `-` and `_`); `Debug` shows the first four, so
 /// that it does not get into logs by accident: who has the token and the subject's session can use it.
 ///
 /// Two are compared in constant time.
@@ -74,8 +77,10 @@ use crate::runtime::Runtime;
 pub struct Token([u8; LEN]);
 
 const RANDOM: usize = 16;
-const TAG: usize = 4;
-const CHECKED: usize = RANDOM + TAG;
+/// The random bytes and the `ttl`.
+const BOUND: usize = RANDOM + 4;
+const TAG: usize = 3;
+const CHECKED: usize = BOUND + TAG;
 const LEN: usize = CHECKED + 4;
 /// Of the printed form.
 const TEXT_LEN: usize = LEN / 3 * 4;
@@ -84,23 +89,33 @@ const TEXT_LEN: usize = LEN / 3 * 4;
 const MOST_GRACE: Duration = Duration::from_secs(60 * 60);
 
 impl Token {
-    fn generate(operation: &str, subject: &Subject) -> Result<Self, getrandom::Error> {
+    fn generate(ttl: Duration, operation: &str, subject: &Subject) -> Result<Self, getrandom::Error> {
         let mut random = [0; RANDOM];
         getrandom::fill(&mut random)?;
-        Ok(Self::from_random(random, operation, subject))
+        Ok(Self::from_random(random, ttl, operation, subject))
     }
 
-    fn from_random(random: [u8; RANDOM], operation: &str, subject: &Subject) -> Self {
+    fn from_random(random: [u8; RANDOM], ttl: Duration, operation: &str, subject: &Subject) -> Self {
+        // The longest that may be is within 32 bits.
+        let seconds = u32::try_from(ttl.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX);
         let mut bytes = [0; LEN];
         bytes[..RANDOM].copy_from_slice(&random);
-        bytes[RANDOM..CHECKED].copy_from_slice(&Bound::new(&random, operation, subject).tag);
+        bytes[RANDOM..BOUND].copy_from_slice(&seconds.to_be_bytes());
+        let tag = Bound::new(&bytes[..BOUND], operation, subject).tag;
+        bytes[BOUND..CHECKED].copy_from_slice(&tag);
         let check = check(&bytes);
         bytes[CHECKED..].copy_from_slice(&check);
         Self(bytes)
     }
 
     fn bound(&self, operation: &str, subject: &Subject) -> Bound {
-        Bound::new(&self.0[..RANDOM], operation, subject)
+        Bound::new(&self.0[..BOUND], operation, subject)
+    }
+
+    /// In whole seconds.
+    fn ttl(&self) -> Duration {
+        let seconds = self.0[RANDOM..BOUND].try_into().map_or(0, u32::from_be_bytes);
+        Duration::from_secs(seconds.into())
     }
 }
 
@@ -242,20 +257,39 @@ impl Subject {
         let mut text = String::new();
         key::write_after(&mut text, value).then_some(Self(text))
     }
+
+    fn digest(&self) -> KeyDigest {
+        KeyDigest::of(&self.0)
+    }
 }
 
-/// What follows from the random bytes of a token, the operation, and the subject.
+impl KeyDigest {
+    /// The digest by which events name the subject of a token (`subject 1f0c..`); `None` if a part of it is missing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// let digest = idem::KeyDigest::of_subject("session-1").unwrap();
+    /// println!("grep 'subject {digest}' in the logs");
+    /// ```
+    pub fn of_subject<S: KeyPart + ?Sized>(subject: &S) -> Option<Self> {
+        Subject::encode(subject).map(|subject| subject.digest())
+    }
+}
+
+/// What follows from the first bytes of a token, the operation, and the subject.
 struct Bound {
     key: [u8; 16],
     tag: [u8; TAG],
 }
 
 impl Bound {
-    fn new(random: &[u8], operation: &str, subject: &Subject) -> Self {
+    fn new(token: &[u8], operation: &str, subject: &Subject) -> Self {
         let mut hasher =
             blake3::Hasher::new_derive_key("idem one-time token: bound to operation and subject, version 1");
         // An operation's name has no zero byte in it.
-        hasher.update(random).update(operation.as_bytes()).update(&[0]).update(subject.0.as_bytes());
+        hasher.update(token).update(operation.as_bytes()).update(&[0]).update(subject.0.as_bytes());
         let (mut key, mut tag, mut digest) = ([0; 16], [0; TAG], hasher.finalize_xof());
         digest.fill(&mut key);
         digest.fill(&mut tag);
@@ -278,8 +312,9 @@ fn check(token: &[u8; LEN]) -> [u8; LEN - CHECKED] {
 /// What a call with a token has instead of a key.
 #[derive(Debug, Clone)]
 pub(crate) struct Submission {
-    /// A digest of the operation and the subject.
-    pub(crate) subject: [u8; 16],
+    pub(crate) subject: KeyDigest,
+    /// The token's own, as it says.
+    pub(crate) ttl: Duration,
     /// Why it is refused, without asking the store.
     pub(crate) flaw: Option<Flaw>,
 }
@@ -321,29 +356,22 @@ impl Submission {
         S: KeyPart + ?Sized,
     {
         let subject = Subject::encode(subject)?;
-        let (bound, flaw) = match token.as_token() {
+        let (bound, ttl, flaw) = match token.as_token() {
             Ok(token) => {
                 let bound = token.bound(operation, &subject);
-                let flaw = (bound.tag != token.0[RANDOM..CHECKED]).then_some(Flaw::OfAnother);
-                (bound, flaw)
+                let flaw = (bound.tag != token.0[BOUND..CHECKED]).then_some(Flaw::OfAnother);
+                (bound, token.ttl(), flaw)
             }
             // The events of one subject's forgeries have one key.
-            Err(InvalidToken(())) => (Bound::new(&[], operation, &subject), Some(Flaw::Forged)),
+            Err(InvalidToken(())) => (Bound::new(&[], operation, &subject), Duration::ZERO, Some(Flaw::Forged)),
         };
-        let subject = Bound::new(b"subject", operation, &subject).key;
-        Some((bound.id(operation), Self { subject, flaw }))
-    }
-
-    /// Of a call that has no record.
-    pub(crate) fn without_subject() -> Self {
-        Self { subject: [0; 16], flaw: None }
+        Some((bound.id(operation), Self { subject: subject.digest(), ttl, flaw }))
     }
 }
 
 impl fmt::Display for Submission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("subject ")?;
-        self.subject.iter().take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "subject {}", self.subject)
     }
 }
 
@@ -358,8 +386,8 @@ struct Mint<'a> {
 impl Mint<'_> {
     fn make(&self, subject: Option<Subject>) -> Result<(Token, Issue), Error> {
         let operation = &*self.operation;
-        let Some(subject) = subject else { return Err(Error::MissingKey { operation: operation.into() }) };
-        let token = Token::generate(operation, &subject).map_err(|error| Error::Config {
+        let Some(subject) = subject else { return Err(Error::MissingSubject { operation: operation.into() }) };
+        let token = Token::generate(self.ttl, operation, &subject).map_err(|error| Error::Config {
             operation: operation.into(),
             reason: format!("the system gives no random numbers for a token: {error}").into(),
         })?;
@@ -412,9 +440,9 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// Gives out a token for one submission, in one round trip.
     ///
     /// It counts for this operation, by its name, and for the subject: whom the submission must come from, such as the user's or the
-    /// session's id, taken from what the server knows and never from the form. It can be used until `ttl` has passed, 1 ms to 100 years. A
-    /// token whose body failed and was released can be used again for as long as the attempts of a released key are counted: `ttl` of the
-    /// operation or ten leases, whichever is longer.
+    /// session's id, taken from what the server knows and never from the form. It can be used until `ttl` has passed, 1 ms to 100 years: this
+    /// is the token's own, not that of the outcome, and the operation's other settings are not looked at. A token whose body failed and was
+    /// released can be used again for at least as long again. Once it has been used, that is known for at least as long again.
     ///
     /// The store holds a record of it for `ttl`, and for as long again, but no longer than an hour, to tell by an event that its time is over.
     ///
@@ -422,8 +450,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     ///
     /// # Errors
     ///
-    /// [`Error::Store`] if the store cannot record it. [`Error::MissingKey`] if the subject is `None` or empty. [`Error::Config`] if
-    /// `ttl` cannot be, or the operation's name.
+    /// [`Error::Store`] if the store cannot record it. [`Error::MissingSubject`] if the subject is `None` or empty. [`Error::Config`]
+    /// if `ttl` cannot be, or the operation's name; or if it was given a key, since a token is a key of its own.
     ///
     /// # Cancellation safety
     ///
@@ -523,13 +551,13 @@ mod tests {
     }
 
     fn token() -> Token {
-        Token::from_random([7; RANDOM], "orders.submit", &subject("ada"))
+        Token::from_random([7; RANDOM], Duration::from_secs(1_800), "orders.submit", &subject("ada"))
     }
 
     #[test]
     fn a_token_reads_back_as_it_was_printed_and_changed_in_any_bit_it_is_none() {
         let text = token().to_string();
-        assert_eq!(text.len(), 32);
+        assert_eq!(text.len(), 36);
         assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')));
         assert_eq!(text.parse(), Ok(token()));
         for bit in 0..LEN * 8 {
@@ -537,7 +565,7 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(BASE64.encode(bytes).parse::<Token>(), Err(InvalidToken(())), "bit {bit}");
         }
-        for other in ["", "x", &text[1..], &format!("{text}A"), &text.replace('B', "+"), &"é".repeat(16)] {
+        for other in ["", "x", &text[1..], &format!("{text}A"), &text.replace('B', "+"), &"é".repeat(18)] {
             assert!(other.parse::<Token>().is_err(), "{other}");
         }
     }
@@ -563,10 +591,23 @@ mod tests {
             assert_ne!(other.key(), record.key());
         }
         // Made up by somebody who knows how: well-formed, and the key of no record.
-        let made_up = Token::from_random([8; RANDOM], "orders.submit", &subject("ada"));
+        let made_up = Token::from_random([8; RANDOM], Duration::from_secs(1_800), "orders.submit", &subject("ada"));
         let (other, unknown) = Submission::of("orders.submit", &made_up, "ada").unwrap();
         assert_eq!(unknown.flaw, None);
         assert_ne!(other.key(), record.key());
+    }
+
+    #[test]
+    fn a_token_says_for_how_long_it_is_and_with_another_time_it_is_another() {
+        let subject = subject("ada");
+        let with = |ttl| Token::from_random([7; RANDOM], ttl, "orders.submit", &subject);
+        for (ttl, said) in
+            [(Duration::from_millis(1), 1), (Duration::from_secs(1_800), 1_800), (MAX_LENGTH, 3_153_600_000)]
+        {
+            assert_eq!(with(ttl).ttl(), Duration::from_secs(said));
+        }
+        let key = |ttl| with(ttl).bound("orders.submit", &subject).key;
+        assert_ne!(key(Duration::from_secs(1)), key(Duration::from_secs(2)));
     }
 
     #[test]
@@ -581,7 +622,7 @@ mod tests {
     #[test]
     fn what_is_no_token_at_all_is_forged_and_without_a_subject_there_is_nothing_to_look_up() {
         let none: Option<String> = None;
-        for text in [None, Some(String::new()), Some("x".repeat(32))] {
+        for text in [None, Some(String::new()), Some("x".repeat(36))] {
             assert_eq!(Submission::of("o", &text, "ada").unwrap().1.flaw, Some(Flaw::Forged), "{text:?}");
         }
         assert!(Submission::of("o", &token(), &none).is_none());
@@ -591,7 +632,7 @@ mod tests {
     /// Forms are open while a deployment goes on: a change needs a new version of the token.
     #[test]
     fn the_form_of_tokens_and_of_their_keys_is_pinned() {
-        assert_eq!(token().to_string(), "BwcHBwcHBwcHBwcHBwcHB6zW6YFDwacD");
-        assert_eq!(Submission::of("orders.submit", &token(), "ada").unwrap().0.key(), "~tWlXbflwJGrKI9AV8XS_XQQ");
+        assert_eq!(token().to_string(), "BwcHBwcHBwcHBwcHBwcHBwAABwiH_7QXryVF");
+        assert_eq!(Submission::of("orders.submit", &token(), "ada").unwrap().0.key(), "~t1mJ9jST2EP_cB3ohgLptUQ");
     }
 }

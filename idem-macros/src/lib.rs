@@ -45,7 +45,7 @@ use proc_macro::TokenStream;
 /// | --- | --- |
 /// | `key = "req.order_id"` | Required, unless there is a `token`. What identifies one logical call: an expression over the parameters. |
 /// | `token = "form.token"` | In place of `key`, and together with `subject`: a one-time token that was issued for this operation, by its `name`, as an `idem::Token`, a text that should be one, or an `Option` of these. The body runs for its first submission; a token that is unknown, expired, forged or another's is `Error::UnknownToken`. Such a call never runs unguarded, so `store_failure = run` and `missing_key` cannot stand beside it. |
-/// | `subject = "session.id"` | Required with `token`: whom it was issued to, as one or several parts of a key. Take it from what the server knows of the caller, never from the form. `None` or empty: `Error::MissingKey`. |
+/// | `subject = "session.id"` | Required with `token`: whom it was issued to, as one or several parts of a key. Take it from what the server knows of the caller, never from the form. `None` or empty: `Error::MissingSubject`. |
 /// | `ttl = "5m"` | How long a committed outcome is kept and replayed, counted from the commit. |
 /// | `remember = "30d"` | How long it is known that there was an outcome. Between `ttl` and `remember` a duplicate gets `Error::AlreadyDone`. By default no longer than `ttl`. |
 /// | `name = "orders.create"` | The operation's name; keys of two operations never collide. By default the path of the function, which changes when it, its module or its crate is renamed: write one for whatever outlives a deployment. Required on methods and on functions with type parameters, where the default would not be unique. |

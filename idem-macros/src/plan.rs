@@ -119,8 +119,13 @@ impl Plan {
     /// Checks everything, whatever is wrong already. There is a plan only where nothing is.
     pub(crate) fn new(args: Args, function: Option<Function>, errors: &mut Errors) -> Option<Self> {
         check_identity(&args, errors);
-        if let Some(error) = function.as_ref().filter(|_| args.name.is_none()).and_then(Function::needs_name) {
-            errors.push(error);
+        if args.name.is_none() {
+            if let Some(error) = function.as_ref().and_then(Function::needs_name) {
+                errors.push(error);
+            } else if let Some(token) = &args.token {
+                let message = "tokens are issued under the operation's name, so it must be said: write for example `name = \"orders.submit\"`, and issue with `operation(\"orders.submit\").issue(..)`";
+                errors.at(token.keyword.span(), message);
+            }
         }
         let target = function.as_ref().and_then(|function| function.outcome(errors));
 
@@ -484,8 +489,8 @@ mod tests {
             r#"key = (TENANT, "req.id"), ttl = req.ttl(), in_flight = wait("5s"), runtime = "req.runtime()", detached"#,
             r#"key = "(req.tenant, req.id)", in_flight = wait, duplicate = reject, abandoned = reconcile("find(&req)")"#,
             "key = f::<A, B>(req), in_flight = reject, abandoned = reconcile(find(&req)), max_attempts = 5",
-            r#"token = "req.token", subject = id, fingerprint = "req.sum", ttl = "5m", duplicate = reject"#,
-            r#"token = req.token, subject = (TENANT, "req.user"), store_failure = reject"#,
+            r#"name = "submit", token = "req.token", subject = id, fingerprint = "req.sum", ttl = "5m", duplicate = reject"#,
+            r#"name = "submit", token = req.token, subject = (TENANT, "req.user"), store_failure = reject"#,
             r#"key = req.id, store_failure = run, missing_key = run, name = "orders.create", crate = "::idem""#,
         ] {
             assert_mistakes(args, FUNCTION, &[]);
@@ -510,13 +515,17 @@ mod tests {
             ("key = id, lease = \"0s\"", ("\"0s\"", "longer than zero")),
             ("key = id, in_flight = wait(\"x\")", ("\"x\"", "not a duration")),
             ("key = id, ttl = \"5m\", remember = \"1m\"", ("\"1m\"", "`remember` is shorter than `ttl`")),
-            ("key = id, token = req, subject = id", ("token", "`token` takes the place of `key`")),
+            ("name = \"n\", key = id, token = req, subject = id", ("token", "`token` takes the place of `key`")),
             ("key = id, subject = id", ("subject", "there is none")),
             ("subject = id", ("subject", "write for example `token = \"form.token\"`")),
-            ("token = id", ("token", "needs a `subject`")),
-            ("token = id, subject = ()", ("()", "`subject` has no parts")),
-            ("token = id, subject = id, missing_key = run", ("missing_key", "never runs: leave `missing_key` out")),
-            ("token = id, subject = id, store_failure = run", ("run", "never runs without the store")),
+            ("name = \"n\", token = id", ("token", "needs a `subject`")),
+            ("name = \"n\", token = id, subject = ()", ("()", "`subject` has no parts")),
+            (
+                "name = \"n\", token = id, subject = id, missing_key = run",
+                ("missing_key", "never runs: leave `missing_key` out"),
+            ),
+            ("name = \"n\", token = id, subject = id, store_failure = run", ("run", "never runs without the store")),
+            ("token = req, subject = id", ("token", "issued under the operation's name")),
             ("key = id, user = id", ("user", "did you mean `subject`")),
             ("key = id, max_attempts = 0", ("0", "1 or more")),
             ("key = id, name = \"\"", ("\"\"", "`name` is empty")),

@@ -115,11 +115,6 @@ impl Record {
         }
     }
 
-    /// What becomes of an issue that found this record. (Where there is none, [`Issue::record`] is written.)
-    pub fn on_issue(&self, issue: &Issue) -> Issued {
-        if *self == issue.record() { Issued::Issued } else { Issued::Taken }
-    }
-
     /// The same of a record that is the caller's own: its outcome is handed on.
     pub(crate) fn into_on_claim(self, claim: &Claim) -> OnClaim {
         let mismatches = self.mismatches(claim.fingerprint);
@@ -129,6 +124,11 @@ impl Record {
             }
             record => record.on_claim(claim),
         }
+    }
+
+    /// What becomes of an issue that found this record. (Where there is none, [`Issue::record`] is written.)
+    pub fn on_issue(&self, issue: &Issue) -> Issued {
+        if *self == issue.record() { Issued::Issued } else { Issued::Taken }
     }
 
     /// What a commit makes of this record. (Where there is none, it is [`Ownership::Lost`].)

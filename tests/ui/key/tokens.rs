@@ -8,7 +8,7 @@ struct Form {
     weight: f64,
 }
 
-#[idempotent(key = "form.copies", token = "form.token", subject = "user")]
+#[idempotent(name = "n", key = "form.copies", token = "form.token", subject = "user")]
 async fn both(user: u64, form: Form) -> Result<(), Error> {
     Ok(())
 }
@@ -23,28 +23,33 @@ async fn subject_alone(user: u64) -> Result<(), Error> {
     Ok(())
 }
 
-#[idempotent(token = "form.token")]
+#[idempotent(name = "n", token = "form.token")]
 async fn whose(form: Form) -> Result<(), Error> {
     Ok(())
 }
 
-#[idempotent(token = "form.token", subject = "user", missing_key = run, store_failure = run)]
+#[idempotent(name = "n", token = "form.token", subject = "user", missing_key = run, store_failure = run)]
 async fn unguarded(user: u64, form: Form) -> Result<(), Error> {
     Ok(())
 }
 
-#[idempotent(token = "form.copies", subject = "user")]
+#[idempotent(name = "n", token = "form.copies", subject = "user")]
 async fn no_token(user: u64, form: Form) -> Result<(), Error> {
     Ok(())
 }
 
-#[idempotent(token = "form.token", subject = "form.weight")]
+#[idempotent(name = "n", token = "form.token", subject = "form.weight")]
 async fn no_subject(form: Form) -> Result<(), Error> {
     Ok(())
 }
 
-#[idempotent(token = "token", subject = ("user", "form.weight"))]
+#[idempotent(name = "n", token = "token", subject = ("user", "form.weight"))]
 async fn no_part_of_a_subject(user: u64, token: Token, form: Form) -> Result<(), Error> {
+    Ok(())
+}
+
+#[idempotent(token = "form.token", subject = "user")]
+async fn no_name(user: u64, form: Form) -> Result<(), Error> {
     Ok(())
 }
 
