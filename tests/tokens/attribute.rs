@@ -25,15 +25,13 @@ async fn submit(user: &User, form: Form) -> Res {
 }
 
 #[idempotent(token = token, subject = (user.tenant, "user.id"), duplicate = reject, name = "t.attribute.reject")]
-async fn reject(user: User, token: Token) -> Res<()> {
-    drop((user, token));
-    Ok(())
+async fn reject(user: User, token: Token) -> Res<(u64, String)> {
+    Ok((user.id, token.to_string()))
 }
 
 #[idempotent(token = token, subject = "user.id", detached, runtime = "idempotency", name = "t.attribute.detached")]
-async fn detached(idempotency: Idempotency, user: User, token: Option<String>) -> Res<u64> {
-    drop((idempotency, token));
-    Ok(user.id)
+async fn detached(idempotency: Idempotency, user: User, token: Option<String>) -> Res<(u64, bool)> {
+    Ok((user.id, token.is_some() && !idempotency.is_disabled()))
 }
 
 #[tokio::test]
@@ -54,12 +52,13 @@ async fn the_attribute_runs_the_first_submission_and_replays_or_rejects_the_othe
         let token = idempotency.operation("t.attribute.reject").issue(&(user.tenant, user.id), TTL).await.unwrap();
         let user = || User { id: 1, tenant: "a" };
         assert!(is_unknown(&reject(User { tenant: "b", ..user() }, token.clone()).await));
-        reject(user(), token.clone()).await.unwrap();
+        assert_eq!(reject(user(), token.clone()).await.unwrap(), (1, token.to_string()));
         assert!(matches!(reject(user(), token).await, Err(Error::Duplicate { .. })));
 
         let token = idempotency.operation("t.attribute.detached").issue(&1_u64, TTL).await.unwrap();
         assert!(is_unknown(&detached(idempotency.clone(), user(), None).await));
-        assert_eq!(detached(idempotency.clone(), user(), Some(token.to_string())).await.unwrap(), 1);
+        let answer = detached(idempotency.clone(), user(), Some(token.to_string())).await;
+        assert_eq!(answer.unwrap(), (1, true));
     })
     .await;
 }

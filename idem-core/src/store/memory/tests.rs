@@ -220,8 +220,12 @@ impl Plain {
                 return Claimed::InFlight { attempt, lease_left };
             }
             (OnClaim::IfIssueLives { grace, .. }, _) if left <= grace => return Claimed::IssueExpired,
-            (OnClaim::IfIssueLives { then: next, .. }, _)
-            | (OnClaim::IfLeaseRanOut { then: RanOut::Take(next), .. } | OnClaim::Take(next), _) => next,
+            (
+                OnClaim::IfIssueLives { then: next, .. }
+                | OnClaim::IfLeaseRanOut { then: RanOut::Take(next), .. }
+                | OnClaim::Take(next),
+                _,
+            ) => next,
         };
         let owned = Claimed::Owned { attempt: next.attempt, from: next.origin };
         let slot = Slot { record: Record::InFlight(next), expires: now + claim.hold, then_done: Duration::ZERO };
