@@ -169,6 +169,11 @@ fn owned(next: &InFlight) -> Claimed {
 /// The command that writes the first attempt, if there is no record, or if the key was issued, as the claim has it. Of any other record it
 /// says what that is.
 fn first(key: &str, claim: &Claim) -> Cmd {
+    if only_looks(claim) {
+        let mut get = redis::cmd("GET");
+        get.arg(key);
+        return get;
+    }
     let (record, hold) = (first_attempt(claim), millis(claim.hold));
     if claim.must_be_issued {
         return evalsha(&ISSUED, &[key], &[&record, hold.to_string().as_bytes()]);
@@ -176,6 +181,11 @@ fn first(key: &str, claim: &Claim) -> Cmd {
     let mut set = Cmd::with_capacity(7, 32 + key.len() + record.len());
     set.arg("SET").arg(key).arg(record).arg("NX").arg("GET").arg("PX").arg(hold);
     set
+}
+
+/// Whether a key that was issued is left as it is, because not even a first attempt is allowed.
+fn only_looks(claim: &Claim) -> bool {
+    claim.must_be_issued && claim.max_attempts == Some(0)
 }
 
 fn first_attempt(claim: &Claim) -> Vec<u8> {
@@ -192,6 +202,7 @@ fn begun(claim: &Claim, server: &str, answer: Value) -> Result<Begun, StoreError
     match answer {
         Value::BulkString(text) => Ok(Begun::Found(text.into())),
         Value::Nil if !claim.must_be_issued => Ok(Begun::Over(owned)),
+        Value::Nil if only_looks(claim) => Ok(Begun::Over(Claimed::NotIssued)),
         Value::Int(1) if claim.must_be_issued => Ok(Begun::Over(owned)),
         Value::Int(0) if claim.must_be_issued => Ok(Begun::Over(Claimed::NotIssued)),
         Value::Int(-1) if claim.must_be_issued => Ok(Begun::Over(Claimed::IssueExpired)),
@@ -201,7 +212,7 @@ fn begun(claim: &Claim, server: &str, answer: Value) -> Result<Begun, StoreError
 
 /// Sends the first command.
 async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Begun, StoreError> {
-    if claim.must_be_issued {
+    if claim.must_be_issued && !only_looks(claim) {
         let (record, hold) = (first_attempt(claim), millis(claim.hold).to_string());
         let answer = lane.script(&ISSUED, &[key], &[&record, hold.as_bytes()]).await?;
         return begun(claim, lane.server(), answer);

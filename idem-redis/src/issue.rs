@@ -1,5 +1,7 @@
 //! Issues: keys that are given out for one use, many in few round trips. One `SET .. NX GET PX` each.
 
+use std::time::Duration;
+
 use idem_core::StoreError;
 use idem_core::record::{Issue, Issued, Record};
 use idem_core::wire::{self, Parsed};
@@ -8,10 +10,11 @@ use redis::{Cmd, Value};
 use crate::error::{unexpected, unreadable};
 use crate::keys::Keys;
 use crate::many::{self, Step};
-use crate::script::millis;
+use crate::script::{FOREVER, millis};
 use crate::server::Server;
 
 pub(crate) async fn issue(server: &Server, keys: &Keys, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+    let issues: Vec<Issue> = issues.iter().map(as_sent).collect();
     let step = |issue: &Issue| {
         let (key, record) = (keys.record(&issue.id), wire::encode(&issue.record()));
         let mut set = Cmd::with_capacity(7, 32 + key.len() + record.len());
@@ -20,6 +23,12 @@ pub(crate) async fn issue(server: &Server, keys: &Keys, issues: &[Issue]) -> Vec
     };
     let steps: Vec<Step> = issues.iter().map(step).collect();
     many::carry_out(server, &steps, None, |index, server, answer| issued(&issues[index], server, answer)).await
+}
+
+/// The issue with a grace as the record can hold it, so that it is known again; and not so long that its expiry has no room for more.
+fn as_sent(issue: &Issue) -> Issue {
+    let whole = u64::try_from(issue.grace.as_millis()).unwrap_or(FOREVER).min(FOREVER / 2);
+    Issue { grace: Duration::from_millis(whole), ..issue.clone() }
 }
 
 fn issued(issue: &Issue, server: &str, answer: Value) -> Result<Issued, StoreError> {

@@ -59,7 +59,7 @@ pub(crate) fn evalsha(script: &Script, keys: &[&str], args: &[&[u8]]) -> Cmd {
 }
 
 /// The longest time that is sent: some 35 000 years, which the server's and Lua's numbers hold exactly.
-const FOREVER: u64 = 1 << 50;
+pub(crate) const FOREVER: u64 = 1 << 50;
 
 /// A length of time as it is sent. The server refuses an expiry of zero.
 pub(crate) fn millis(length: Duration) -> u64 {

@@ -6,7 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use idem_core::record::{
-    Claim, Claimed, Commit, Encoded, Origin, Owner, RecordId, RecordInfo, RecordState, Release, ReleaseTo, Renewal,
+    Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Owner, RecordId, RecordInfo, RecordState, Release,
+    ReleaseTo, Renewal,
 };
 use idem_core::{CodecId, Fingerprint, Key, KeyPart};
 use tokio::task::JoinHandle;
@@ -251,6 +252,13 @@ impl Bench {
         Ok([one, self.given_with(RecordState::Committed, print).await?])
     }
 
+    /// An issue of a key that nothing is known of, carried out.
+    pub(crate) async fn issued(&self) -> Result<Issue, Failure> {
+        let issue = issue(&self.id()?);
+        same("an issue of nothing", self.store.issue(&issue).await?, Issued::Issued)?;
+        Ok(issue)
+    }
+
     pub(crate) async fn state(&self, id: &RecordId) -> Result<Option<RecordState>, Failure> {
         Ok(self.store.inspect(id).await?.map(|info| info.state))
     }
@@ -288,6 +296,16 @@ pub(crate) fn claim(id: &RecordId) -> Claim {
         max_attempts: None,
         must_be_issued: false,
     }
+}
+
+/// A claim of a key that must have been issued.
+pub(crate) fn claim_issued(id: &RecordId) -> Claim {
+    Claim { must_be_issued: true, ..claim(id) }
+}
+
+/// An issue: of lengths that do not run out, nor are those of any claim.
+pub(crate) fn issue(id: &RecordId) -> Issue {
+    Issue { id: id.clone(), ttl: LONG * 5, grace: LONG }
 }
 
 /// A commit by the owner of a claim.

@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::record::{Claim, Claimed, Commit, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
+use idem_core::record::{
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+};
 use idem_core::{Store, StoreError};
 
 use crate::check::{Failure, broken};
@@ -47,6 +49,17 @@ impl Handle {
 
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed, Failure> {
         Ok(self.try_claim(claim).await??)
+    }
+
+    pub(crate) async fn issue(&self, issue: &Issue) -> Result<Issued, Failure> {
+        match self.issue_all(std::slice::from_ref(issue)).await?.as_slice() {
+            [answer] => Ok(answer.clone()?),
+            answers => Err(broken(format!("one issue got {} answers", answers.len()))),
+        }
+    }
+
+    pub(crate) async fn issue_all(&self, issues: &[Issue]) -> Result<Vec<Result<Issued, StoreError>>, Failure> {
+        soon("an issue", self.0.issue(issues)).await
     }
 
     pub(crate) async fn commit(&self, commit: &Commit) -> Result<Ownership, Failure> {
@@ -118,6 +131,7 @@ type Answer<'a, T> = Boxed<'a, Result<T, StoreError>>;
 /// A [`Store`] behind a pointer.
 trait DynStore: Send + Sync {
     fn claim<'a>(&'a self, claim: &'a Claim) -> Answer<'a, Claimed>;
+    fn issue<'a>(&'a self, issues: &'a [Issue]) -> Boxed<'a, Vec<Result<Issued, StoreError>>>;
     fn commit<'a>(&'a self, commit: &'a Commit) -> Answer<'a, Ownership>;
     fn release<'a>(&'a self, release: &'a Release) -> Answer<'a, Ownership>;
     fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> Boxed<'a, Vec<Result<Ownership, StoreError>>>;
@@ -129,6 +143,10 @@ trait DynStore: Send + Sync {
 impl<S: Store> DynStore for S {
     fn claim<'a>(&'a self, claim: &'a Claim) -> Answer<'a, Claimed> {
         Box::pin(Store::claim(self, claim))
+    }
+
+    fn issue<'a>(&'a self, issues: &'a [Issue]) -> Boxed<'a, Vec<Result<Issued, StoreError>>> {
+        Box::pin(Store::issue(self, issues))
     }
 
     fn commit<'a>(&'a self, commit: &'a Commit) -> Answer<'a, Ownership> {

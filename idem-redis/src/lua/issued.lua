@@ -9,14 +9,17 @@ local found = redis.call('GET', KEYS[1])
 if not found then
   return 0
 end
-local grace = string.match(found, '^i1i (%d+)%.$')
-if grace then
+if found ~= 'i1i.' then
+  local grace = tonumber(string.match(found, '^i1i (%d+)%.$') or 0)
+  if grace == 0 or grace >= 2 ^ 64 then
+    -- Another state, or a length that nobody writes.
+    return found
+  end
   local left = redis.call('PTTL', KEYS[1])
-  if left >= 0 and left <= tonumber(grace) then
+  -- Without an expiry, which somebody took away, it has not run out.
+  if left >= 0 and left <= grace then
     return -1
   end
-elseif found ~= 'i1i.' then
-  return found
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1

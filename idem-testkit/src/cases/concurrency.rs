@@ -36,12 +36,12 @@ pub(super) const TRIALS: &[Trial] = trials!(
 );
 
 /// How many callers there are at once.
-const MANY: usize = 64;
+pub(super) const MANY: usize = 64;
 /// How often a race of two is run.
 const ROUNDS: usize = 100;
 
 /// Carries out steps at the same time, in tasks of their own.
-async fn together<T, F>(steps: impl IntoIterator<Item = F>) -> Result<Vec<T>, Failure>
+pub(super) async fn together<T, F>(steps: impl IntoIterator<Item = F>) -> Result<Vec<T>, Failure>
 where
     T: Send + 'static,
     F: Future<Output = Result<T, Failure>> + Send + 'static,

@@ -6,7 +6,7 @@ use idem_core::record::RecordId;
 use idem_core::{StoreError, StoreErrorKind};
 
 use super::trials;
-use crate::bench::{Bench, LONG, abandon, claim, commit, release, renewal, undo};
+use crate::bench::{Bench, LONG, abandon, claim, claim_issued, commit, issue, release, renewal, undo};
 use crate::check::{Verdict, broken, same};
 use crate::handle::soon;
 use crate::suite::Trial;
@@ -15,6 +15,8 @@ pub(super) const TRIALS: &[Trial] = trials!(
     foreign,
     [
         is_unreadable_to_a_claim,
+        is_unreadable_to_a_claim_that_must_be_issued,
+        is_unreadable_to_an_issue,
         is_unreadable_to_a_commit,
         is_unreadable_to_a_release,
         is_unreadable_to_a_renewal,
@@ -22,6 +24,7 @@ pub(super) const TRIALS: &[Trial] = trials!(
         is_unreadable_to_an_inspection,
         is_unreadable_to_a_removal,
         does_not_spoil_a_batch_of_renewals,
+        does_not_spoil_a_batch_of_issues,
     ]
 );
 
@@ -53,6 +56,24 @@ async fn untouched(t: &Bench, id: &RecordId) -> Verdict {
 async fn is_unreadable_to_a_claim(t: &Bench) -> Verdict {
     for id in planted(t).await? {
         unreadable("a claim", t.store.try_claim(&claim(&id)).await?)?;
+        untouched(t, &id).await?;
+    }
+    Ok(())
+}
+
+async fn is_unreadable_to_a_claim_that_must_be_issued(t: &Bench) -> Verdict {
+    for id in planted(t).await? {
+        unreadable("a claim", t.store.try_claim(&claim_issued(&id)).await?)?;
+        untouched(t, &id).await?;
+    }
+    Ok(())
+}
+
+async fn is_unreadable_to_an_issue(t: &Bench) -> Verdict {
+    for id in planted(t).await? {
+        for answer in t.store.issue_all(&[issue(&id)]).await? {
+            unreadable("an issue", answer)?;
+        }
         untouched(t, &id).await?;
     }
     Ok(())
@@ -121,4 +142,13 @@ async fn does_not_spoil_a_batch_of_renewals(t: &Bench) -> Verdict {
     let kinds = answers.into_iter().map(|answer| answer.map_err(|error| error.kind())).collect::<Vec<_>>();
     let held = Ok(idem_core::record::Ownership::Held);
     same("the answers", kinds, vec![held, Err(StoreErrorKind::Unreadable), held])
+}
+
+async fn does_not_spoil_a_batch_of_issues(t: &Bench) -> Verdict {
+    let foreign = t.id()?;
+    t.plant(&foreign, b"hello").await?;
+    let answers = t.store.issue_all(&[issue(&t.id()?), issue(&foreign), issue(&t.id()?)]).await?;
+    let kinds = answers.into_iter().map(|answer| answer.map_err(|error| error.kind())).collect::<Vec<_>>();
+    let issued = Ok(idem_core::record::Issued::Issued);
+    same("the answers", kinds, vec![issued, Err(StoreErrorKind::Unreadable), issued])
 }

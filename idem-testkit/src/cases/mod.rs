@@ -6,6 +6,7 @@ mod concurrency;
 mod fingerprint;
 mod foreign;
 mod inspect;
+mod issue;
 mod outcome;
 mod release;
 mod remove;
@@ -30,6 +31,7 @@ pub(crate) const ALL: &[&[Trial]] = &[
     remove::TRIALS,
     time::TRIALS,
     concurrency::TRIALS,
+    issue::TRIALS,
     foreign::TRIALS,
 ];
 

@@ -54,6 +54,21 @@ impl FlawedStore {
         self.owned.lock().unwrap().get(id).cloned()
     }
 
+    /// A claim by somebody.
+    fn any_claim(id: &RecordId) -> Claim {
+        let (owner, minute) = (Owner::generate(), Duration::from_mins(1));
+        Claim {
+            id: id.clone(),
+            owner,
+            lease: minute,
+            hold: minute,
+            fingerprint: None,
+            take_over: false,
+            max_attempts: None,
+            must_be_issued: false,
+        }
+    }
+
     /// The owner that counts for this store: the caller, or whoever it is where nobody looks.
     fn owner(&self, id: &RecordId, caller: Owner, unchecked: Flaw) -> Owner {
         self.last_claim(id).filter(|_| self.has(unchecked)).map_or(caller, |claim| claim.owner)
@@ -82,10 +97,110 @@ impl FlawedStore {
         }
     }
 
+    /// Flaws about keys that are issued; `None` where there is none, and the claim goes on.
+    #[allow(clippy::match_same_arms)] // Each flaw by itself.
+    async fn flawed_claim_of_issued(&self, claim: &mut Claim) -> Result<Option<Claimed>, StoreError> {
+        let id = claim.id.clone();
+        let info = self.inner.inspect(&id).await?;
+        let state = info.as_ref().map(|info| info.state);
+        let must = claim.must_be_issued;
+        let own = self.last_claim(&id).is_some_and(|last| last.owner == claim.owner);
+        match (self.flaw, state) {
+            (Some(Flaw::AbandonedThatMustBeIssuedIsTakenOver), _) if must => claim.take_over = true,
+            (Some(Flaw::ClaimOfExpiredIsRefusedToAll), Some(RecordState::Expired)) => claim.must_be_issued = true,
+            (Some(Flaw::ClaimOfExpiredRemovesIt), Some(RecordState::Expired)) if must => {
+                self.inner.remove(&id).await?;
+                return Ok(Some(Claimed::IssueExpired));
+            }
+            (Some(Flaw::ClaimOfIssuedChecksThenWrites), Some(RecordState::Issued)) => {
+                tokio::time::sleep(MOMENT).await;
+                self.wipe(&id).await;
+                let issue = Issue { id, ttl: claim.hold, grace: Duration::ZERO };
+                self.inner.issue(&[issue]).await;
+            }
+            (Some(Flaw::ClaimOfIssuedDropsTheFingerprint), Some(RecordState::Issued)) => claim.fingerprint = None,
+            (Some(Flaw::ClaimOfIssuedIgnoresMaxAttempts), Some(RecordState::Issued)) if must => {
+                claim.max_attempts = None;
+            }
+            (Some(Flaw::ClaimOfIssuedIsFromNothing), Some(RecordState::Issued)) => {
+                self.inner.remove(&id).await?;
+                claim.must_be_issued = false;
+            }
+            (Some(Flaw::ClaimOfIssuedKeepsItsExpiry), Some(RecordState::Issued)) => {
+                claim.hold = info.map_or(claim.hold, |info| info.expires_in);
+            }
+            (Some(Flaw::ClaimOfNothingThatMustBeIssuedIsOwned), None)
+            | (Some(Flaw::ExpiredIssueIsOwned), Some(RecordState::Expired)) => claim.must_be_issued = false,
+            (Some(Flaw::ClaimOfNothingThatMustBeIssuedWrites), None) if must => {
+                self.inner.claim(&Claim { must_be_issued: false, ..claim.clone() }).await?;
+                return Ok(Some(Claimed::NotIssued));
+            }
+            (Some(Flaw::ClaimThatMustBeIssuedForgetsTheOutcome), Some(RecordState::Committed)) if must => {
+                return Ok(Some(Claimed::Done { attempt: 1 }));
+            }
+            (Some(Flaw::ClaimThatMustBeIssuedIgnoresFingerprint), _) if must => claim.fingerprint = None,
+            (Some(Flaw::ClaimThatMustBeIssuedNeverTakesOver), _) if must => claim.take_over = false,
+            (Some(Flaw::ClaimThatMustBeIssuedTakesTheLivingOver), Some(RecordState::InFlight)) if must && !own => {
+                if let Some(owner) = self.last_claim(&id).map(|last| last.owner) {
+                    self.inner.release(&Release { id, owner, to: ReleaseTo::Abandoned }).await?;
+                }
+            }
+            (Some(Flaw::DoneThatMustBeIssuedIsNotIssued), Some(RecordState::Done))
+            | (Some(Flaw::ReleasedThatMustBeIssuedIsNotIssued), Some(RecordState::Released))
+            | (Some(Flaw::ExpiredIssueIsNotIssued), Some(RecordState::Expired))
+                if must =>
+            {
+                return Ok(Some(Claimed::NotIssued));
+            }
+            (Some(Flaw::ReleasedThatMustBeIssuedIsNeverExhausted), Some(RecordState::Released)) if must => {
+                claim.max_attempts = None;
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    #[allow(clippy::match_same_arms)] // Likewise.
+    async fn flawed_issue(&self, mut issue: Issue) -> Result<Issued, StoreError> {
+        let id = issue.id.clone();
+        let info = self.inner.inspect(&id).await?;
+        let state = info.map(|info| info.state);
+        let asks_again = async || self.inner.issue(std::slice::from_ref(&issue)).await.remove(0);
+        let was_given_out = matches!(state, Some(RecordState::Issued | RecordState::Expired));
+        let years = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+        match (self.flaw, state) {
+            (Some(Flaw::IssueDoesNothing), None) => return Ok(Issued::Issued),
+            (Some(Flaw::IssueCutsMilliseconds), Some(_)) => {
+                issue.grace = Duration::from_millis(u64::try_from(issue.grace.as_millis()).unwrap());
+            }
+            (Some(Flaw::IssueCutsYears), _) => issue.ttl = issue.ttl.min(years),
+            (Some(Flaw::IssueForgetsItsGrace), _) => issue.grace = Duration::ZERO,
+            (Some(Flaw::IssueIgnoresTheGraceThatIsThere), Some(RecordState::Issued)) => return Ok(Issued::Issued),
+            (Some(Flaw::IssueKeepsItsGraceTwice), _) => issue.grace *= 2,
+            (Some(Flaw::IssueLastsForItsGraceToo), _) => issue.ttl += issue.grace,
+            (Some(Flaw::IssueWithoutAGraceHasOne), _) if issue.grace.is_zero() => issue.grace = Duration::from_mins(1),
+            (Some(Flaw::IssueOfReleasedIsIssued), Some(RecordState::Released))
+            | (Some(Flaw::IssueOverwrites), Some(_)) => self.wipe(&id).await,
+            (Some(Flaw::IssueRevivesWhatHasExpired), Some(RecordState::Expired))
+            | (Some(Flaw::IssueSentAgainExtends), Some(RecordState::Issued)) => {
+                let is_known = asks_again().await? == Issued::Issued;
+                if is_known {
+                    self.inner.remove(&id).await?;
+                }
+            }
+            (Some(Flaw::IssueSentAgainIsTaken), Some(_)) if was_given_out => return Ok(Issued::Taken),
+            _ => {}
+        }
+        self.inner.issue(&[issue]).await.remove(0)
+    }
+
     async fn flawed_claim(&self, mut claim: Claim) -> Result<Claimed, StoreError> {
         let id = claim.id.clone();
         let state = self.state(&id).await;
         let own = self.last_claim(&id).is_some_and(|last| last.owner == claim.owner);
+        if let Some(answer) = self.flawed_claim_of_issued(&mut claim).await? {
+            return Ok(answer);
+        }
         match self.flaw {
             Some(Flaw::ClaimChecksThenWrites) if !own && matches!(state, None | Some(RecordState::Abandoned)) => {
                 tokio::time::sleep(MOMENT).await;
@@ -130,6 +245,11 @@ impl FlawedStore {
                 *lease_left = claim.lease;
             }
             (Claimed::Owned { from, .. }, Some(Flaw::ClaimForgetsWhatItFound)) if own => *from = Origin::Nothing,
+            (Claimed::Owned { from, .. }, Some(Flaw::ClaimOfIssuedSentAgainIsFromNothing))
+                if own && *from == Origin::Issued =>
+            {
+                *from = Origin::Nothing;
+            }
             (Claimed::Owned { attempt, from: Origin::Abandoned }, Some(Flaw::TakeOverKeepsTheAttempt)) => *attempt -= 1,
             _ => {}
         }
@@ -149,6 +269,10 @@ impl FlawedStore {
                 if commit.as_claimed.is_some_and(|said| Some(said) != as_claimed) {
                     return Ok(Ownership::Lost);
                 }
+            }
+            (Some(Flaw::CommitOfIssuedByAnybody), _) if state == Some(RecordState::Issued) => {
+                let (owner, hold) = (commit.owner, commit.ttl);
+                self.inner.claim(&Claim { id: id.clone(), owner, hold, ..Self::any_claim(&id) }).await?;
             }
             (Some(Flaw::CommitOfNothingIsHeld), _) if state.is_none() => return Ok(Ownership::Held),
             (Some(Flaw::CommitSentAgainAfterTheTtlIsLost), Some(_)) if state == Some(RecordState::Done) => {
@@ -215,7 +339,22 @@ impl Store for FlawedStore {
     }
 
     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
-        self.inner.issue(issues).await
+        let mut answers = Vec::new();
+        for (number, issue) in issues.iter().enumerate() {
+            let issue = Issue { id: self.id(&issue.id), ..issue.clone() };
+            let stops = answers.iter().any(|answer| matches!(answer, Ok(Issued::Taken)));
+            answers.push(match self.flaw {
+                Some(Flaw::IssueDoesTheFirstHundred) if number >= 100 => Ok(Issued::Issued),
+                Some(Flaw::IssueStopsAtTheFirstThatIsTaken) if stops => Ok(Issued::Taken),
+                _ => self.flawed_issue(issue).await,
+            });
+        }
+        match self.flaw {
+            Some(Flaw::IssueAnswersInAnotherOrder) => answers.reverse(),
+            Some(Flaw::IssueAnswersOnceToAnEmptyBatch) if answers.is_empty() => answers.push(Ok(Issued::Taken)),
+            _ => {}
+        }
+        answers
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
@@ -245,10 +384,29 @@ impl Store for FlawedStore {
             }
             _ => {}
         }
+        if self.has(Flaw::ReleaseOfIssuedByAnybody) && self.state(&release.id).await == Some(RecordState::Issued) {
+            self.inner.claim(&Claim { owner: release.owner, ..Self::any_claim(&release.id) }).await?;
+        }
         let undone = matches!(release.to, ReleaseTo::Undone { .. });
+        let was_issued = undone && {
+            let own = self.last_claim(&release.id).filter(|claim| claim.owner == release.owner);
+            let again =
+                Claim { owner: release.owner, must_be_issued: true, take_over: false, ..Self::any_claim(&release.id) };
+            let is_there = own.is_some() && self.state(&release.id).await == Some(RecordState::InFlight);
+            is_there && matches!(self.inner.claim(&again).await?, Claimed::Owned { from: Origin::Issued, .. })
+        };
+        if was_issued
+            && let ReleaseTo::Undone { keep } = release.to
+            && self.has(Flaw::UndoneIssueIsReleased)
+        {
+            release.to = ReleaseTo::Released { keep };
+        }
         let answer = self.inner.release(&release).await;
         if self.has(Flaw::ReleaseToUndoneRemoves) && undone && matches!(answer, Ok(Ownership::Held)) {
             self.wipe(&release.id).await;
+        }
+        if self.has(Flaw::UndoneIssueIsGone) && was_issued {
+            self.inner.remove(&release.id).await?;
         }
         if self.has(Flaw::ReleaseForgetsTheAttempt) && self.state(&release.id).await == Some(RecordState::Released) {
             self.wipe(&release.id).await;
@@ -268,6 +426,9 @@ impl Store for FlawedStore {
             match self.flaw {
                 Some(Flaw::RenewDoesTheFirstHundred) if number >= 100 => answers.push(Ok(Ownership::Held)),
                 Some(Flaw::RenewDoesNothing) if first.is_some_and(|first| first.owner == renewal.owner) => {
+                    answers.push(Ok(Ownership::Held));
+                }
+                Some(Flaw::RenewOfIssuedByAnybody) if self.state(&renewal.id).await == Some(RecordState::Issued) => {
                     answers.push(Ok(Ownership::Held));
                 }
                 Some(Flaw::RenewOfTheLivingOnly) if abandoned => answers.push(Ok(Ownership::Lost)),
@@ -297,7 +458,14 @@ impl Store for FlawedStore {
             Some(Flaw::WaitIgnoresTheAttempt) => {
                 return self.inner.wait(id, info.map_or(attempt, |info| info.attempt), limit).await;
             }
-            Some(Flaw::WaitIgnoresTheLease) if info.is_some_and(|info| info.state == RecordState::Abandoned) => {
+            Some(Flaw::WaitIgnoresTheLease)
+                if info.as_ref().is_some_and(|info| info.state == RecordState::Abandoned) =>
+            {
+                tokio::time::sleep(limit).await;
+            }
+            Some(Flaw::WaitForIssuedTakesItsLimit)
+                if info.as_ref().is_some_and(|info| info.state == RecordState::Issued) =>
+            {
                 tokio::time::sleep(limit).await;
             }
             // Looks, and asks to be woken only then.
@@ -339,6 +507,15 @@ impl Store for FlawedStore {
         {
             info.state = RecordState::InFlight;
         }
+        match (&mut info, self.flaw) {
+            (Some(info), Some(Flaw::InspectSaysIssuedWhenExpired)) if info.state == RecordState::Expired => {
+                info.state = RecordState::Issued;
+            }
+            (Some(info), Some(Flaw::InspectSaysTheGraceIsLeft)) if info.state == RecordState::Issued => {
+                info.expires_in *= 2;
+            }
+            _ => {}
+        }
         Ok(info)
     }
 
@@ -349,6 +526,7 @@ impl Store for FlawedStore {
                 self.wipe(id).await;
                 Ok(Removed::Removed)
             }
+            Some(Flaw::RemoveLeavesIssued) if self.state(id).await == Some(RecordState::Issued) => Ok(Removed::Removed),
             Some(Flaw::RemoveLeavesReleased) if self.state(id).await == Some(RecordState::Released) => {
                 Ok(Removed::Removed)
             }

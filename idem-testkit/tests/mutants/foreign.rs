@@ -27,7 +27,7 @@ impl Foreign {
 
     fn look(&self, id: &RecordId, step: Step) -> Result<(), StoreError> {
         let mut planted = self.planted.lock().unwrap();
-        if self.blind == Some(step) && matches!(step, Step::Claim | Step::Commit | Step::Remove) {
+        if self.blind == Some(step) && matches!(step, Step::Claim | Step::Issue | Step::Commit | Step::Remove) {
             // Written over.
             planted.remove(id);
         }
@@ -58,8 +58,10 @@ impl Store for Foreign {
 
     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
         let mut answers = self.inner.issue(issues).await;
-        for (answer, issue) in answers.iter_mut().zip(issues) {
-            if let Err(error) = self.look(&issue.id, Step::Issue) {
+        let looked: Vec<_> = issues.iter().map(|issue| self.look(&issue.id, Step::Issue)).collect();
+        let spoilt = looked.iter().find_map(|look| look.clone().err()).filter(|_| self.spoils);
+        for (answer, look) in answers.iter_mut().zip(looked) {
+            if let Err(error) = spoilt.clone().map_or(look, Err) {
                 *answer = Err(error);
             }
         }
