@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use idem_core::record::{Claimed, Ownership};
+use idem_core::record::{Claimed, Issued, Ownership};
 use idem_core::{Store as _, StoreError, StoreErrorKind};
 use idem_redis::RedisStore;
 use tracing::field::{Field, Visit};
@@ -13,7 +13,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::server::{Server, until};
-use crate::{SECOND, claim, commit, id, release, renewal};
+use crate::{SECOND, claim, claim_issued, commit, give_up, id, issue, release, renewal};
 
 /// An error with all its causes, as it would stand in a log.
 fn shown(error: &StoreError) -> String {
@@ -181,6 +181,11 @@ async fn use_everything(store: &RedisStore) -> Duration {
     assert_eq!(store.release(&release(&second)).await.unwrap(), Ownership::Held);
     assert!(store.inspect(&id("1")).await.unwrap().is_some());
     store.remove(&id("1")).await.unwrap();
+    assert_eq!(*store.issue(&[issue("3")]).await[0].as_ref().unwrap(), Issued::Issued);
+    let third = claim_issued("3");
+    assert!(matches!(store.claim(&third).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
+    assert_eq!(store.release(&give_up(&third)).await.unwrap(), Ownership::Held);
+    store.remove(&id("3")).await.unwrap();
     woken
 }
 

@@ -1,11 +1,14 @@
 //! What a call costs the server.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use idem_core::Store as _;
 use idem_core::record::{Claimed, Commit, Ownership};
+use idem_core::{Error, Idempotency, Store as _};
+use idem_redis::RedisStore;
+use idem_testkit::Proxy;
 
+use crate::server::Server;
 use crate::{SECOND, claim, claim_for, commit, release, renewal, server_and_store};
 
 fn counts<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64> {
@@ -76,6 +79,59 @@ async fn renewals_are_one_script_each() {
     let answers = store.renew(&claims.iter().map(renewal).collect::<Vec<_>>()).await;
     assert!(answers.into_iter().all(|answer| answer.unwrap() == Ownership::Held));
     assert_eq!(server.commands().await, counts([("evalsha", 700), ("get", 700), ("pexpire", 700)]));
+}
+
+/// A call with a token, and whether it ran its body or got the answer of before; `None` where it is refused.
+async fn submit(idempotency: &Idempotency, token: &str, subject: &str) -> Option<bool> {
+    let call = idempotency.operation("orders").token(token, subject);
+    match call.run(async || Ok::<_, Error>(7)).await {
+        Ok(outcome) => Some(!outcome.is_replayed()),
+        Err(Error::UnknownToken { .. }) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_one_set_to_issue_two_scripts_to_use_and_one_script_to_replay_or_refuse() {
+    let (server, store) = server_and_store().await;
+    let idempotency = Idempotency::new(store);
+    server.commands().await;
+    let token = idempotency.operation("orders").issue("ada", 600 * SECOND).await.unwrap().to_string();
+    assert_eq!(server.commands().await, counts([("set", 1)]));
+    assert_eq!(submit(&idempotency, &token, "ada").await, Some(true));
+    // The scripts' own commands are counted too.
+    assert_eq!(server.commands().await, counts([("evalsha", 2), ("get", 2), ("pttl", 1), ("set", 2)]));
+    assert_eq!(submit(&idempotency, &token, "ada").await, Some(false));
+    assert_eq!(server.commands().await, counts([("evalsha", 1), ("get", 1)]));
+
+    let elsewhere = Idempotency::new(idem_core::MemoryStore::new());
+    let unknown = elsewhere.operation("orders").issue("ada", 600 * SECOND).await.unwrap().to_string();
+    assert_eq!(submit(&idempotency, &unknown, "ada").await, None);
+    assert_eq!(server.commands().await, counts([("evalsha", 1), ("get", 1)]));
+    // The store is not asked for what can be told without it.
+    assert_eq!(submit(&idempotency, &token, "grace").await, None);
+    assert_eq!(submit(&idempotency, "no token at all", "ada").await, None);
+    assert_eq!(server.commands().await, counts([]));
+}
+
+#[tokio::test]
+async fn four_hundred_tokens_are_one_round_trip() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::start(&server.url()).await.unwrap();
+    let store = RedisStore::builder().url(proxy.url()).time_limit(20 * SECOND).connect().await.unwrap();
+    let idempotency = Idempotency::new(store);
+    let sets = proxy.passing(|words| words[0] == b"SET");
+    let trip = SECOND / 2;
+    proxy.delay(trip);
+    let start = Instant::now();
+    let subjects = std::iter::repeat_n("ada", 400);
+    let tokens = idempotency.operation("orders").issue_many(subjects, 600 * SECOND).await.unwrap();
+    let took = start.elapsed();
+    assert_eq!((tokens.len(), sets.calls()), (400, 400));
+    // Replies that come in several pieces are held up one after the other.
+    assert!((trip..trip * 8).contains(&took), "{took:?}");
+    let keys: u32 = server.send(&["DBSIZE"]).await;
+    assert_eq!(keys, 400);
 }
 
 #[tokio::test]

@@ -4,13 +4,15 @@ use idem_core::record::Claimed;
 use idem_core::{Store as _, StoreError, StoreErrorKind};
 use idem_redis::RedisStore;
 
-use crate::{SECOND, claim, claim_for, commit, give_up, id, release, renewal, server_and_store};
+use crate::{SECOND, claim, claim_for, claim_issued, commit, give_up, id, issue, release, renewal, server_and_store};
 
 /// Every method on a key, and the error that each must give.
 async fn errors(store: &RedisStore, key: &str) -> Vec<(&'static str, StoreError)> {
     let first = claim(key);
     vec![
         ("claim", store.claim(&first).await.unwrap_err()),
+        ("claim of an issued key", store.claim(&claim_issued(key)).await.unwrap_err()),
+        ("issue", store.issue(&[issue(key)]).await.remove(0).unwrap_err()),
         ("commit", store.commit(&commit(&first, 1, "1")).await.unwrap_err()),
         ("release", store.release(&release(&first)).await.unwrap_err()),
         ("give up", store.release(&give_up(&first)).await.unwrap_err()),
@@ -33,6 +35,12 @@ async fn somebody_elses_text_is_an_error_and_stays() {
         ("i1r 1", "damaged"),
         ("i1fBwcHBwcHBwcHBwcHBwcHBwn 1 30000", "damaged"),
         ("i1o 1 -.w", "damaged"),
+        ("i1i", "damaged"),
+        ("i1i 0.", "damaged"),
+        ("i1i x.", "damaged"),
+        ("i1i 1 2.", "damaged"),
+        ("i1i 99999999999999999999.", "damaged"),
+        ("i1i.w", "damaged"),
     ] {
         let () = server.send(&["SET", "idem:orders:1", value, "PX", "60000"]).await;
         for (method, error) in errors(&store, "1").await {

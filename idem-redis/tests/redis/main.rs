@@ -12,6 +12,7 @@ mod cost;
 mod faults;
 mod foreign;
 mod front;
+mod issued;
 mod life;
 mod server;
 #[cfg(feature = "tls")]
@@ -21,7 +22,7 @@ mod waking;
 use std::time::Duration;
 
 use bytes::Bytes;
-use idem_core::record::{Claim, Commit, Encoded, Origin, Owner, RecordId, Release, ReleaseTo, Renewal};
+use idem_core::record::{Claim, Commit, Encoded, Issue, Origin, Owner, RecordId, Release, ReleaseTo, Renewal};
 use idem_core::{CodecId, Fingerprint, Key};
 use idem_redis::RedisStore;
 
@@ -51,6 +52,15 @@ fn claim(key: &str) -> Claim {
         max_attempts: None,
         must_be_issued: false,
     }
+}
+
+/// A claim of a key that must have been issued.
+fn claim_issued(key: &str) -> Claim {
+    Claim { must_be_issued: true, ..claim(key) }
+}
+
+fn issue(key: &str) -> Issue {
+    Issue { id: id(key), ttl: 60 * SECOND, grace: 20 * SECOND }
 }
 
 /// A claim whose lease is given, by its own owner.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use idem_core::record::{Claimed, Ownership};
+use idem_core::record::{Claimed, Issued, Ownership};
 use idem_core::{Error, Idempotency, Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_testkit::{RedisCluster, RedisSentinels, RedisServer, Reply};
 
-use crate::{FAILS_WITHIN, call, claim, commit, id, redis_key, until};
+use crate::{FAILS_WITHIN, OWNED_AS_ISSUED, call, claim, claim_issued, commit, id, issue, redis_key, until};
 
 const WITHIN: Duration = Duration::from_millis(300);
 
@@ -102,6 +102,40 @@ async fn a_claim_that_is_sent_again_waits_again_on_a_new_connection_too() {
         let stats = master.cli(&["INFO", "commandstats"]).await.unwrap().to_string();
         assert!(stats.contains(&format!("cmdstat_set:calls={wrote},")), "{stats}");
     }
+}
+
+#[tokio::test]
+async fn p13_the_use_of_a_token_that_no_replica_has_starts_no_body_and_is_given_back() {
+    let (master, replica) = pair().await;
+    let store = connect(master.url()).await;
+    let idempotency = Idempotency::new(store.clone());
+    let bodies = Arc::new(AtomicU64::new(0));
+    let token = idempotency.operation("orders").issue("ada", 60 * crate::SECOND).await.unwrap();
+    let submit = async || {
+        let bodies = bodies.clone();
+        let call = idempotency.operation("orders").token(&token, "ada");
+        call.run(async move || Ok::<_, Error>(bodies.fetch_add(1, Ordering::SeqCst))).await
+    };
+    assert_eq!(*store.issue(&[issue("1")]).await[0].as_ref().unwrap(), Issued::Issued);
+    replica.pause().unwrap();
+    let error = submit().await.unwrap_err();
+    assert!(matches!(error, Error::Store { .. }) && error.is_retryable(), "{error}");
+    assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+    assert_eq!(bodies.load(Ordering::SeqCst), 0);
+    // Sent again, it waits again.
+    let first = claim_issued("1");
+    for _ in 0..2 {
+        let error = store.claim(&first).await.unwrap_err();
+        assert!(error.is_unknown(), "{error}");
+    }
+    // What is refused writes nothing that could be waited for.
+    assert_eq!(store.claim(&claim_issued("2")).await.unwrap(), Claimed::NotIssued);
+    replica.resume().unwrap();
+    until("the token can be used", || async { submit().await.is_ok() }).await;
+    assert!(submit().await.unwrap().is_replayed());
+    assert_eq!(bodies.load(Ordering::SeqCst), 1);
+    until("the claim is acknowledged", || async { store.claim(&first).await.is_ok() }).await;
+    assert_eq!(store.claim(&first).await.unwrap(), OWNED_AS_ISSUED);
 }
 
 #[tokio::test]

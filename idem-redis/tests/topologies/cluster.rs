@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use idem_core::record::{Claim, Claimed, Commit, Encoded, Owner, Ownership, RecordState, Removed, Renewal};
+use idem_core::record::{
+    Claim, Claimed, Commit, Encoded, Issue, Issued, Owner, Ownership, RecordState, Removed, Renewal,
+};
 use idem_core::{CodecId, Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_redis::redis::cluster_routing::Slot;
 use idem_testkit::{RedisCluster, RedisServer, Reply};
 
 use crate::{
-    BUSY, FAILS_WITHIN, RIGHTS, SECOND, allow, call, calls_go_on, claim, commit, id, idempotency, redis_key, until,
-    use_everything,
+    BUSY, FAILS_WITHIN, OWNED_AS_ISSUED, RIGHTS, SECOND, allow, call, calls_go_on, claim, claim_issued, commit, id,
+    idempotency, issue, redis_key, until, use_everything,
 };
 
 /// How often a server carried out a command in scripts or not.
@@ -271,6 +273,76 @@ async fn thousands_of_leases_are_renewed_in_few_round_trips_to_each_node() {
     for answer in answers {
         assert_eq!(answer.unwrap(), Ownership::Held);
     }
+}
+
+#[tokio::test]
+async fn keys_of_all_nodes_are_issued_in_one_batch_and_claimed_by_scripts_that_are_not_known() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let keys: Vec<String> = (0..1200).map(|number| format!("k{number}")).collect();
+    let mut issues: Vec<Issue> = keys.iter().map(|key| issue(key)).collect();
+    // One is taken.
+    issues[700].grace = SECOND;
+    assert_eq!(*store.issue(&[issue("k700")]).await[0].as_ref().unwrap(), Issued::Issued);
+    let start = Instant::now();
+    let answers = store.issue(&issues).await;
+    assert!(start.elapsed() < SECOND + BUSY, "{:?}", start.elapsed());
+    for (number, answer) in answers.into_iter().enumerate() {
+        assert_eq!(answer.unwrap(), if number == 700 { Issued::Taken } else { Issued::Issued }, "{number}");
+    }
+    for node in &cluster.nodes()[..3] {
+        let keys = node.cli(&["DBSIZE"]).await.unwrap().number().unwrap();
+        assert!((200..600).contains(&keys), "{keys} of 1200 are at one of three nodes");
+        tell(node, &["SCRIPT", "FLUSH", "SYNC"]).await;
+    }
+    for key in &keys[..60] {
+        assert_eq!(store.claim(&claim_issued(key)).await.unwrap(), OWNED_AS_ISSUED);
+        assert_eq!(store.claim(&claim_issued(&format!("no{key}"))).await.unwrap(), Claimed::NotIssued);
+    }
+}
+
+#[tokio::test]
+async fn keys_are_issued_and_claimed_while_their_slot_moves() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let all_issued = async |all: &[Issue]| {
+        for answer in store.issue(all).await {
+            assert_eq!(answer.unwrap(), Issued::Issued);
+        }
+    };
+    // One that has not gone yet, one that has, and others.
+    let (stays, gone) = (issue("1"), issue(&neighbour("1")));
+    all_issued(std::slice::from_ref(&stays)).await;
+    let Migration { from, to, slot, to_id } = migrate(&cluster, &redis_key("1")).await;
+    let mut all = vec![stays, gone];
+    all.extend((0..20).map(|number| issue(&format!("other{number}"))));
+    for _ in 0..2 {
+        all_issued(&all).await;
+        assert_eq!((keys(from, &slot).await, keys(to, &slot).await), (1, 1));
+    }
+    let never = Claim { id: id("never"), ..claim_issued("1") };
+    assert_eq!(store.claim(&never).await.unwrap(), Claimed::NotIssued);
+    for node in &cluster.nodes()[..3] {
+        tell(node, &["SCRIPT", "FLUSH", "SYNC"]).await;
+    }
+    for issue in &all {
+        let first = Claim { id: issue.id.clone(), ..claim_issued("1") };
+        assert_eq!(store.claim(&first).await.unwrap(), OWNED_AS_ISSUED);
+        assert_eq!(store.claim(&first).await.unwrap(), OWNED_AS_ISSUED);
+        let other = Claim { owner: Owner::generate(), ..first.clone() };
+        assert!(matches!(store.claim(&other).await.unwrap(), Claimed::InFlight { attempt: 1, .. }));
+        assert_eq!(store.commit(&commit(&first)).await.unwrap(), Ownership::Held);
+        assert!(matches!(store.claim(&other).await.unwrap(), Claimed::Committed { attempt: 1, .. }));
+    }
+    assert_eq!(store.remove(&all[0].id).await.unwrap(), Removed::Removed);
+    for node in [to, from] {
+        tell(node, &["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await;
+    }
+    // MOVED.
+    all_issued(&all[..1]).await;
+    let last = Claim { id: all[0].id.clone(), ..claim_issued("1") };
+    assert_eq!(store.claim(&last).await.unwrap(), OWNED_AS_ISSUED);
+    assert_eq!(keys(to, &slot).await, 2);
 }
 
 #[tokio::test]

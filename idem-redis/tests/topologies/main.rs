@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use idem_core::record::{Claim, Claimed, Commit, Encoded, Origin, Owner, Ownership, RecordId, Renewal};
+use idem_core::record::{Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Owner, Ownership, RecordId, Renewal};
 use idem_core::{CodecId, Error, Idempotency, Key, Outcome, Store as _};
 use idem_redis::RedisStore;
 use idem_testkit::{RedisServer, Reply};
@@ -50,6 +50,19 @@ async fn use_everything(store: &RedisStore) {
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
     assert!(store.inspect(&first.id).await.unwrap().is_some());
     store.remove(&first.id).await.unwrap();
+    assert_eq!(*store.issue(&[issue("3")]).await[0].as_ref().unwrap(), Issued::Issued);
+    assert_eq!(store.claim(&claim_issued("3")).await.unwrap(), OWNED_AS_ISSUED);
+}
+
+/// What a claim of an issued key comes to.
+const OWNED_AS_ISSUED: Claimed = Claimed::Owned { attempt: 1, from: Origin::Issued };
+
+fn issue(key: &str) -> Issue {
+    Issue { id: id(key), ttl: 300 * SECOND, grace: 300 * SECOND }
+}
+
+fn claim_issued(key: &str) -> Claim {
+    Claim { must_be_issued: true, ..claim(key) }
 }
 
 fn id(key: &str) -> RecordId {
