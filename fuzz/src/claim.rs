@@ -56,7 +56,9 @@ fn by_the_table(record: &Record, claim: &Claim) -> OnClaim {
         _ => false,
     };
     match record {
-        Record::Issued { .. } | Record::Released { .. } if exhausted => OnClaim::Answer(Claimed::Exhausted { attempts }),
+        Record::Issued { .. } | Record::Released { .. } if exhausted => {
+            OnClaim::Answer(Claimed::Exhausted { attempts })
+        }
         Record::Issued { grace } if claim.must_be_issued => {
             OnClaim::IfIssueLives { grace: *grace, then: next(Origin::Issued) }
         }

@@ -11,6 +11,7 @@ mod input;
 pub mod key;
 pub mod outcome;
 pub mod record;
+pub mod token;
 pub mod url;
 
 pub(crate) use self::input::Input;

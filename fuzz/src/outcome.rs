@@ -5,7 +5,9 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use bytes::Bytes;
-use idem_core::record::{Claim, Claimed, Commit, Encoded, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal};
+use idem_core::record::{
+    Claim, Claimed, Commit, Encoded, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+};
 use idem_core::{Begin, CodecId, Error, Idempotency, MemoryStore, Recorded, Storable, Store, StoreError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

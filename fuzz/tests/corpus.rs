@@ -22,7 +22,7 @@ macro_rules! targets {
     };
 }
 
-targets!(record, claim, key, duration, outcome, url);
+targets!(record, claim, key, duration, outcome, token, url);
 
 #[test]
 fn every_folder_of_the_corpus_has_a_target() {
