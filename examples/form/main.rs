@@ -1,0 +1,63 @@
+//! A shop whose order form orders once, whatever the visitor does with it.
+//!
+//! ```text
+//! cargo run --example form --features axum
+//! ```
+//!
+//! Then open <http://localhost:3000>, order, and try to order twice: double click the button (without JavaScript, too), reload while the order is
+//! being placed, press back and send the form again, open it in two tabs, change the order and send it again. Stop the program and start it
+//! again while the form is open: its tokens are gone, and you get a fresh form with what you had typed.
+//!
+//! `--port 8080` listens elsewhere (0: any free port); `--takes 10` has an order take ten seconds; `--redis redis://127.0.0.1/` keeps tokens and
+//! orders in Redis, so that several of these are one shop: order from one, and send the same form to another.
+//!
+//! What matters is in `shop/mod.rs`. `idem-browser` does all of the above with a real browser.
+
+mod shop;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use idem::{Idempotency, MemoryStore};
+use idem_redis::RedisStore;
+
+use crate::shop::{Book, OutOfStock, Shop, Tea, Wanted, Warehouse};
+
+/// It takes its time, and what is rare is found at the second try alone.
+struct SlowWarehouse {
+    takes: Duration,
+}
+
+#[async_trait]
+impl Warehouse for SlowWarehouse {
+    async fn reserve(&self, wanted: &Wanted) -> Result<(), OutOfStock> {
+        tokio::time::sleep(self.takes).await;
+        let first_try = idem::current().is_none_or(|call| call.attempt() == 1);
+        if wanted.tea == Tea::SilverNeedle && first_try { Err(OutOfStock) } else { Ok(()) }
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (mut port, mut takes, mut redis) = (3000, 3, None);
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        match (word.as_str(), words.next()) {
+            ("--port", Some(value)) => port = value.parse().map_err(|error| format!("--port {value}: {error}"))?,
+            ("--takes", Some(value)) => takes = value.parse().map_err(|error| format!("--takes {value}: {error}"))?,
+            ("--redis", Some(url)) => redis = Some(url),
+            _ => return Err("usage: form [--port PORT] [--takes SECONDS] [--redis URL]".into()),
+        }
+    }
+    let (builder, book) = match redis {
+        Some(url) => (Idempotency::builder(RedisStore::connect(&url).await?), Book::in_redis(&url).await?),
+        None => (Idempotency::builder(MemoryStore::new()), Book::in_memory()),
+    };
+    // Nobody guesses a token. Who tries is told to wait, and is seen.
+    let idempotency = builder.limit_token_failures(20, Duration::from_secs(60)).build();
+    let shop = Shop::new(idempotency, book, SlowWarehouse { takes: Duration::from_secs(takes) });
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    axum::serve(listener, shop::router(shop)).await?;
+    Ok(())
+}

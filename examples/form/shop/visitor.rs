@@ -1,0 +1,59 @@
+//! Who sends a form: a session, which is a random number in a cookie.
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use uuid::Uuid;
+
+/// A browser, as the server knows it.
+#[derive(Clone)]
+pub(crate) struct Visitor {
+    /// The subject of its forms' tokens. Where people log in, it is the session that the login made.
+    pub(crate) session: String,
+    /// It sent no session, so none of its forms can be known.
+    pub(crate) is_new: bool,
+    /// The order whose page it was sent to last. This and the next are its own word: they remind it, and nothing else is made of them.
+    pub(crate) last_order: Option<usize>,
+    /// The token of the form that it has opened last, unless that was answered.
+    pub(crate) last_form: Option<String>,
+}
+
+/// Gives each request its [`Visitor`], and each answer what must be around it.
+pub(crate) async fn welcome(mut request: Request, next: Next) -> Response {
+    let known = cookie(request.headers(), "session").filter(|session| Uuid::try_parse(session).is_ok());
+    let visitor = Visitor {
+        session: known.map_or_else(|| Uuid::new_v4().to_string(), str::to_owned),
+        is_new: known.is_none(),
+        last_order: cookie(request.headers(), "last_order").and_then(|number| number.parse().ok()),
+        last_form: cookie(request.headers(), "last_form").map(str::to_owned),
+    };
+    request.extensions_mut().insert(visitor.clone());
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    if visitor.is_new {
+        set_cookie(headers, "session", &visitor.session);
+    }
+    // Back, or a tab that is opened again, asks for a fresh form, with a token of its own, instead of showing the one that was sent. Not all
+    // browsers do, not always; the old form is then sent again with its old token, which is what the token is for.
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("default-src 'self'; form-action 'self'; frame-ancestors 'none'"),
+    );
+    response
+}
+
+/// `HttpOnly`: no script reads it. `SameSite=Lax`: no other site's form is sent with it. Over TLS it should be `Secure` as well.
+pub(crate) fn set_cookie(headers: &mut HeaderMap, name: &str, value: &str) {
+    if let Ok(value) = HeaderValue::try_from(format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax")) {
+        headers.append(header::SET_COOKIE, value);
+    }
+}
+
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let all = headers.get_all(header::COOKIE).into_iter().filter_map(|header| header.to_str().ok());
+    all.flat_map(|header| header.split(';'))
+        .filter_map(|cookie| cookie.trim().split_once('='))
+        .find_map(|(found, value)| (found == name).then_some(value))
+}
