@@ -1,0 +1,62 @@
+//! The process `chromedriver`, which starts the browsers and ends them.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+/// It ends when this is dropped, and its browsers with it: also when a test panics.
+pub(crate) struct Driver {
+    port: u16,
+    _process: Child,
+}
+
+const SAYS_ITS_PORT: &str = "started successfully on port ";
+
+impl Driver {
+    pub(crate) async fn start() -> Result<Self> {
+        let mut process = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("cannot start chromedriver: install it and Chromium (Debian: chromium-driver), or run `cargo xtask test`, which does")?;
+        let stdout = process.stdout.take().context("chromedriver has no output")?;
+        let mut lines = BufReader::new(stdout).lines();
+        while let Some(line) = lines.next_line().await? {
+            if let Some((_, port)) = line.split_once(SAYS_ITS_PORT) {
+                let port = port.trim_end_matches('.').parse().with_context(|| format!("chromedriver says {line:?}"))?;
+                // It says more later, and must find somebody who reads it.
+                tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+                return Ok(Self { port, _process: process });
+            }
+        }
+        bail!("chromedriver ended without saying its port");
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Killed, it would leave its browsers running. Asked, it ends them first, and then closes the connection.
+    fn shut_down(&self) -> std::io::Result<()> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(b"GET /shutdown HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")?;
+        stream.read_to_end(&mut Vec::new())?;
+        Ok(())
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if let Err(error) = self.shut_down() {
+            eprintln!("chromedriver did not shut down: {error}");
+        }
+    }
+}
