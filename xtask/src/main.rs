@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "chores time their own steps; they are no part of the library")]
 
 mod bench;
+mod browser;
 mod builds;
 mod chaos;
 mod ci;
@@ -31,7 +32,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Run all tests of the workspace, doctests included; installs redis-server if there is none
+    /// Run all tests of the workspace, doctests included; installs redis-server and Chromium if there are none
     Test {
         /// Arguments for the test runner; with any, the doctests are left out
         #[arg(last = true)]
@@ -75,7 +76,9 @@ enum Chore {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().chore) {
+    let result = run(Cli::parse().chore);
+    browser::remind();
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         // In one line: where in xtask it was noticed helps nobody.
         Err(error) => {

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::steps::Steps;
 use crate::workspace::Workspace;
-use crate::{redis, tool};
+use crate::{browser, redis, tool};
 
 const OPENSSL: tool::Package = tool::Package { program: "openssl", apt: "openssl", brew: "openssl" };
 
@@ -12,8 +12,9 @@ const OPENSSL: tool::Package = tool::Package { program: "openssl", apt: "openssl
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     redis::ensure(workspace.shell())?;
     tool::ensure(workspace.shell(), OPENSSL, "the test of TLS connections makes its certificates with it")?;
+    let left_out: &[&str] = if browser::is_there(workspace.shell()) { &[] } else { &["--exclude", browser::PACKAGE] };
     let mut steps = Steps::of("test");
-    steps.run("tests", "unit, integration and UI tests, all features", || tests(workspace, args));
+    steps.run("tests", "unit, integration and UI tests, all features", || tests(workspace, left_out, args));
     if args.is_empty() {
         // Also after a failure: one run shows everything.
         steps.run("doctests", "README, guides and API docs", || {
@@ -34,7 +35,7 @@ pub(crate) fn explore(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-fn tests(workspace: &Workspace, args: &[String]) -> Result<()> {
+fn tests(workspace: &Workspace, left_out: &[&str], args: &[String]) -> Result<()> {
     let cargo = workspace.cargo();
     let cargo = if tool::has_subcommand(workspace, "nextest") {
         cargo.args(["nextest", "run", "--workspace", "--all-features"])
@@ -42,6 +43,6 @@ fn tests(workspace: &Workspace, args: &[String]) -> Result<()> {
         println!("cargo-nextest is not installed: running the tests with cargo test, which is slower.");
         cargo.args(["test", "--workspace", "--all-features", "--tests", "--lib", "--bins", "--no-fail-fast"])
     };
-    cargo.args(args).run()?;
+    cargo.args(left_out).args(args).run()?;
     Ok(())
 }
