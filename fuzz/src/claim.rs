@@ -125,7 +125,7 @@ fn described(record: &Record, left: std::time::Duration) {
         Record::Issued { grace } if left > *grace => *grace,
         _ => std::time::Duration::ZERO,
     };
-    assert_eq!(info.expires_in, left - grace);
+    assert_eq!(Some(info.expires_in), left.checked_sub(grace));
     let Record::InFlight(held) = record else {
         assert_eq!((info.lease_age, info.lease_left), (None, None));
         return;

@@ -7,13 +7,13 @@ use idem_core::{AsToken as _, Token};
 use crate::Input;
 
 /// Before the check.
-const CHECKED: usize = 20;
+const CHECKED: usize = 23;
 
 /// The first byte says whether a text is read, or a token is put together and then changed.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     if input.byte() == 0 {
-        let checked: [u8; CHECKED] = input.array();
+        let checked = input.array::<CHECKED>();
         let text = BASE64.encode([&checked[..], &check(&checked)].concat());
         assert!(read(&text), "{text} is a token");
         read(&changed(&text, &mut input));
@@ -58,7 +58,7 @@ fn read(text: &str) -> bool {
 /// The format as the documentation of `token.rs` has it.
 fn is_token(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    text.len() == 32
+    text.len() == 36
         && text.chars().all(plain)
         && BASE64.decode(text).is_ok_and(|bytes| bytes[CHECKED..] == check(&bytes[..CHECKED]))
 }
