@@ -34,8 +34,10 @@ pub(crate) async fn welcome(mut request: Request, next: Next) -> Response {
     if visitor.is_new {
         set_cookie(headers, "session", &visitor.session);
     }
-    // Back, or a tab that is opened again, asks for a fresh form, with a token of its own, instead of showing the one that was sent. Not all
-    // browsers do, not always; the old form is then sent again with its old token, which is what the token is for.
+    // With `private, no-cache`, going back would show the form that was sent, and sending it again end on its order. But the pages have names in
+    // them, which are not to stay in the browser; so going back asks for a fresh form, with a token of its own, and the page sees to it that nobody
+    // sends that one without noticing (`pages::reminder`, `autocomplete`). Not all browsers heed it, not always: what they have kept and send
+    // again has its old token.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.insert(
         header::CONTENT_SECURITY_POLICY,
