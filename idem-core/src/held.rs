@@ -19,6 +19,7 @@ use crate::keeper::Enrolled;
 use crate::lease::Term;
 use crate::local_cache::{LocalCache, Sending};
 use crate::observe::Decision;
+use crate::policy::{keep_released, seconds};
 use crate::record::{AsClaimed, Commit, Encoded, Origin, Owner, Ownership, Release, ReleaseTo};
 use crate::runtime::Runtime;
 
@@ -52,8 +53,7 @@ struct Parts {
     fingerprint: Option<Fingerprint>,
     times: Times,
     /// No record ends before this.
-    least: Duration,
-    keep_released: Duration,
+    least_secs: u32,
     step: Step,
     /// Of the first try of a commit: one whose reply was lost has begun the outcome's retention.
     sending: Option<Sending>,
@@ -109,8 +109,7 @@ impl Held {
             origin,
             fingerprint: request.fingerprint,
             times: Times { ttl: settings.ttl, remember: settings.remember() },
-            least: settings.least,
-            keep_released: settings.keep_released(),
+            least_secs: settings.least_secs,
             step: Step::Running,
             sending: None,
             settles: false,
@@ -235,7 +234,7 @@ impl Parts {
             }
             Step::Releasing { abandoned: true } => store.release(Release { id, owner, to: ReleaseTo::Abandoned }),
             Step::Releasing { abandoned: false } => {
-                let keep = self.keep_released;
+                let keep = keep_released(self.times.ttl, term.length(), self.least_secs);
                 store.release(Release { id, owner, to: ReleaseTo::Released { keep } })
             }
             Step::Running | Step::Over => return Tried::Over(Ownership::Held),
@@ -254,7 +253,7 @@ impl Parts {
 
     /// With a time of its own, an outcome is remembered for no longer.
     fn times_with(&self, own: Option<Duration>) -> Times {
-        own.map_or(self.times, |own| Times { ttl: own, remember: own.max(self.least) })
+        own.map_or(self.times, |own| Times { ttl: own, remember: own.max(seconds(self.least_secs)) })
     }
 
     /// Keeps the outcome, if this was a commit, for duplicates that come to this process.

@@ -100,7 +100,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     {
         if self.draft.wants_key(self.draft.id.is_some() && self.draft.submission.is_none()) {
             if let Some((id, submission)) = Submission::of(&self.draft.name, token, subject) {
-                self.draft.settings.least = submission.ttl;
+                self.draft.settings.least_secs = submission.ttl_secs;
                 (self.draft.id, self.draft.submission) = (Some(id), Some(Box::new(submission)));
             } else {
                 self.draft.problem = Some(Error::MissingSubject { operation: (*self.draft.name).into() });

@@ -70,8 +70,9 @@ pub(crate) struct Settings {
     pub(crate) max_attempts: Option<u64>,
     /// The body asks first what became of an abandoned attempt.
     pub(crate) reconciles: bool,
-    /// No record ends before this: the time for which the token of the call was issued.
-    pub(crate) least: Duration,
+    /// No record ends before this many seconds: the time for which the token of the call was issued. As short as can be, since it is in the
+    /// future of every call.
+    pub(crate) least_secs: u32,
 }
 
 /// The tenth by which an owner stops early must be more than timers and scheduling take.
@@ -92,7 +93,7 @@ impl Settings {
         missing_key: MissingKey::Reject,
         max_attempts: None,
         reconciles: false,
-        least: Duration::ZERO,
+        least_secs: 0,
     };
 
     /// Refuses what cannot be, saying what to write.
@@ -127,17 +128,12 @@ impl Settings {
 
     /// How long it is known that there was an outcome: never shorter than the outcome itself.
     pub(crate) fn remember(&self) -> Duration {
-        self.remember.unwrap_or(self.ttl).max(self.ttl).max(self.least)
+        self.remember.unwrap_or(self.ttl).max(self.ttl).max(seconds(self.least_secs))
     }
 
     /// How long a record in flight stays if nothing more is heard of its owner.
     pub(crate) fn hold(&self) -> Duration {
         self.remember().max(self.lease.saturating_mul(2))
-    }
-
-    /// How long the attempt count of a released key stays.
-    pub(crate) fn keep_released(&self) -> Duration {
-        self.ttl.max(self.lease.saturating_mul(10)).max(self.least)
     }
 
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
@@ -153,6 +149,16 @@ impl Settings {
     pub(crate) fn set_lease(&mut self, lease: Duration) {
         self.lease = whole_millis(lease);
     }
+}
+
+/// How long the attempt count of a released key stays.
+pub(crate) fn keep_released(ttl: Duration, lease: Duration, least_secs: u32) -> Duration {
+    ttl.max(lease.saturating_mul(10)).max(seconds(least_secs))
+}
+
+/// As a length of time.
+pub(crate) fn seconds(count: u32) -> Duration {
+    Duration::from_secs(count.into())
 }
 
 /// Stores count in milliseconds; nothing is kept for less than was asked.
@@ -193,10 +199,11 @@ mod tests {
         let mut settings = Settings::DEFAULT;
         settings.set_ttl(Duration::from_secs(1));
         assert_eq!(settings.hold(), Duration::from_secs(60));
-        assert_eq!(settings.keep_released(), Duration::from_secs(300));
+        assert_eq!(keep_released(settings.ttl, settings.lease, 0), Duration::from_secs(300));
         settings.set_remember(Duration::from_secs(90));
         assert_eq!(settings.hold(), Duration::from_secs(90));
-        settings.least = Duration::from_secs(900);
-        assert_eq!([settings.remember(), settings.hold(), settings.keep_released()], [settings.least; 3]);
+        settings.least_secs = 900;
+        assert_eq!([settings.remember(), settings.hold()], [Duration::from_secs(900); 2]);
+        assert_eq!(keep_released(settings.ttl, settings.lease, 900), Duration::from_secs(900));
     }
 }

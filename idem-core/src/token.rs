@@ -112,10 +112,8 @@ impl Token {
         Bound::new(&self.0[..BOUND], operation, subject)
     }
 
-    /// In whole seconds.
-    fn ttl(&self) -> Duration {
-        let seconds = self.0[RANDOM..BOUND].try_into().map_or(0, u32::from_be_bytes);
-        Duration::from_secs(seconds.into())
+    fn ttl_secs(&self) -> u32 {
+        self.0[RANDOM..BOUND].try_into().map_or(0, u32::from_be_bytes)
     }
 }
 
@@ -313,8 +311,8 @@ fn check(token: &[u8; LEN]) -> [u8; LEN - CHECKED] {
 #[derive(Debug, Clone)]
 pub(crate) struct Submission {
     pub(crate) subject: KeyDigest,
-    /// The token's own, as it says.
-    pub(crate) ttl: Duration,
+    /// The token's own `ttl`, as it says.
+    pub(crate) ttl_secs: u32,
     /// Why it is refused, without asking the store.
     pub(crate) flaw: Option<Flaw>,
 }
@@ -356,16 +354,16 @@ impl Submission {
         S: KeyPart + ?Sized,
     {
         let subject = Subject::encode(subject)?;
-        let (bound, ttl, flaw) = match token.as_token() {
+        let (bound, ttl_secs, flaw) = match token.as_token() {
             Ok(token) => {
                 let bound = token.bound(operation, &subject);
                 let flaw = (bound.tag != token.0[BOUND..CHECKED]).then_some(Flaw::OfAnother);
-                (bound, token.ttl(), flaw)
+                (bound, token.ttl_secs(), flaw)
             }
             // The events of one subject's forgeries have one key.
-            Err(InvalidToken(())) => (Bound::new(&[], operation, &subject), Duration::ZERO, Some(Flaw::Forged)),
+            Err(InvalidToken(())) => (Bound::new(&[], operation, &subject), 0, Some(Flaw::Forged)),
         };
-        Some((bound.id(operation), Self { subject: subject.digest(), ttl, flaw }))
+        Some((bound.id(operation), Self { subject: subject.digest(), ttl_secs, flaw }))
     }
 }
 
@@ -604,7 +602,7 @@ mod tests {
         for (ttl, said) in
             [(Duration::from_millis(1), 1), (Duration::from_secs(1_800), 1_800), (MAX_LENGTH, 3_153_600_000)]
         {
-            assert_eq!(with(ttl).ttl(), Duration::from_secs(said));
+            assert_eq!(with(ttl).ttl_secs(), said);
         }
         let key = |ttl| with(ttl).bound("orders.submit", &subject).key;
         assert_ne!(key(Duration::from_secs(1)), key(Duration::from_secs(2)));
