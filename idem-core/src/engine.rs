@@ -86,7 +86,9 @@ impl Runtime {
 
     /// Refuses a submission whose token cannot be right, and one of a subject that has tried too many such.
     fn admit(&self, request: &Request, submission: &Submission, now: Instant) -> Result<(), Error> {
-        if let Some(retry_after) = self.throttle.as_ref().and_then(|throttle| throttle.check(submission.subject, now)) {
+        if let Some(throttle) = self.throttle.as_ref().filter(|_| !submission.settles)
+            && let Some(retry_after) = throttle.check(request.id.operation(), submission.subject, now)
+        {
             return Err(self.reject(request, &Rejected::Throttled(retry_after)));
         }
         submission.flaw.map_or(Ok(()), |flaw| Err(self.reject(request, &Rejected::Token(flaw))))
@@ -337,10 +339,11 @@ impl Runtime {
                 (Decision::TokenThrottled, 0, Error::Throttled { operation, key, retry_after })
             }
             Rejected::Token(flaw) => {
-                if let (Some(throttle), Some(submission), true) =
-                    (&self.throttle, &request.submission, flaw.may_be_guess())
+                if let (Some(throttle), Some(submission)) = (&self.throttle, &request.submission)
+                    && flaw.may_be_guess()
+                    && !submission.settles
                 {
-                    throttle.failed(submission.subject, clock::now());
+                    throttle.failed(request.id.operation(), submission.subject, clock::now());
                 }
                 (flaw.decision(), 0, Error::UnknownToken { operation, key })
             }

@@ -536,6 +536,9 @@ impl Operation<'_> {
             request.fingerprint = info.and_then(|info| info.fingerprint);
         }
         request.settings.store_failure = StoreFailure::Reject;
+        if let Some(submission) = &mut request.submission {
+            submission.settles = true;
+        }
         match runtime.begin(&request).await? {
             Begun::Owner(owned) => Held::new(&runtime, &request, owned).settle(outcome).await,
             // Neither happens: duplicates and store failures are rejected above.

@@ -287,8 +287,9 @@ impl Builder {
     /// (unknown, forged or another's; not expired ones), until `window` has passed since the first of these. Default: no limit.
     ///
     /// Nobody guesses a token of 128 random bits, with or without this: it keeps a client that tries from costing the store a command each
-    /// time, and makes him be seen. So each process counts for itself, all operations together, asking nobody, and remembers the last 65,536 such
-    /// subjects. The subject must be one that the caller cannot choose, or he locks others out.
+    /// time, and makes him be seen. So each process counts for itself and for each operation, asking nobody, and remembers the last 65,536 such
+    /// subjects. Calls that are under way at the same time are not held back. The subject must be one that the caller cannot choose, and its
+    /// forms such that no other site can send them (a cookie with `SameSite`), or others lock it out.
     ///
     /// # Examples
     ///

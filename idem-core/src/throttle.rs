@@ -1,6 +1,7 @@
 //! A limit on how many tokens that do not count one subject may send, in this process.
 //!
-//! A window begins with the first failure and ends after its time, whatever comes meanwhile. Nothing is kept of subjects that never fail.
+//! A window begins with the first failure and ends after its time, whatever comes meanwhile. Nothing is kept of subjects that never fail. Calls
+//! that are under way when the last failure is counted go on.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -37,23 +38,26 @@ impl Throttle {
     }
 
     /// How long a subject has to wait, if it has.
-    pub(crate) fn check(&self, subject: KeyDigest, now: Instant) -> Option<Duration> {
-        let window = self.failures.get(&subject)?;
-        if now >= window.until {
-            self.failures.remove_if(&subject, |window| now >= window.until);
-            return None;
-        }
+    pub(crate) fn check(&self, operation: &str, subject: KeyDigest, now: Instant) -> Option<Duration> {
+        let window = self.failures.get(&counted(operation, subject)).filter(|window| now < window.until)?;
         let is_over = window.failures.load(Ordering::Relaxed) >= self.max;
         is_over.then(|| window.until.saturating_duration_since(now))
     }
 
     /// Counts a failure.
-    pub(crate) fn failed(&self, subject: KeyDigest, now: Instant) {
+    pub(crate) fn failed(&self, operation: &str, subject: KeyDigest, now: Instant) {
+        let counted = counted(operation, subject);
+        self.failures.remove_if(&counted, |window| now >= window.until);
         let begun = || Ok(Arc::new(Window { until: clock::after(now, self.window), failures: AtomicU32::new(0) }));
-        let window: Result<_, std::convert::Infallible> = self.failures.get_or_insert_with(&subject, begun);
+        let window: Result<_, std::convert::Infallible> = self.failures.get_or_insert_with(&counted, begun);
         let Ok(window) = window;
         window.failures.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// What is counted together. Subjects of two operations may be of different kinds, and equal all the same.
+fn counted(operation: &str, subject: KeyDigest) -> KeyDigest {
+    KeyDigest::of(&format!("{operation}:{subject}"))
 }
 
 impl fmt::Debug for Throttle {

@@ -85,6 +85,9 @@ const LEN: usize = CHECKED + 4;
 /// Of the printed form.
 const TEXT_LEN: usize = LEN / 3 * 4;
 
+/// How many are recorded in one step of the store, which has a time limit.
+const AT_ONCE: usize = 5_000;
+
 /// The longest time for which it is known that a token's time is over.
 const MOST_GRACE: Duration = Duration::from_secs(60 * 60);
 
@@ -147,7 +150,10 @@ impl FromStr for Token {
         if text.len() != TEXT_LEN || BASE64.decode_slice(text, &mut bytes) != Ok(LEN) {
             return Err(InvalidToken(()));
         }
-        if check(&bytes) == bytes[CHECKED..] { Ok(Self(bytes)) } else { Err(InvalidToken(())) }
+        let token = Self(bytes);
+        // No token is issued for another time.
+        let is_time = (1..=MAX_LENGTH.as_secs()).contains(&token.ttl_secs().into());
+        if is_time && check(&bytes) == bytes[CHECKED..] { Ok(token) } else { Err(InvalidToken(())) }
     }
 }
 
@@ -311,10 +317,12 @@ fn check(token: &[u8; LEN]) -> [u8; LEN - CHECKED] {
 #[derive(Debug, Clone)]
 pub(crate) struct Submission {
     pub(crate) subject: KeyDigest,
-    /// The token's own `ttl`, as it says.
+    /// The token's own `ttl`, as it says; 0 where it is refused.
     pub(crate) ttl_secs: u32,
     /// Why it is refused, without asking the store.
     pub(crate) flaw: Option<Flaw>,
+    /// By a person who settles it: no guess.
+    pub(crate) settles: bool,
 }
 
 /// What is wrong with a token. The caller is not told.
@@ -358,12 +366,12 @@ impl Submission {
             Ok(token) => {
                 let bound = token.bound(operation, &subject);
                 let flaw = (bound.tag != token.0[BOUND..CHECKED]).then_some(Flaw::OfAnother);
-                (bound, token.ttl_secs(), flaw)
+                (bound, if flaw.is_none() { token.ttl_secs() } else { 0 }, flaw)
             }
             // The events of one subject's forgeries have one key.
             Err(InvalidToken(())) => (Bound::new(&[], operation, &subject), 0, Some(Flaw::Forged)),
         };
-        Some((bound.id(operation), Self { subject: subject.digest(), ttl_secs, flaw }))
+        Some((bound.id(operation), Self { subject: subject.digest(), ttl_secs, flaw, settles: false }))
     }
 }
 
@@ -396,6 +404,14 @@ impl Mint<'_> {
     /// Records what was made.
     async fn record(&self, issues: &[Issue]) -> Result<(), Error> {
         let Some(runtime) = &self.runtime else { return Ok(()) };
+        for issues in issues.chunks(AT_ONCE) {
+            Self::record_some(runtime, issues).await?;
+        }
+        issues.iter().for_each(|issue| runtime.observer.decided(Decision::Issued, &issue.id, 0));
+        Ok(())
+    }
+
+    async fn record_some(runtime: &Runtime, issues: &[Issue]) -> Result<(), Error> {
         let mut answers = runtime.store.issue(issues).await;
         // Of unknown fate: once more. What was written the first time is recognised.
         let again: Vec<usize> = (0..answers.len())
@@ -411,11 +427,13 @@ impl Mint<'_> {
                 }
             }
         }
-        for (issue, answer) in issues.iter().zip(answers) {
-            match answer {
-                Ok(Issued::Issued) => runtime.observer.decided(Decision::Issued, &issue.id, 0),
-                Ok(Issued::Taken) => return Err(runtime.failed(&issue.id, repeated())),
-                Err(error) => return Err(runtime.failed(&issue.id, error)),
+        let mut answers = answers.into_iter();
+        for issue in issues {
+            match answers.next() {
+                Some(Ok(Issued::Issued)) => {}
+                Some(Ok(Issued::Taken)) => return Err(runtime.failed(&issue.id, repeated())),
+                Some(Err(error)) => return Err(runtime.failed(&issue.id, error)),
+                None => return Err(runtime.failed(&issue.id, unanswered())),
             }
         }
         Ok(())
@@ -426,6 +444,10 @@ impl Mint<'_> {
 fn repeated() -> StoreError {
     let message = "there is a record of this new token already; the system's random numbers seem to repeat themselves";
     StoreError::new(StoreErrorKind::Refused, message)
+}
+
+fn unanswered() -> StoreError {
+    StoreError::new(StoreErrorKind::Refused, "the store has answered fewer issues than it was asked for")
 }
 
 /// Reports what a token could not be issued for.
@@ -606,6 +628,17 @@ mod tests {
         }
         let key = |ttl| with(ttl).bound("orders.submit", &subject).key;
         assert_ne!(key(Duration::from_secs(1)), key(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn a_token_of_a_time_that_none_is_issued_for_is_none() {
+        for seconds in [0, 3_153_600_001, u32::MAX] {
+            let mut bytes = token().0;
+            bytes[RANDOM..BOUND].copy_from_slice(&seconds.to_be_bytes());
+            let check = check(&bytes);
+            bytes[CHECKED..].copy_from_slice(&check);
+            assert!(BASE64.encode(bytes).parse::<Token>().is_err(), "{seconds}");
+        }
     }
 
     #[test]

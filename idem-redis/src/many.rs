@@ -66,7 +66,9 @@ where
             if left.is_empty() {
                 return;
             }
-            sleep(PAUSE * round).await;
+            if round > 0 {
+                sleep(PAUSE * round).await;
+            }
             let mut nodes: HashMap<_, Vec<usize>> = HashMap::new();
             for index in left {
                 nodes.entry(self.server.node(self.slot(index))).or_default().push(index);

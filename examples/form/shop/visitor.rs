@@ -20,6 +20,9 @@ pub(crate) struct Visitor {
 }
 
 /// Gives each request its [`Visitor`], and each answer what must be around it.
+///
+/// Where people log in, a session is looked up among those that were given out. Here any number of the right form is one: who makes himself
+/// another has no forms that count for it, so all that he gets round is the limit on tokens that do not.
 pub(crate) async fn welcome(mut request: Request, next: Next) -> Response {
     let known = cookie(request.headers(), "session").filter(|session| Uuid::try_parse(session).is_ok());
     let visitor = Visitor {
