@@ -65,11 +65,27 @@ struct Parts {
     doubtful: bool,
 }
 
-/// How long things are kept, from the request's settings.
+/// How long things are kept, from the request's settings: in whole milliseconds, as they are, and in half the room, since this is in the
+/// future of every call.
 #[derive(Clone, Copy)]
 struct Times {
-    ttl: Duration,
-    remember: Duration,
+    ttl: u64,
+    remember: u64,
+}
+
+impl Times {
+    fn new(ttl: Duration, remember: Duration) -> Self {
+        let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+        Self { ttl: millis(ttl), remember: millis(remember) }
+    }
+
+    fn ttl(self) -> Duration {
+        Duration::from_millis(self.ttl)
+    }
+
+    fn remember(self) -> Duration {
+        Duration::from_millis(self.remember)
+    }
 }
 
 /// Where the owner is.
@@ -108,7 +124,7 @@ impl Held {
             leader,
             origin,
             fingerprint: request.fingerprint,
-            times: Times { ttl: settings.ttl, remember: settings.remember() },
+            times: Times::new(settings.ttl, settings.remember()),
             least_secs: settings.least_secs,
             step: Step::Running,
             sending: None,
@@ -228,13 +244,14 @@ impl Parts {
         let answer = match &self.step {
             Step::Committing { outcome, own } => {
                 let (outcome, fingerprint) = (outcome.clone(), self.fingerprint);
-                let Times { ttl, remember } = self.times_with(*own);
+                let times = self.times_with(*own);
+                let (ttl, remember) = (times.ttl(), times.remember());
                 let as_claimed = Some(AsClaimed { origin: self.origin, lease: term.length(), hold: term.hold() });
                 store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember, as_claimed })
             }
             Step::Releasing { abandoned: true } => store.release(Release { id, owner, to: ReleaseTo::Abandoned }),
             Step::Releasing { abandoned: false } => {
-                let keep = keep_released(self.times.ttl, term.length(), self.least_secs);
+                let keep = keep_released(self.times.ttl(), term.length(), self.least_secs);
                 store.release(Release { id, owner, to: ReleaseTo::Released { keep } })
             }
             Step::Running | Step::Over => return Tried::Over(Ownership::Held),
@@ -253,7 +270,7 @@ impl Parts {
 
     /// With a time of its own, an outcome is remembered for no longer.
     fn times_with(&self, own: Option<Duration>) -> Times {
-        own.map_or(self.times, |own| Times { ttl: own, remember: own.max(seconds(self.least_secs)) })
+        own.map_or(self.times, |own| Times::new(own, own.max(seconds(self.least_secs))))
     }
 
     /// Keeps the outcome, if this was a commit, for duplicates that come to this process.
@@ -262,7 +279,7 @@ impl Parts {
             (&self.runtime.cache, self.sending, &self.step)
         {
             let id = &self.enrolled.term.id;
-            cache.committed(sending, id, self.fingerprint, outcome, self.times_with(*own).ttl);
+            cache.committed(sending, id, self.fingerprint, outcome, self.times_with(*own).ttl());
         }
     }
 
