@@ -407,7 +407,9 @@ impl Mint<'_> {
         for issues in issues.chunks(AT_ONCE) {
             Self::record_some(runtime, issues).await?;
         }
-        issues.iter().for_each(|issue| runtime.observer.decided(Decision::Issued, &issue.id, 0));
+        for issue in issues {
+            runtime.observer.decided(Decision::Issued, &issue.id, 0);
+        }
         Ok(())
     }
 
