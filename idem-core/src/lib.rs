@@ -17,6 +17,7 @@ mod fingerprint;
 mod flight;
 mod generator;
 mod held;
+mod issue;
 mod keeper;
 mod key;
 mod lease;

@@ -1,4 +1,4 @@
-//! One-time tokens: what a server gives out with a form, and a submission brings back.
+//! One-time tokens: what a server gives out with a form, and a submission brings back. They are given out in `issue.rs`.
 //!
 //! A token is 27 bytes, in base64url 36 characters:
 //!
@@ -33,16 +33,12 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::context;
-use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::key::{self, KeyDigest, KeyPart};
 use crate::observe::Decision;
-use crate::operation::{Operation, Prepared};
-use crate::policy::{MAX_LENGTH, whole_millis};
-use crate::record::{Issue, Issued, RecordId};
-use crate::runtime::Runtime;
+use crate::policy::MAX_LENGTH;
+use crate::record::RecordId;
 
-/// A one-time token: given out with a form by [`Operation::issue`], brought back by its submission.
+/// A one-time token: given out with a form by [`Operation::issue`](crate::Operation::issue), brought back by its submission.
 ///
 /// It holds 128 random bits from the operating system, and counts for one operation and one subject alone. `Display` and serde write
 /// it whole, as 36 characters that need no escaping in HTML and URLs (letters, digits, `-` and `_`); `Debug` shows the first four, so
@@ -85,14 +81,8 @@ const LEN: usize = CHECKED + 4;
 /// Of the printed form.
 const TEXT_LEN: usize = LEN / 3 * 4;
 
-/// How many are recorded in one step of the store, which has a time limit.
-const AT_ONCE: usize = 5_000;
-
-/// The longest time for which it is known that a token's time is over.
-const MOST_GRACE: Duration = Duration::from_secs(60 * 60);
-
 impl Token {
-    fn generate(ttl: Duration, operation: &str, subject: &Subject) -> Result<Self, getrandom::Error> {
+    pub(crate) fn generate(ttl: Duration, operation: &str, subject: &Subject) -> Result<Self, getrandom::Error> {
         let mut random = [0; RANDOM];
         getrandom::fill(&mut random)?;
         Ok(Self::from_random(random, ttl, operation, subject))
@@ -111,7 +101,7 @@ impl Token {
         Self(bytes)
     }
 
-    fn bound(&self, operation: &str, subject: &Subject) -> Bound {
+    pub(crate) fn bound(&self, operation: &str, subject: &Subject) -> Bound {
         Bound::new(&self.0[..BOUND], operation, subject)
     }
 
@@ -196,7 +186,7 @@ pub struct InvalidToken(());
 /// What a submission brings as its token: a [`Token`], or a text that should be one.
 ///
 /// Implemented for `Token`, strings, references, `Box`, `Arc`, `Cow` and `Option`. A text that is none, and `None`, make the
-/// call fail with [`Error::UnknownToken`], as one that was never issued. So a form's field is best read as a `String`: a
+/// call fail with [`Error::UnknownToken`](crate::Error::UnknownToken), as one that was never issued. So a form's field is best read as a `String`: a
 /// field of type `Token` is refused by whatever reads the form, in its own words.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no one-time token",
@@ -254,10 +244,10 @@ macro_rules! by_reference {
 by_reference!(&T, &mut T, Box<T>, Arc<T>);
 
 /// Who a token is for, as a key's text is written.
-struct Subject(String);
+pub(crate) struct Subject(String);
 
 impl Subject {
-    fn encode<S: KeyPart + ?Sized>(value: &S) -> Option<Self> {
+    pub(crate) fn encode<S: KeyPart + ?Sized>(value: &S) -> Option<Self> {
         let mut text = String::new();
         key::write_after(&mut text, value).then_some(Self(text))
     }
@@ -283,7 +273,7 @@ impl KeyDigest {
 }
 
 /// What follows from the first bytes of a token, the operation, and the subject.
-struct Bound {
+pub(crate) struct Bound {
     key: [u8; 16],
     tag: [u8; TAG],
 }
@@ -300,7 +290,7 @@ impl Bound {
         Self { key, tag }
     }
 
-    fn id(&self, operation: &str) -> RecordId {
+    pub(crate) fn id(&self, operation: &str) -> RecordId {
         RecordId::of_digest(operation, &self.key)
     }
 }
@@ -378,189 +368,6 @@ impl Submission {
 impl fmt::Display for Submission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "subject {}", self.subject)
-    }
-}
-
-/// Makes tokens of one operation, and their records.
-struct Mint<'a> {
-    /// `None`: disabled.
-    runtime: Option<Arc<Runtime>>,
-    operation: Cow<'a, str>,
-    ttl: Duration,
-}
-
-impl Mint<'_> {
-    fn make(&self, subject: Option<Subject>) -> Result<(Token, Issue), Error> {
-        let operation = &*self.operation;
-        let Some(subject) = subject else { return Err(Error::MissingSubject { operation: operation.into() }) };
-        let token = Token::generate(self.ttl, operation, &subject).map_err(|error| Error::Config {
-            operation: operation.into(),
-            reason: format!("the system gives no random numbers for a token: {error}").into(),
-        })?;
-        let id = token.bound(operation, &subject).id(operation);
-        Ok((token, Issue { id, ttl: self.ttl, grace: self.ttl.min(MOST_GRACE) }))
-    }
-
-    /// Records what was made.
-    async fn record(&self, issues: &[Issue]) -> Result<(), Error> {
-        let Some(runtime) = &self.runtime else { return Ok(()) };
-        for issues in issues.chunks(AT_ONCE) {
-            Self::record_some(runtime, issues).await?;
-        }
-        for issue in issues {
-            runtime.observer.decided(Decision::Issued, &issue.id, 0);
-        }
-        Ok(())
-    }
-
-    async fn record_some(runtime: &Runtime, issues: &[Issue]) -> Result<(), Error> {
-        let mut answers = runtime.store.issue(issues).await;
-        // Of unknown fate: once more. What was written the first time is recognised.
-        let again: Vec<usize> = (0..answers.len())
-            .filter(|&index| {
-                answers.get(index).is_some_and(|answer| answer.as_ref().is_err_and(StoreError::is_unknown))
-            })
-            .collect();
-        if !again.is_empty() {
-            let resent: Vec<Issue> = again.iter().filter_map(|&index| issues.get(index).cloned()).collect();
-            for (index, answer) in again.into_iter().zip(runtime.store.issue(&resent).await) {
-                if let Some(slot) = answers.get_mut(index) {
-                    *slot = answer;
-                }
-            }
-        }
-        let mut answers = answers.into_iter();
-        for issue in issues {
-            match answers.next() {
-                Some(Ok(Issued::Issued)) => {}
-                Some(Ok(Issued::Taken)) => return Err(runtime.failed(&issue.id, repeated())),
-                Some(Err(error)) => return Err(runtime.failed(&issue.id, error)),
-                None => return Err(runtime.failed(&issue.id, unanswered())),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Of 128 random bits, none come twice.
-fn repeated() -> StoreError {
-    let message = "there is a record of this new token already; the system's random numbers seem to repeat themselves";
-    StoreError::new(StoreErrorKind::Refused, message)
-}
-
-fn unanswered() -> StoreError {
-    StoreError::new(StoreErrorKind::Refused, "the store has answered fewer issues than it was asked for")
-}
-
-/// Reports what a token could not be issued for.
-fn not_issued(error: &Error) {
-    Prepared::Refused(error.clone()).announce();
-    context::trouble();
-}
-
-impl<'a, Q, P> Operation<'a, Q, P> {
-    /// Gives out a token for one submission, in one round trip.
-    ///
-    /// It counts for this operation, by its name, and for the subject: whom the submission must come from, such as the user's or the
-    /// session's id, taken from what the server knows and never from the form. It can be used until `ttl` has passed, 1 ms to 100 years: this
-    /// is the token's own, not that of the outcome, and the operation's other settings are not looked at. A token whose body failed and was
-    /// released can be used again for at least as long again. Once it has been used, that is known for at least as long again.
-    ///
-    /// The store holds a record of it for `ttl`, and for as long again, but no longer than an hour, to tell by an event that its time is over.
-    ///
-    /// With [`Idempotency::disabled`](crate::Idempotency::disabled) no record is written, and none asked for.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`] if the store cannot record it. [`Error::MissingSubject`] if the subject is `None` or empty. [`Error::Config`]
-    /// if `ttl` cannot be, or the operation's name; or if it was given a key, since a token is a key of its own.
-    ///
-    /// # Cancellation safety
-    ///
-    /// Dropped, there may be a record of a token that nobody has, until it expires.
-    pub fn issue<S>(self, subject: &S, ttl: Duration) -> impl Future<Output = Result<Token, Error>> + use<'a, Q, P, S>
-    where
-        S: KeyPart + ?Sized,
-    {
-        let subject = Subject::encode(subject);
-        let made = self.mint(ttl).and_then(|mint| Ok((mint.make(subject)?, mint)));
-        async move {
-            let issued = async {
-                let ((token, issue), mint) = made?;
-                mint.record(&[issue]).await?;
-                Ok(token)
-            };
-            issued.await.inspect_err(not_issued)
-        }
-    }
-
-    /// Gives out a token for each of several subjects, in their order, in as few round trips as the store allows: to send invitations; or,
-    /// with `std::iter::repeat_n(&user.id, 20)`, for a page of many forms.
-    ///
-    /// # Errors
-    ///
-    /// As [`issue`](Self::issue). Then none is given out; what was recorded expires.
-    ///
-    /// # Cancellation safety
-    ///
-    /// As [`issue`](Self::issue).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use idem_core as idem;
-    /// # use std::time::Duration;
-    /// # use idem::{Error, Idempotency, MemoryStore};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
-    /// # let idempotency = Idempotency::new(MemoryStore::new());
-    /// let guests = ["ada@example.com", "grace@example.com"];
-    /// let tokens = idempotency
-    ///     .operation("invitations.accept")
-    ///     .issue_many(guests, Duration::from_secs(7 * 86_400))
-    ///     .await?;
-    /// assert_eq!(tokens.len(), guests.len());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn issue_many<I>(
-        self,
-        subjects: I,
-        ttl: Duration,
-    ) -> impl Future<Output = Result<Vec<Token>, Error>> + use<'a, Q, P, I>
-    where
-        I: IntoIterator<Item: KeyPart>,
-    {
-        let made = self.mint(ttl).and_then(|mint| {
-            let made: Result<Vec<_>, _> =
-                subjects.into_iter().map(|subject| mint.make(Subject::encode(&subject))).collect();
-            Ok((made?, mint))
-        });
-        async move {
-            let issued = async {
-                let (made, mint) = made?;
-                let (tokens, issues): (Vec<_>, Vec<_>) = made.into_iter().unzip();
-                mint.record(&issues).await?;
-                Ok(tokens)
-            };
-            issued.await.inspect_err(not_issued)
-        }
-    }
-
-    fn mint(self, ttl: Duration) -> Result<Mint<'a>, Error> {
-        let (runtime, operation) = self.draft.into_issuer()?;
-        let (rounded, config) = (whole_millis(ttl), |reason: String| Error::Config {
-            operation: (*operation).into(),
-            reason: reason.into(),
-        });
-        if rounded.is_zero() {
-            return Err(config("the token's `ttl` is zero, so that it could never be used; set at least 1 ms".into()));
-        }
-        if rounded > MAX_LENGTH {
-            return Err(config(format!(
-                "the token's `ttl` is {ttl:?}, more than the 100 years that it may be; is the unit right?"
-            )));
-        }
-        Ok(Mint { runtime, operation, ttl: rounded })
     }
 }
 
