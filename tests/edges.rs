@@ -368,6 +368,21 @@ async fn p2_a_full_memory_store_refuses_new_keys_and_evicts_none() {
 }
 
 #[tokio::test]
+async fn a_remember_that_is_too_short_is_refused_in_either_order_and_a_default_one_is_raised() {
+    let (short, long) = (Duration::from_secs(1), Duration::from_secs(10));
+    let idempotency = Idempotency::builder(MemoryStore::new()).ttl(short).remember(short).build();
+    let call = || idempotency.operation("edges.remember").key("k");
+    let run = async |operation: idem::Operation<'_>| operation.run(async || Ok::<_, Error>(1)).await;
+    assert!(matches!(run(call().remember(short).ttl(long)).await, Err(Error::Config { .. })));
+    assert!(matches!(run(call().ttl(long).remember(short)).await, Err(Error::Config { .. })));
+    assert_eq!(run(call().ttl(long)).await.unwrap().into_inner(), 1);
+    let built = |builder: idem::Builder| builder.try_build().map(drop);
+    let builder = || Idempotency::builder(MemoryStore::new());
+    assert!(built(builder().remember(short).ttl(long)).is_err());
+    assert_eq!(built(builder().ttl(long).remember(short)), built(builder().remember(short).ttl(long)));
+}
+
+#[tokio::test]
 async fn settings_that_cannot_be_are_refused_when_built_installed_and_called() {
     let builder = || Idempotency::builder(MemoryStore::new()).lease(Duration::ZERO);
     assert!(builder().try_build().unwrap_err().to_string().contains("lease"));

@@ -154,6 +154,21 @@ over_both_stores! {
         let plain = world.builder().await.log_keys().build();
         plain.operation("events").key("asked-for").run(async || Ok::<_, Error>(1)).await.unwrap();
         assert!(log.text().contains("asked-for"));
+
+        // Whoever sends the key does not write the log.
+        plain.operation("events").key("x\u{202e}y\u{200b}z").run(async || Ok::<_, Error>(1)).await.unwrap();
+        assert!(log.text().contains("x%E2%80%AEy%E2%80%8Bz"));
+        for name in ["orders\ncreate\u{202e}", &"x".repeat(100_000)] {
+            log.decisions();
+            let refused = plain.operation(name).key("k").run(async || Ok::<_, Error>(1)).await.unwrap_err();
+            assert!(matches!(refused, Error::Config { .. }) && refused.to_string().len() < 500, "{refused}");
+            // Without a key too.
+            let refused = plain.operation(name).run(async || Ok::<_, Error>(1)).await.unwrap_err();
+            assert!(matches!(refused, Error::Config { .. }) && !refused.operation().contains('\n'), "{refused}");
+            assert_eq!(log.decisions(), logged(&[(Level::WARN, "misconfigured"), (Level::WARN, "misconfigured")]));
+        }
+        let text = log.text();
+        assert!(!text.contains('\u{202e}') && !text.contains('\n') && text.len() < 100_000, "{} bytes", text.len());
     }
 }
 

@@ -19,6 +19,9 @@ fn p12_decisions_are_counted_by_operation_and_bodies_are_timed() {
             for _ in 0..3 {
                 idempotency.operation("counted").key("k").run(async || Ok::<_, Error>(1)).await.unwrap();
             }
+            for name in ["not a name", "nor \u{202e} this", ""] {
+                idempotency.operation(name).key("k").run(async || Ok::<_, Error>(1)).await.unwrap_err();
+            }
         });
     });
     let mut counted = BTreeMap::new();
@@ -31,6 +34,7 @@ fn p12_decisions_are_counted_by_operation_and_bodies_are_timed() {
             _ => {}
         }
     }
-    assert_eq!(counted, BTreeMap::from([("counted executed".to_owned(), 1), ("counted replayed".to_owned(), 2)]));
+    let expected = [("(invalid) misconfigured", 3), ("counted executed", 1), ("counted replayed", 2)];
+    assert_eq!(counted, expected.map(|(labels, count)| (labels.to_owned(), count)).into());
     assert_eq!(bodies, 1);
 }

@@ -26,6 +26,7 @@ mod observe;
 mod operation;
 mod outcome;
 mod policy;
+mod printable;
 mod private;
 mod reconcile;
 pub mod record;

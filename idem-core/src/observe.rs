@@ -1,16 +1,18 @@
 //! Nothing silent: every decision is a tracing event and, with the feature `metrics`, a counter.
 //!
 //! Events have the target `idem` and the fields `operation`, `key` (a digest unless the runtime logs keys), `decision`, `attempt`
-//! where there is one, and `detail`. The counter is `idem_decisions_total` with the labels `operation` and `decision`; the
+//! where there is one, and `detail`. An operation's invalid name is escaped and cut, and its label is `(invalid)`. The counter is `idem_decisions_total` with the labels `operation` and `decision`; the
 //! histograms `idem_body_seconds` and `idem_wait_seconds` have the label `operation`; the gauge `idem_background` has the label `kind`,
 //! `steps` or `bodies`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
 use tracing::{Level, Span};
 
-use crate::record::RecordId;
+use crate::printable::{Printable, shown_name};
+use crate::record::{RecordId, is_valid_operation};
 
 /// What happened in a call. The names are those of the metrics' label and of the events' field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +119,9 @@ impl Decision {
     }
 }
 
+/// The label of all operations whose names are not valid.
+const INVALID: &str = "(invalid)";
+
 /// Where a runtime's decisions go.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Observer {
@@ -175,12 +180,18 @@ impl Observer {
     /// Reports a call that has no record: its key is missing, or there is no store to ask.
     pub(crate) fn decided_without_key(decision: Decision, operation: &str) {
         let (name, level) = decision.describe();
-        if level == Level::WARN {
-            tracing::warn!(target: "idem", operation, decision = name, "{name}");
+        let (operation, label) = if is_valid_operation(operation) {
+            (Cow::Borrowed(operation), operation)
         } else {
-            tracing::info!(target: "idem", operation, decision = name, "{name}");
+            // Its contents may be anything, and a metric keeps each of its labels for ever.
+            (Cow::Owned(shown_name(operation)), INVALID)
+        };
+        if level == Level::WARN {
+            tracing::warn!(target: "idem", operation = &*operation, decision = name, "{name}");
+        } else {
+            tracing::info!(target: "idem", operation = &*operation, decision = name, "{name}");
         }
-        count(operation, name);
+        count(label, name);
     }
 
     /// The span around a call: the body's own events are inside. Says whether anybody listens.
@@ -265,6 +276,6 @@ struct Label<'a> {
 
 impl fmt::Display for Label<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.plain { f.write_str(self.id.key()) } else { self.id.digest().fmt(f) }
+        if self.plain { Printable(self.id.key()).fmt(f) } else { self.id.digest().fmt(f) }
     }
 }

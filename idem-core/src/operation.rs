@@ -20,6 +20,7 @@ use crate::key::{KeyDigest, KeyPart};
 use crate::observe::{Decision, Observer};
 use crate::outcome::{Outcome, Storable, outcome_of};
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
+use crate::printable::shown_name;
 use crate::reconcile::{Question, Reconcile, asked};
 use crate::record::{Encoded, RecordId, RecordInfo, Removed, is_valid_operation};
 use crate::runtime::{Idempotency, Runtime};
@@ -581,13 +582,19 @@ impl<'a> Draft<'a> {
 
     fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
         if self.problem.is_none() {
-            self.problem = Some(Error::Config { operation: (*self.name).into(), reason: reason.into() });
+            let operation =
+                if is_valid_operation(&self.name) { (*self.name).into() } else { shown_name(&self.name).into() };
+            self.problem = Some(Error::Config { operation, reason: reason.into() });
         }
     }
 
     /// What is to be done. Says nothing yet, since a future that is not polled does nothing.
     #[inline]
     pub(crate) fn prepare(mut self) -> Prepared<'a> {
+        if self.id.is_none() && self.runtime.is_some() {
+            // Without a key, nobody has looked at the name yet.
+            self.check_name();
+        }
         if let Some(problem) = self.problem {
             return Prepared::Refused(problem);
         }

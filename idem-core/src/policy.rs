@@ -60,6 +60,8 @@ pub enum MissingKey {
 pub(crate) struct Settings {
     pub(crate) ttl: Duration,
     pub(crate) remember: Option<Duration>,
+    /// `remember` is the runtime's default: an operation with a longer `ttl` raises it.
+    pub(crate) remember_is_default: bool,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
     pub(crate) in_flight: InFlight,
@@ -84,6 +86,7 @@ impl Settings {
     pub(crate) const DEFAULT: Self = Self {
         ttl: Duration::from_secs(24 * 60 * 60),
         remember: None,
+        remember_is_default: false,
         lease: Duration::from_secs(30),
         wait: Duration::from_secs(5),
         in_flight: InFlight::Wait,
@@ -114,7 +117,7 @@ impl Settings {
                 self.lease
             ));
         }
-        if let Some(remember) = self.remember.filter(|remember| *remember < self.ttl) {
+        if let Some(remember) = self.remember.filter(|remember| *remember < self.ttl && !self.remember_is_default) {
             return refuse(format!(
                 "`remember` is {remember:?}, shorter than `ttl`, which is {:?} (24 h unless it is set); make it longer, or set a shorter `ttl`",
                 self.ttl
@@ -138,12 +141,11 @@ impl Settings {
 
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
         self.ttl = whole_millis(ttl);
-        // A longer `ttl` on an operation is no mistake because the runtime's `remember` is shorter.
-        self.remember = self.remember.map(|remember| remember.max(self.ttl));
     }
 
     pub(crate) fn set_remember(&mut self, remember: Duration) {
         self.remember = Some(whole_millis(remember));
+        self.remember_is_default = false;
     }
 
     pub(crate) fn set_lease(&mut self, lease: Duration) {
@@ -186,6 +188,31 @@ mod tests {
         assert!(with(|s| s.set_remember(Duration::from_secs(1))).is_err());
         assert!(with(|s| s.max_attempts = Some(0)).is_err());
         assert!(with(|s| s.wait = Duration::ZERO).is_ok());
+    }
+
+    #[test]
+    fn a_remember_shorter_than_the_ttl_is_refused_in_either_order_unless_it_is_the_default() {
+        let (short, long) = (Duration::from_secs(1), Duration::from_secs(10));
+        let ttl_first = with(|s| {
+            s.set_ttl(long);
+            s.set_remember(short);
+        });
+        let ttl_last = with(|s| {
+            s.set_remember(short);
+            s.set_ttl(long);
+        });
+        assert!(ttl_first.is_err());
+        assert_eq!(ttl_first, ttl_last);
+
+        let mut default = Settings::DEFAULT;
+        default.set_ttl(short);
+        default.set_remember(short);
+        assert_eq!(default.check(), Ok(()));
+        default.remember_is_default = true;
+        default.set_ttl(long);
+        assert_eq!((default.check(), default.remember()), (Ok(()), long));
+        default.set_remember(short);
+        assert!(default.check().is_err());
     }
 
     #[test]

@@ -306,7 +306,8 @@ impl Builder {
         self
     }
 
-    /// Writes keys into events and spans as they are, instead of a digest. They may be personal data.
+    /// Writes keys into events and spans as text, instead of a digest. They may be personal data. Characters that are not printable, such as
+    /// those that reverse or hide text, are percent-encoded.
     #[must_use]
     pub fn log_keys(mut self) -> Self {
         self.observer.plain_keys = true;
@@ -320,7 +321,8 @@ impl Builder {
         if let Some(problem) = &problem {
             tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of a setting that cannot be");
         }
-        let Self { store, settings, codec, observer, local_cache, throttle } = self;
+        let Self { store, mut settings, codec, observer, local_cache, throttle } = self;
+        settings.remember_is_default = true;
         let runtime = Runtime {
             cache: (local_cache > 0 && !store.is_local()).then(|| LocalCache::new(local_cache)),
             throttle: throttle.map(|(max, window)| Throttle::new(max, window)),
