@@ -4,15 +4,15 @@
 //! cargo run --example orders --features axum
 //!
 //! # The first call charges; it takes a second. The second call, at once or a minute later, gets the same receipt.
-//! curl -i localhost:3000/orders -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
-//! curl -i localhost:3000/orders -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
+//! curl -i localhost:3000/orders -H 'x-customer: 7' -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
+//! curl -i localhost:3000/orders -H 'x-customer: 7' -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
 //!
 //! # The same key with another order: 422. No key: 400.
-//! curl -i localhost:3000/orders -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":1}'
-//! curl -i localhost:3000/orders -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
+//! curl -i localhost:3000/orders -H 'x-customer: 7' -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":1}'
+//! curl -i localhost:3000/orders -H 'x-customer: 7' -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
 //!
 //! # Ten at once: one charge, ten equal receipts.
-//! seq 10 | xargs -P10 -I{} curl -s localhost:3000/orders -H 'idempotency-key: k-2' -H 'content-type: application/json' \
+//! seq 10 | xargs -P10 -I{} curl -s localhost:3000/orders -H 'x-customer: 7' -H 'idempotency-key: k-2' -H 'content-type: application/json' \
 //!     -d '{"item":"cake","cents":899}'
 //!
 //! # What was really charged.
@@ -56,7 +56,7 @@ struct App {
 /// The handler: an axum handler as ever, with one line above it. A dropped connection does not stop the charge (`detached`), and the
 /// client that comes again finds its receipt.
 #[idempotent(
-    key = "idempotency_key(&headers)",
+    key = ("customer(&headers)", "idempotency_key(&headers)"), // two customers may send the same key
     fingerprint = "order",
     ttl = "24h",
     name = "orders.create",
@@ -77,6 +77,11 @@ async fn create_order(
 
 async fn ledger(State(app): State<App>) -> Json<Vec<Receipt>> {
     Json(app.ledger.lock().unwrap_or_else(PoisonError::into_inner).clone())
+}
+
+/// Who sends the request. A real service takes this from its authentication, never from a header that anyone can set.
+fn customer(headers: &HeaderMap) -> Option<&str> {
+    headers.get("x-customer")?.to_str().ok()
 }
 
 /// The header of the IETF draft; `None` makes the key missing.

@@ -55,12 +55,30 @@ mod tests {
     #[test]
     fn what_reverses_or_hides_text_is_escaped_and_what_people_write_is_not() {
         let shown = |text: &str| Printable(text).to_string();
-        for c in ['\u{202e}', '\u{200b}', '\u{feff}', '\u{2066}', '\u{200d}', '\u{ad}', '\u{61c}', '\u{e0041}', '\u{e000}', '\n', '\u{85}'] {
+        for c in [
+            '\u{202e}',
+            '\u{200b}',
+            '\u{feff}',
+            '\u{2066}',
+            '\u{200d}',
+            '\u{ad}',
+            '\u{61c}',
+            '\u{e0041}',
+            '\u{e000}',
+            '\n',
+            '\u{85}',
+        ] {
             let text = format!("a{c}b");
             let escaped = shown(&text);
             assert!(escaped.is_ascii() && escaped.starts_with("a%") && escaped.ends_with('b'), "{escaped}");
         }
-        for text in ["o-1:%E2'(x)", "Zo\u{eb}-\u{65e5}\u{672c}-\u{1f980}", "e\u{301}", "\u{915}\u{94d}\u{937}", "\u{5d0}\u{5d1}"] {
+        for text in [
+            "o-1:%E2'(x)",
+            "Zo\u{eb}-\u{65e5}\u{672c}-\u{1f980}",
+            "e\u{301}",
+            "\u{915}\u{94d}\u{937}",
+            "\u{5d0}\u{5d1}",
+        ] {
             assert_eq!(shown(text), text);
         }
         assert_eq!(shown("\u{202e}"), "%E2%80%AE");

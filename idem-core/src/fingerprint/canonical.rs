@@ -177,11 +177,7 @@ impl<'a> ser::Serializer for Canonical<'a> {
         self.serialize_unit()
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(
-        self,
-        _: &'static str,
-        value: &T,
-    ) -> Written {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> Written {
         Ok(match value.serialize(self)? {
             Wrote::Nothing => Wrote::NothingInside,
             wrote => wrote,

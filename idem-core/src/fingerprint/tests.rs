@@ -213,8 +213,25 @@ impl Serialize for Number {
 #[test]
 fn arbitrary_precision_of_serde_json_changes_no_fingerprint() {
     let same = [
-        "0", "-0", "7", "-7", "18446744073709551615", "-9223372036854775808", "1.5", "1.50", "-1.5e-7", "1E3", "100e-2", "0.1", "1e16",
-        "100000000000000000000", "1e308", "5e-324", "-0.0", "0e5", "0.30000000000000004",
+        "0",
+        "-0",
+        "7",
+        "-7",
+        "18446744073709551615",
+        "-9223372036854775808",
+        "1.5",
+        "1.50",
+        "-1.5e-7",
+        "1E3",
+        "100e-2",
+        "0.1",
+        "1e16",
+        "100000000000000000000",
+        "1e308",
+        "5e-324",
+        "-0.0",
+        "0e5",
+        "0.30000000000000004",
     ];
     for text in same {
         let plain: serde_json::Value = serde_json::from_str(text).unwrap();
@@ -227,8 +244,18 @@ fn arbitrary_precision_of_serde_json_changes_no_fingerprint() {
 #[test]
 fn numbers_that_differ_beyond_what_a_float_holds_differ() {
     let distinct = [
-        "0.1", "0.10000000000000000001", "18446744073709551616", "18446744073709551617", "1e400", "1e401", "-1e400", "1e-400", "0.0",
-        "1e99999999999999999999", "not a number", "",
+        "0.1",
+        "0.10000000000000000001",
+        "18446744073709551616",
+        "18446744073709551617",
+        "1e400",
+        "1e401",
+        "-1e400",
+        "1e-400",
+        "0.0",
+        "1e99999999999999999999",
+        "not a number",
+        "",
     ];
     let unique: std::collections::HashSet<_> = distinct.into_iter().map(Number).map(of).collect();
     assert_eq!(unique.len(), distinct.len());

@@ -55,7 +55,7 @@ const MOST_LOOKED_AT: usize = 2048;
 ///
 /// # Time
 ///
-/// A record that has expired is invisible at once. Its memory is freed within about three seconds by a thread of the store, `idem-sweeper`. The
+/// A record that has expired is invisible at once. Its memory is freed within some seconds by a thread of the store, `idem-sweeper`. The
 /// thread starts with the first record, sleeps until one expires, and ends when no record is left that will expire, or with the store. It frees
 /// a million records in about two seconds, and holds one lock at a time, for the thousand records at most that the lock guards.
 ///
@@ -264,18 +264,27 @@ impl MemoryStore {
             if !self.0.is_due(shard, now) {
                 continue;
             }
-            let (before, after) = self.0.sweep(shard, now);
+            let swept = self.0.sweep(shard, now);
             // Not while the lock is held: the record may belong to another shard.
-            if after < before && let Ok(added) = add() {
+            if swept.dropped > 0
+                && let Ok(added) = add()
+            {
                 return Ok(added);
             }
-            looked_at += before;
+            looked_at += swept.looked_at;
             if looked_at >= MOST_LOOKED_AT {
                 break;
             }
         }
         Err(full)
     }
+}
+
+/// What sweeps have done.
+#[derive(Default)]
+struct Swept {
+    looked_at: usize,
+    dropped: usize,
 }
 
 impl Inner {
@@ -293,20 +302,22 @@ impl Inner {
         self.due[shard].load(Ordering::Relaxed) <= nanos(now)
     }
 
-    /// Drops what has expired in a shard; how many records it had, and has.
-    fn sweep(&self, shard: usize, now: Duration) -> (usize, usize) {
+    /// Drops what has expired in a shard.
+    fn sweep(&self, shard: usize, now: Duration) -> Swept {
         let mut guarded = lock(&self.shards[shard]);
-        let counts = guarded.records.make_room(now, &self.shared);
+        let (before, after) = guarded.records.make_room(now, &self.shared);
         self.publish(shard, &guarded.records);
-        counts
+        Swept { looked_at: before, dropped: before - after }
     }
 
-    /// Sweeps up to `most` shards that are due, from one on; where to go on, if there may be more.
-    fn sweep_due(&self, from: usize, most: usize) -> Option<usize> {
+    /// Sweeps up to `most` shards that are due, from one on, and counts; where to go on, if there may be more.
+    fn sweep_due(&self, from: usize, most: usize, all: &mut Swept) -> Option<usize> {
         let now = self.clock.elapsed();
         let due = (from..self.shards.len()).filter(|shard| self.is_due(*shard, now));
         let swept = due.take(most).map(|shard| {
-            self.sweep(shard, now);
+            let swept = self.sweep(shard, now);
+            all.looked_at += swept.looked_at;
+            all.dropped += swept.dropped;
             shard + 1
         });
         swept.last()

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::Inner;
+use super::{Inner, Swept};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A time that never comes, in nanoseconds of the store's clock.
@@ -19,9 +19,13 @@ pub(super) const NEVER: u64 = u64::MAX;
 /// While the thread looks.
 const LOOKING: u64 = 0;
 /// At least this long between two looks, so that records which expire one after the other are found together.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// How much later than a record expires the thread may look for it, so that few steps wake it.
-const SLACK: u64 = 2_000_000_000;
+const AFTER_A_FIND: Duration = Duration::from_secs(1);
+/// The same after a look that found less than one expired record in [`FEW`]: where keys come and go all the time, each look is at all records.
+const AFTER_FEW: Duration = Duration::from_secs(5);
+const FEW: usize = 16;
+/// How much later than a record expires the thread may look for it, so that few steps wake it. No less than the pauses above, so that
+/// no step shortens them.
+const SLACK: Duration = AFTER_FEW;
 /// A look at a full store is made in at most this many turns, with a pause between two: it takes a part of one processor, and
 /// a caller seldom meets it at a lock.
 const TURNS: usize = 1024;
@@ -54,16 +58,12 @@ pub(super) fn nanos(time: Duration) -> u64 {
 
 impl Sweeper {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            looks_at: AtomicU64::new(NEVER),
-            state: Mutex::default(),
-            changed: Condvar::new(),
-        })
+        Arc::new(Self { looks_at: AtomicU64::new(NEVER), state: Mutex::default(), changed: Condvar::new() })
     }
 
     /// Whether the thread would look too late for what is due then.
     pub(super) fn is_late_for(&self, due: u64) -> bool {
-        due.saturating_add(SLACK) < self.looks_at.load(Ordering::SeqCst)
+        due.saturating_add(nanos(SLACK)) < self.looks_at.load(Ordering::SeqCst)
     }
 
     /// Has the thread look again, or starts it.
@@ -95,7 +95,7 @@ impl Sweeper {
     }
 
     fn run(&self, store: &Weak<Inner>) {
-        while self.look(store) {
+        while let Some(found) = self.look(store) {
             self.looks_at.store(NEVER, Ordering::SeqCst);
             let Some(inner) = store.upgrade() else { return };
             let (now, next) = (nanos(inner.clock.elapsed()), inner.next_due());
@@ -111,8 +111,8 @@ impl Sweeper {
                     state.is_running = false;
                     return;
                 }
-                let least = now.saturating_add(nanos(BETWEEN_LOOKS));
-                let then = next.max(least);
+                let pause = if found.dropped * FEW < found.looked_at { AFTER_FEW } else { AFTER_A_FIND };
+                let then = next.max(now.saturating_add(nanos(pause)));
                 self.looks_at.store(then, Ordering::SeqCst);
                 state = self.sleep(state, Duration::from_nanos(then - now));
             }
@@ -121,22 +121,22 @@ impl Sweeper {
         }
     }
 
-    /// Sweeps each shard that is due; false if the store is gone.
-    fn look(&self, store: &Weak<Inner>) -> bool {
-        let mut from = 0;
+    /// Sweeps each shard that is due; `None` if the store is gone.
+    fn look(&self, store: &Weak<Inner>) -> Option<Swept> {
+        let (mut from, mut all) = (0, Swept::default());
         loop {
-            let Some(inner) = store.upgrade() else { return false };
+            let inner = store.upgrade()?;
             let at_once = inner.shards.len().div_ceil(TURNS);
-            let next = inner.sweep_due(from, at_once);
+            let next = inner.sweep_due(from, at_once, &mut all);
             drop(inner);
-            let Some(next) = next else { return true };
+            let Some(next) = next else { return Some(all) };
             from = next;
             let (state, _) = self
                 .changed
                 .wait_timeout_while(self.state(), PAUSE, |state| !state.has_ended)
                 .unwrap_or_else(PoisonError::into_inner);
             if state.has_ended {
-                return false;
+                return None;
             }
         }
     }
