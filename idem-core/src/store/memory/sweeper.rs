@@ -26,9 +26,9 @@ const FEW: usize = 16;
 /// How much later than a record expires the thread may look for it, so that few steps wake it. No less than the pauses above, so that
 /// no step shortens them.
 const SLACK: Duration = AFTER_FEW;
-/// A look at a full store is made in at most this many turns, with a pause between two: it takes a part of one processor, and
-/// a caller seldom meets it at a lock.
-const TURNS: usize = 1024;
+/// A look at a full store is made in at most this many turns, with a pause between two, so that it takes a part of one processor. More turns
+/// would last too long on a busy machine, where a pause may take ten times its length.
+const TURNS: usize = 128;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// What the steps and the thread share.
