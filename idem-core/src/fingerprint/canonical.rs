@@ -329,11 +329,10 @@ impl<'a> Entries<'a> {
         Ok(())
     }
 
-    fn finish(self) -> Written {
+    fn finish(self) {
         let Self { out, of, starts } = self;
         if let (Of::Number, [(start, text)]) = (of, starts.as_slice()) {
-            number::rewrite(out, start - 1, *text);
-            return Ok(Wrote::Value);
+            return number::rewrite(out, start - 1, *text);
         }
         if let Some(&(first, _)) = starts.first() {
             let written = out.split_off(first);
@@ -355,7 +354,6 @@ impl<'a> Entries<'a> {
             }
         }
         out.push(tag::END);
-        Ok(Wrote::Value)
     }
 }
 
@@ -386,7 +384,8 @@ impl ser::SerializeMap for Entries<'_> {
     }
 
     fn end(self) -> Written {
-        self.finish()
+        self.finish();
+        Ok(Wrote::Value)
     }
 }
 
@@ -403,7 +402,8 @@ impl ser::SerializeStruct for Entries<'_> {
     }
 
     fn end(self) -> Written {
-        self.finish()
+        self.finish();
+        Ok(Wrote::Value)
     }
 }
 
@@ -420,6 +420,7 @@ impl ser::SerializeStructVariant for Entries<'_> {
     }
 
     fn end(self) -> Written {
-        self.finish()
+        self.finish();
+        Ok(Wrote::Value)
     }
 }

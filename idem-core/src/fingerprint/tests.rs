@@ -110,6 +110,7 @@ const PINNED_LATER: [&str; 4] =
     ["yB6sF9RA1eRD-QdyLutNZA", "dXMW5dxOiwywNpGOyGyVxA", "veUFx_XTcGXcOMUgJt7raQ", "qlaciZDtGYi7a-U9vTVZKA"];
 
 #[derive(Serialize)]
+#[allow(clippy::option_option)]
 struct Patch {
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<Option<&'static str>>,
@@ -146,7 +147,7 @@ fn an_explicit_null_differs_from_an_absent_field() {
 
 #[derive(Serialize, Default)]
 struct Page {
-    page: u32,
+    number: u32,
     cursor: Option<u32>,
     #[serde(flatten)]
     filter: Filter,
@@ -172,10 +173,10 @@ struct Deeper {
 fn a_new_optional_field_changes_nothing_next_to_a_flattened_one_or_inside_it() {
     #[derive(Serialize)]
     struct Before {
-        page: u32,
+        number: u32,
     }
-    assert_eq!(of(Page { page: 1, ..Page::default() }), of(Before { page: 1 }));
-    assert_eq!(of(Page { page: 1, more: Some(Filter::default()), ..Page::default() }), of(Before { page: 1 }));
+    assert_eq!(of(Page { number: 1, ..Page::default() }), of(Before { number: 1 }));
+    assert_eq!(of(Page { number: 1, more: Some(Filter::default()), ..Page::default() }), of(Before { number: 1 }));
     let set = [
         Page { cursor: Some(2), ..Page::default() },
         Page { filter: Filter { by: Some(2), ..Filter::default() }, ..Page::default() },
@@ -189,13 +190,15 @@ fn a_new_optional_field_changes_nothing_next_to_a_flattened_one_or_inside_it() {
     let unique: std::collections::HashSet<_> = set.iter().map(of).collect();
     assert_eq!(unique.len(), set.len());
     // A map that does not know its length is still a map.
-    struct Lazy;
-    impl Serialize for Lazy {
-        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            serializer.collect_map([("a", None::<u8>)].into_iter().filter(|_| true))
-        }
-    }
     assert_eq!(of(Lazy), of(HashMap::from([("a", None::<u8>)])));
+}
+
+struct Lazy;
+
+impl Serialize for Lazy {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map([("a", None::<u8>)].into_iter().filter(|_| true))
+    }
 }
 
 /// A number as `serde_json` writes it with `arbitrary_precision`.

@@ -175,12 +175,12 @@ impl MemoryStore {
     fn step<T>(&self, id: &RecordId, step: impl FnOnce(&mut Step<'_>) -> T) -> T {
         let shared = &self.0.shared;
         let hash = shared.hash(id.as_str().as_bytes());
-        let shard = self.shard(hash);
-        let mut guarded = lock(&self.0.shards[shard]);
+        let index = self.shard(hash);
+        let mut guarded = lock(&self.0.shards[index]);
         let target = Target { id, hash, now: self.0.clock.elapsed() };
         let answer = step(&mut Step { shared, guarded: &mut guarded, target });
         guarded.records.tend(target.now, shared);
-        let earlier = self.0.publish(shard, &guarded.records);
+        let earlier = self.0.publish(index, &guarded.records);
         drop(guarded);
         if let (Some(due), Some(sweeper)) = (earlier, &self.0.sweeper)
             && sweeper.is_late_for(due)
