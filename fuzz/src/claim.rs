@@ -41,6 +41,7 @@ fn claim(input: &mut Input<'_>) -> Claim {
         hold: input.length(),
         fingerprint: record::fingerprint(input),
         take_over: input.flag(),
+        take_over_after: None,
         max_attempts: if input.flag() { Some(input.number()) } else { None },
         must_be_issued: input.flag(),
     }
