@@ -115,7 +115,9 @@ impl Life {
             }
         };
         for (place, stray) in caller.strays.iter().enumerate() {
-            if stray.is_some_and(|stray| matches!(stray.request, Request::Claim { .. }) || !self.must_wait(caller, stray.call)) {
+            if stray.is_some_and(|stray| {
+                matches!(stray.request, Request::Claim { .. }) || !self.must_wait(caller, stray.call)
+            }) {
                 acts.push(Act::StrayCarriedOut(at, place));
             }
         }

@@ -46,8 +46,7 @@ impl State {
 
     /// All who are named, apart from the callers themselves.
     fn names(&mut self) -> [Option<&mut Id>; 5] {
-        let [one, two, three, four] =
-            self.slot.as_mut().map_or([None, None, None, None], |slot| slot.entry.names());
+        let [one, two, three, four] = self.slot.as_mut().map_or([None, None, None, None], |slot| slot.entry.names());
         [one, two, three, four, self.seen.names()]
     }
 

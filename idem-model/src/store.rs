@@ -278,7 +278,9 @@ impl Store {
 
 /// What must stand at the key when the claim that wrote this is undone, by what its record says of that.
 fn undone(written: Option<Slot>) -> Option<Entry> {
-    let Some(Slot { entry: Entry::InFlight { attempt, origin, questions, over, .. }, .. }) = written else { return None };
+    let Some(Slot { entry: Entry::InFlight { attempt, origin, questions, over, .. }, .. }) = written else {
+        return None;
+    };
     let attempt = attempt.saturating_sub(1);
     match (origin, over) {
         (Origin::Issued, _) => Some(Entry::Issued),

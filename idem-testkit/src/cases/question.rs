@@ -94,7 +94,11 @@ async fn is_not_counted_after_a_renewal(t: &Bench) -> Verdict {
     let third = claim(&asked(t, 1).await?.id);
     t.own(&third).await?;
     same("a renewal", t.store.renew(renewal(&third)).await?, Ownership::Held)?;
-    same("one of another length", t.store.renew(renewal(&Claim { hold: LONG * 9, ..third.clone() })).await?, Ownership::Held)?;
+    same(
+        "one of another length",
+        t.store.renew(renewal(&Claim { hold: LONG * 9, ..third.clone() })).await?,
+        Ownership::Held,
+    )?;
     t.store.release(&abandon(&third)).await?;
     same("a claim that allows two attempts", allowed(t, &third, 2).await?, Claimed::Exhausted { attempts: 2 })?;
     let answer = allowed(t, &third, 3).await?;

@@ -238,7 +238,9 @@ impl FlawedStore {
                 claim.max_attempts = claim.max_attempts.map(|max| max + 1);
             }
             Some(Flaw::SilentAreNeverTakenOver) => claim.take_over_after = None,
-            Some(Flaw::SilentAreTakenOverAtOnce) => claim.take_over_after = claim.take_over_after.map(|_| Duration::ZERO),
+            Some(Flaw::SilentAreTakenOverAtOnce) => {
+                claim.take_over_after = claim.take_over_after.map(|_| Duration::ZERO)
+            }
             Some(Flaw::SilentIgnoresMaxAttempts) if claim.take_over_after.is_some() => claim.max_attempts = None,
             Some(Flaw::SilentThoughAliveIsTakenOver) if claim.take_over_after.is_some() && !own => {
                 if let Some(owner) = self.last_claim(&id).map(|last| last.owner) {
@@ -302,7 +304,9 @@ impl FlawedStore {
                 let (owner, hold) = (commit.owner, commit.ttl);
                 self.inner.claim(&Claim { id: id.clone(), owner, hold, ..Self::any_claim(&id) }).await?;
             }
-            (Some(Flaw::UndoForgetsTheOwner), _) if self.last_claim(&id).is_some_and(|last| last.owner != commit.owner) => {
+            (Some(Flaw::UndoForgetsTheOwner), _)
+                if self.last_claim(&id).is_some_and(|last| last.owner != commit.owner) =>
+            {
                 return Ok(Ownership::Lost);
             }
             (Some(Flaw::UndoForgetsTheOwnerBeforeTheLast), _) if self.claim_before(&id, commit.owner).1 => {

@@ -211,9 +211,7 @@ impl Plain {
         let found = self.find(&claim.id, now);
         let (on_claim, left, lease_left, age) = match &found {
             None => (claim.on_nothing(), Duration::ZERO, None, Duration::ZERO),
-            Some((record, left)) => {
-                (record.on_claim(claim), *left, record.lease_left(*left), record.lease_age(*left))
-            }
+            Some((record, left)) => (record.on_claim(claim), *left, record.lease_left(*left), record.lease_age(*left)),
         };
         let next = match (on_claim, lease_left) {
             (OnClaim::Answer(answer), _) => return answer,

@@ -433,7 +433,8 @@ impl Commit {
     /// it does not know what else the record holds.
     pub fn in_flight(&self) -> Option<InFlight> {
         let Self { owner, attempt, fingerprint, .. } = *self;
-        let AsClaimed { origin, lease, hold } = self.as_claimed.filter(|claimed| claimed.origin != Origin::Abandoned)?;
+        let AsClaimed { origin, lease, hold } =
+            self.as_claimed.filter(|claimed| claimed.origin != Origin::Abandoned)?;
         Some(InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None })
     }
 

@@ -287,8 +287,7 @@ impl InFlight {
     pub fn released(&self, to: ReleaseTo) -> Option<(Record, Option<Duration>)> {
         let abandoned = Self { lease: Duration::ZERO, ..self.clone() };
         let before = self.attempt.saturating_sub(1);
-        let released =
-            |attempt, keep| Some((Record::Released { attempt, questions: self.questions }, Some(keep)));
+        let released = |attempt, keep| Some((Record::Released { attempt, questions: self.questions }, Some(keep)));
         match (to, self.origin, &self.took_over) {
             (ReleaseTo::Released { keep }, ..) => released(self.attempt, keep),
             (ReleaseTo::Abandoned, ..) => Some((Record::InFlight(abandoned), None)),

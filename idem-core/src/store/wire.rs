@@ -453,9 +453,25 @@ mod tests {
         assert!(read(chain(MOST_TAKEN_OVER + 1).as_bytes()).is_ok());
         assert_eq!(read(chain(MOST_TAKEN_OVER + 2).as_bytes()), Err(WireError::Damaged));
         for damaged in [
-            "i1", "i1x 1.", "i1r +1.", "i1r 1 2.", "i1r.", "i1i 0.", "i1i x.", "i1i 1 2.", "i1i", "i1d 1.", "i1r 1.w",
-            "i1f.", "i2f.", "i2r 1.", "i2r 1 0.", "i2r 1 1", "i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 0.",
-            "i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1<.", "i1fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1.",
+            "i1",
+            "i1x 1.",
+            "i1r +1.",
+            "i1r 1 2.",
+            "i1r.",
+            "i1i 0.",
+            "i1i x.",
+            "i1i 1 2.",
+            "i1i",
+            "i1d 1.",
+            "i1r 1.w",
+            "i1f.",
+            "i2f.",
+            "i2r 1.",
+            "i2r 1 0.",
+            "i2r 1 1",
+            "i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 0.",
+            "i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1<.",
+            "i1fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1.",
             "i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 1.",
         ] {
             assert_eq!(read(damaged.as_bytes()), Err(WireError::Damaged), "{damaged}");
