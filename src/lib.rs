@@ -4,16 +4,19 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use idem_core::{
-    Abandoned, AsToken, Begin, Builder, Call, Clock, Codec, CodecFailure, CodecId, ConfigError, Duplicate, Error,
-    ErrorAction, ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency, Idempotency, InFlight,
-    InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, MemoryStore, MissingKey, Never, Operation,
-    Outcome, Reconcile, RecordInfo, RecordState, Recorded, Retry, Sometimes, Storable, Store, StoreError,
-    StoreErrorKind, StoreFailure, Token, Unfinished, current, install, installed, scope,
+    Abandoned, AsToken, Begin, Builder, Call, Clock, ConfigError, Duplicate, Error, ErrorAction, ErrorPolicy, Errors,
+    Fingerprint, FingerprintError, FingerprintPart, Frequency, Idempotency, InFlight, InvalidToken, Key, KeyDigest,
+    KeyGenerator, KeyPart, KeyWriter, Lease, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo,
+    RecordState, Recorded, Retry, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure, Token, Unfinished,
+    current, install, installed, scope, store,
 };
-pub use idem_core::{record, wire};
 pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};
 #[cfg(feature = "redis")]
 pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
+
+// Where they were before `store`.
+#[doc(hidden)]
+pub use idem_core::{Codec, CodecFailure, CodecId, Store, record, wire};
 
 #[doc(hidden)]
 pub use idem_core::__private;

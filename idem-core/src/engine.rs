@@ -261,7 +261,7 @@ impl Runtime {
         leader: Option<Leader>,
     ) -> Result<Owned, Error> {
         let Settings { lease, .. } = request.settings;
-        let term = Term::new(request.id.clone(), owner, attempt, (lease, request.settings.hold()), sent);
+        let term = Term::new(request.id.clone(), owner, attempt, (lease, request.settings.in_flight_expiry()), sent);
         let now = clock::now();
         if term.is_lost_at(now) {
             // The answer took as long as the lease: by now, the key may be somebody else's.
@@ -271,6 +271,14 @@ impl Runtime {
         self.observer.took(&request.id, attempt, lease, now.saturating_duration_since(sent));
         if from == Origin::Abandoned {
             self.observer.decided(Decision::TakenOver, &request.id, attempt);
+            if request.settings.abandoned == Abandoned::Reject {
+                let why = format!(
+                    "nobody settled the key within its `hold`, {:?}: the call runs although attempt {} was cut off",
+                    request.settings.hold(),
+                    attempt.saturating_sub(1)
+                );
+                self.observer.decided_because(Decision::HoldEnded, &request.id, attempt, &why);
+            }
         }
         Ok(Owned { enrolled: self.keepers.enrol(term), origin: from, leader })
     }
@@ -399,9 +407,10 @@ impl Request {
             id: self.id.clone(),
             owner,
             lease: self.settings.lease,
-            hold: self.settings.hold(),
+            hold: self.settings.in_flight_expiry(),
             fingerprint: self.fingerprint,
             take_over: self.settings.abandoned == Abandoned::Rerun,
+            take_over_after: self.settings.take_over_after(),
             max_attempts: self.settings.max_attempts,
             must_be_issued: self.submission.is_some(),
         }

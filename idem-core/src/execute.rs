@@ -194,7 +194,11 @@ where
         let unknown = tries.is_outcome_unknown();
         let panicked = |held: &mut Held, panic| {
             observer.decided(Decision::Panicked, &term.id, term.attempt);
-            held.releases(unknown || call.is_unreconciled());
+            if call.is_unreconciled() {
+                held.stays_unanswered();
+            } else {
+                held.releases(unknown);
+            }
             Ended::For(Answer::Panics(panic))
         };
         let error = match end {
@@ -214,7 +218,7 @@ where
         };
         if call.is_unreconciled() {
             // Not the body's own error: the record stays abandoned, whatever is said of such an error.
-            held.releases(true);
+            held.stays_unanswered();
             return Ended::For(Answer::Gives(Err(error)));
         }
         let action = match catch_unwind(AssertUnwindSafe(|| (self.policy.action)(&error))) {

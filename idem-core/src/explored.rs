@@ -68,6 +68,7 @@ fn claim(key: &str) -> Claim {
         hold: LONG,
         fingerprint: None,
         take_over: true,
+        take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
     }

@@ -95,10 +95,21 @@ enum Step {
     /// The body has ended, and this is to be recorded: `None` for an outcome that cannot be written. With a time of its own, it is kept
     /// and remembered for that.
     Committing { outcome: Option<Encoded>, own: Option<Duration> },
-    /// The body has ended, and the key is to be given up: to run again, or left abandoned.
-    Releasing { abandoned: bool },
+    /// The body has ended, and the key is to be given up.
+    Releasing(GiveUp),
     /// Nothing is left to do.
     Over,
+}
+
+/// How a key is given up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GiveUp {
+    /// The body may run again.
+    Release,
+    /// What the body did is unknown.
+    Abandon,
+    /// No body has begun: what an earlier one did is still unknown.
+    Unanswered,
 }
 
 /// What became of a step at the store.
@@ -161,7 +172,14 @@ impl Held {
     /// The body has ended, and the key is given up. If it is to run again, and this call goes no further, that is what is left to do.
     pub(crate) fn releases(&mut self, abandoned: bool) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Step::Releasing { abandoned };
+            parts.step = Step::Releasing(if abandoned { GiveUp::Abandon } else { GiveUp::Release });
+        }
+    }
+
+    /// No body has begun, since nobody said what became of an earlier one: the record stays abandoned.
+    pub(crate) fn stays_unanswered(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.step = Step::Releasing(GiveUp::Unanswered);
         }
     }
 
@@ -220,7 +238,7 @@ impl Drop for Held {
                 let term = &parts.enrolled.term;
                 parts.runtime.observer.decided(Decision::CallerDropped, &term.id, term.attempt);
             }
-            Step::Committing { .. } | Step::Releasing { .. } => parts.carry_on(),
+            Step::Committing { .. } | Step::Releasing(_) => parts.carry_on(),
         }
     }
 }
@@ -249,10 +267,16 @@ impl Parts {
                 let as_claimed = Some(AsClaimed { origin: self.origin, lease: term.length(), hold: term.hold() });
                 store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember, as_claimed })
             }
-            Step::Releasing { abandoned: true } => store.release(Release { id, owner, to: ReleaseTo::Abandoned }),
-            Step::Releasing { abandoned: false } => {
-                let keep = keep_released(self.times.ttl(), term.length(), self.least_secs);
-                store.release(Release { id, owner, to: ReleaseTo::Released { keep } })
+            Step::Releasing(how) => {
+                let to = match how {
+                    GiveUp::Abandon => ReleaseTo::Abandoned,
+                    GiveUp::Unanswered => ReleaseTo::Unanswered,
+                    GiveUp::Release => {
+                        let keep = keep_released(self.times.ttl(), term.length(), self.least_secs);
+                        ReleaseTo::Released { keep }
+                    }
+                };
+                store.release(Release { id, owner, to })
             }
             Step::Running | Step::Over => return Tried::Over(Ownership::Held),
         };
@@ -320,10 +344,10 @@ impl Parts {
                 (decision, outcome.map_or(Ending::Done, Ending::Committed))
             }
             (Step::Committing { .. }, Ownership::Lost) => (Decision::CommitRefused, Ending::Gone),
-            (Step::Releasing { .. }, Ownership::Lost) if !self.doubtful => (Decision::ReleaseRefused, Ending::Gone),
+            (Step::Releasing(_), Ownership::Lost) if !self.doubtful => (Decision::ReleaseRefused, Ending::Gone),
             // Or it was before, when its reply was lost.
-            (Step::Releasing { abandoned: true }, _) => (Decision::Abandoned, Ending::Gone),
-            (Step::Releasing { .. }, _) => (Decision::Released, Ending::Gone),
+            (Step::Releasing(GiveUp::Release), _) => (Decision::Released, Ending::Gone),
+            (Step::Releasing(GiveUp::Abandon | GiveUp::Unanswered), _) => (Decision::Abandoned, Ending::Gone),
             (Step::Running | Step::Over, _) => return,
         };
         // Nothing is left to renew, nor to lose.
@@ -377,7 +401,7 @@ impl Parts {
     fn give_up(&mut self, why: &dyn std::fmt::Display) {
         let decision = match std::mem::replace(&mut self.step, Step::Over) {
             Step::Committing { .. } => Decision::NotRecorded,
-            Step::Releasing { .. } => Decision::NotReleased,
+            Step::Releasing(_) => Decision::NotReleased,
             Step::Running | Step::Over => return,
         };
         let term = &self.enrolled.term;
@@ -460,8 +484,8 @@ impl Drop for Orphan<'_> {
             return;
         }
         let Self { runtime, request, owner, .. } = *self;
-        let (hold, lease) = (request.settings.hold(), request.settings.lease);
-        let to = ReleaseTo::Undone { keep: hold.max(lease.saturating_mul(10)) };
+        let lease = request.settings.lease;
+        let to = ReleaseTo::Undone { keep: request.settings.remember().max(lease.saturating_mul(10)) };
         let (runtime, release) = (runtime.clone(), Release { id: request.id.clone(), owner, to });
         let (Some(counted), Ok(handle)) = (runtime.background.undo(), tokio::runtime::Handle::try_current()) else {
             return runtime.observer.decided(Decision::NotReleased, &release.id, 0);

@@ -29,19 +29,16 @@ mod policy;
 mod printable;
 mod private;
 mod reconcile;
-pub mod record;
 mod runtime;
 mod site;
-mod store;
+pub mod store;
 mod sync;
 mod throttle;
 mod token;
-pub mod wire;
 
 pub use crate::background::Unfinished;
 pub use crate::by_hand::{Begin, Lease};
 pub use crate::clock::Clock;
-pub use crate::codec::{Codec, CodecFailure, CodecId};
 pub use crate::context::{Call, current, install, installed, scope};
 pub use crate::error::{ConfigError, Error, StoreError, StoreErrorKind};
 pub use crate::error_policy::{ErrorAction, ErrorPolicy, Frequency, Never, Retry, Sometimes};
@@ -54,7 +51,9 @@ pub use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, StoreFailure
 pub use crate::reconcile::Reconcile;
 pub use crate::record::{RecordInfo, RecordState};
 pub use crate::runtime::{Builder, Idempotency};
-pub use crate::store::{MemoryStore, Store};
+pub use crate::store::memory::MemoryStore;
+#[doc(hidden)]
+pub use crate::store::{Codec, CodecFailure, CodecId, Store, record, wire};
 pub use crate::token::{AsToken, InvalidToken, Token};
 
 #[doc(hidden)]

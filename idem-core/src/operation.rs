@@ -147,6 +147,38 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
+    /// How long an unsettled record protects its key, where abandoned records are [rejected](Abandoned::Reject) or
+    /// [asked about](Self::reconcile): counted from the last sign of life of its owner, which is its claim or last renewal. Default: 30 days.
+    /// From 1 ms to 100 years; the record is never kept for less than `ttl`, `remember` and two leases.
+    ///
+    /// With `reject`, the first call after that runs the body, as the next attempt, with the event `hold_ended`. With `reconcile`, each call asks
+    /// for as long as there is a record. It ends after twice this time, and nothing is known of the key then. A commit counts its own times.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Abandoned, Error, Idempotency, MemoryStore};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let outcome = idempotency
+    ///     .operation("payments.charge")
+    ///     .key("o-1")
+    ///     .abandoned(Abandoned::Reject)
+    ///     .hold(Duration::from_secs(90 * 86_400))
+    ///     .run(|| async { Ok::<_, Error>(42) })
+    ///     .await?;
+    /// # assert_eq!(outcome.into_inner(), 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn hold(mut self, hold: Duration) -> Self {
+        self.draft.settings.set_hold(hold);
+        self
+    }
+
     /// How long an owner that is not heard of keeps the key.
     #[inline]
     pub fn lease(mut self, lease: Duration) -> Self {
@@ -196,7 +228,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// How many attempts the key may have in all.
+    /// How many attempts the key may have in all, after releases and crashes alike. An attempt whose [question](Self::reconcile) failed is not
+    /// counted; one that was cut off while it asked is.
     #[inline]
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
         self.draft.settings.max_attempts = Some(max_attempts);
@@ -204,7 +237,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     }
 
     /// To ask what became of the work of an owner that was cut off, before the body runs again: `Some` is committed and given,
-    /// `None` runs the body. An `Err` reaches the caller, and the next call asks again, as the next attempt.
+    /// `None` runs the body. An `Err` reaches the caller, and the next call asks again, as the next attempt, which does not count
+    /// towards `max_attempts`.
     pub fn reconcile<R, Asked>(self, reconcile: R) -> Operation<'a, Reconcile<R>, P>
     where
         R: FnOnce() -> Asked,
@@ -529,6 +563,8 @@ impl Operation<'_> {
             operation: request.id.operation().into(),
             reason: format!("the value to settle with cannot be written: {error}").into(),
         })?;
+        // Taken over, and protected as before if this goes no further.
+        request.settings.reconciles |= request.settings.abandoned == Abandoned::Reject;
         (request.settings.abandoned, request.settings.max_attempts) = (Abandoned::Rerun, None);
         (request.settings.in_flight, request.settings.duplicate) = (InFlight::Reject, Duplicate::Reject);
         if request.fingerprint.is_none() {

@@ -31,7 +31,9 @@ pub enum Abandoned {
     /// [`Operation::reconcile`](crate::Operation::reconcile).
     #[default]
     Rerun,
-    /// Gets [`Error::Abandoned`](crate::Error::Abandoned), until somebody settles or forgets the key.
+    /// Gets [`Error::Abandoned`](crate::Error::Abandoned), until somebody settles or forgets the key, or the operation's
+    /// [`hold`](crate::Operation::hold) ends: 30 days after the last sign of life of the owner unless another time is set. The next call then
+    /// runs the body again, as the next attempt, and the event `hold_ended` says so. Nothing is known of the key after twice that time.
     Reject,
 }
 
@@ -72,6 +74,9 @@ pub(crate) struct Settings {
     pub(crate) max_attempts: Option<u64>,
     /// The body asks first what became of an abandoned attempt.
     pub(crate) reconciles: bool,
+    /// How long an unsettled record is kept, in milliseconds, where it is rejected or asked about. No `Duration`, which takes twice the room in
+    /// the future of every call.
+    hold_millis: u64,
     /// No record ends before this many seconds: the time for which the token of the call was issued. As short as can be, since it is in the
     /// future of every call.
     pub(crate) least_secs: u32,
@@ -79,6 +84,8 @@ pub(crate) struct Settings {
 
 /// The tenth by which an owner stops early must be more than timers and scheduling take.
 const MIN_LEASE: Duration = Duration::from_millis(100);
+/// Thirty days: somebody has to see the error, find out what became of the work, and settle it.
+const DEFAULT_HOLD_MILLIS: u64 = 30 * 24 * 60 * 60 * 1_000;
 /// Longer than this is taken for a mistake in the unit.
 pub(crate) const MAX_LENGTH: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
@@ -96,13 +103,20 @@ impl Settings {
         missing_key: MissingKey::Reject,
         max_attempts: None,
         reconciles: false,
+        hold_millis: DEFAULT_HOLD_MILLIS,
         least_secs: 0,
     };
 
     /// Refuses what cannot be, saying what to write.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let refuse = |reason: String| Err(ConfigError::new(reason));
-        let lengths = [("ttl", self.ttl), ("remember", self.remember()), ("lease", self.lease), ("wait", self.wait)];
+        let lengths = [
+            ("ttl", self.ttl),
+            ("remember", self.remember()),
+            ("lease", self.lease),
+            ("wait", self.wait),
+            ("hold", self.hold()),
+        ];
         if let Some((name, length)) = lengths.into_iter().find(|(_, length)| *length > MAX_LENGTH) {
             return refuse(format!(
                 "`{name}` is {length:?}, more than the 100 years that it may be; is the unit right?"
@@ -110,6 +124,9 @@ impl Settings {
         }
         if self.ttl.is_zero() {
             return refuse("`ttl` is zero, so that no outcome would be kept; set at least 1 ms".into());
+        }
+        if self.hold_millis == 0 {
+            return refuse("`hold` is zero, so that an abandoned record would protect nothing; set at least 1 ms, or `abandoned` to `rerun`".into());
         }
         if self.lease < MIN_LEASE {
             return refuse(format!(
@@ -134,9 +151,25 @@ impl Settings {
         self.remember.unwrap_or(self.ttl).max(self.ttl).max(seconds(self.least_secs))
     }
 
-    /// How long a record in flight stays if nothing more is heard of its owner.
+    /// How long an unsettled record is kept, where it is rejected or asked about.
     pub(crate) fn hold(&self) -> Duration {
-        self.remember().max(self.lease.saturating_mul(2))
+        Duration::from_millis(self.hold_millis)
+    }
+
+    /// How long a record in flight stays if nothing more is heard of its owner. An unsettled one that protects stays for its hold, and for
+    /// as long again, so that the first call after it learns that it has ended.
+    pub(crate) fn in_flight_expiry(&self) -> Duration {
+        let least = self.remember().max(self.lease.saturating_mul(2));
+        if self.abandoned == Abandoned::Reject || self.reconciles {
+            least.max(self.hold().saturating_mul(2))
+        } else {
+            least
+        }
+    }
+
+    /// From which age on an abandoned record may be claimed, although it is rejected before.
+    pub(crate) fn take_over_after(&self) -> Option<Duration> {
+        (self.abandoned == Abandoned::Reject).then(|| self.hold())
     }
 
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
@@ -146,6 +179,10 @@ impl Settings {
     pub(crate) fn set_remember(&mut self, remember: Duration) {
         self.remember = Some(whole_millis(remember));
         self.remember_is_default = false;
+    }
+
+    pub(crate) fn set_hold(&mut self, hold: Duration) {
+        self.hold_millis = u64::try_from(whole_millis(hold).as_millis()).unwrap_or(u64::MAX);
     }
 
     pub(crate) fn set_lease(&mut self, lease: Duration) {
@@ -188,6 +225,9 @@ mod tests {
         assert!(with(|s| s.set_remember(Duration::from_secs(1))).is_err());
         assert!(with(|s| s.max_attempts = Some(0)).is_err());
         assert!(with(|s| s.wait = Duration::ZERO).is_ok());
+        assert!(with(|s| s.set_hold(Duration::ZERO)).is_err());
+        assert!(with(|s| s.set_hold(Duration::MAX)).is_err());
+        assert!(with(|s| s.set_hold(Duration::from_nanos(1))).is_ok());
     }
 
     #[test]
@@ -225,12 +265,26 @@ mod tests {
     fn a_record_in_flight_outlives_its_retention_and_its_lease() {
         let mut settings = Settings::DEFAULT;
         settings.set_ttl(Duration::from_secs(1));
-        assert_eq!(settings.hold(), Duration::from_secs(60));
+        assert_eq!(settings.in_flight_expiry(), Duration::from_secs(60));
         assert_eq!(keep_released(settings.ttl, settings.lease, 0), Duration::from_secs(300));
         settings.set_remember(Duration::from_secs(90));
-        assert_eq!(settings.hold(), Duration::from_secs(90));
+        assert_eq!(settings.in_flight_expiry(), Duration::from_secs(90));
         settings.least_secs = 900;
-        assert_eq!([settings.remember(), settings.hold()], [Duration::from_secs(900); 2]);
+        assert_eq!([settings.remember(), settings.in_flight_expiry()], [Duration::from_secs(900); 2]);
         assert_eq!(keep_released(settings.ttl, settings.lease, 900), Duration::from_secs(900));
+    }
+
+    #[test]
+    fn a_record_that_protects_outlives_its_hold() {
+        let day = Duration::from_secs(86_400);
+        let mut settings = Settings::DEFAULT;
+        assert_eq!((settings.in_flight_expiry(), settings.take_over_after()), (day, None));
+        settings.abandoned = Abandoned::Reject;
+        assert_eq!((settings.in_flight_expiry(), settings.take_over_after()), (day * 60, Some(day * 30)));
+        (settings.abandoned, settings.reconciles) = (Abandoned::Rerun, true);
+        settings.set_hold(day * 3);
+        assert_eq!((settings.in_flight_expiry(), settings.take_over_after()), (day * 6, None));
+        settings.set_ttl(day * 7);
+        assert_eq!(settings.in_flight_expiry(), day * 7);
     }
 }

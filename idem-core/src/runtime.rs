@@ -244,6 +244,14 @@ impl Builder {
         self
     }
 
+    /// How long an unsettled record protects its key, where abandoned records are rejected or asked about. Default: 30 days. See
+    /// [`Operation::hold`](crate::Operation::hold).
+    #[must_use]
+    pub fn hold(mut self, hold: Duration) -> Self {
+        self.settings.set_hold(hold);
+        self
+    }
+
     /// How many attempts a key may have in all, after releases and crashes alike. Default: any number. At least 1.
     #[must_use]
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {

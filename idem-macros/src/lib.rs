@@ -53,10 +53,11 @@ use proc_macro::TokenStream;
 /// | `lease = "30s"` | How long the owner of a key may go without renewing its right to run the body. It is renewed while the body runs; after a crash, it is how long the key stays in flight. |
 /// | `in_flight = wait("5s")` | What a call does that finds the key in flight: `wait("5s")` waits that long for the outcome, `wait` as long as the runtime says (the default), `reject` is `Error::InFlight` at once. |
 /// | `duplicate = replay` | What a call gets that finds a committed outcome: `replay`, that outcome (the default), or `reject`, `Error::Duplicate`. |
-/// | `abandoned = rerun` | What happens with a key whose owner crashed: `rerun` runs the body as the next attempt (the default), `reject` is `Error::Abandoned` until somebody settles the record, `reconcile("lookup(&req)")` first asks what became of it. |
+/// | `abandoned = rerun` | What happens with a key whose owner crashed: `rerun` runs the body as the next attempt (the default), `reject` is `Error::Abandoned` until somebody settles the record, or its `hold` ends, `reconcile("lookup(&req)")` first asks what became of it. |
+/// | `hold = "30d"` | With `abandoned = reject` or `reconcile`: how long an unsettled record protects its key, from the last sign of life of its owner. By default 30 days. |
 /// | `store_failure = reject` | When the store cannot answer: `reject`, an error and no body (the default), or `run`, the body unguarded. |
 /// | `missing_key = reject` | When a part of the key is `None` or empty: `reject`, `Error::MissingKey` (the default), or `run`, the body unguarded. |
-/// | `max_attempts = 5` | After that many attempts, those that ended in a released error included, a claim gets `Error::AttemptsExhausted`. |
+/// | `max_attempts = 5` | After that many attempts, those that ended in a released error included, a claim gets `Error::AttemptsExhausted`. An attempt whose `reconcile` failed is not counted. |
 /// | `detached` | Runs the body in a task of its own, so that a dropped caller does not stop it. The body then may borrow nothing from the caller: take arguments by value, and clone what you need of `self`. For web handlers, whose caller goes away when the client hangs up. |
 /// | `runtime = "self.idempotency"` | The `Idempotency` to use, or a reference to it. By default the one of the scope, or the installed one. |
 /// | `errors(PATTERN => ACTION, ..)` | What becomes of each error: see below. By default each releases the key, unless its type [says otherwise](derive.ErrorPolicy.html). |
@@ -72,7 +73,7 @@ use proc_macro::TokenStream;
 /// expression, so a constant part is written bare: `key = (TENANT, "req.order_id")`. A part is anything that implements
 /// `KeyPart`: strings, integers, `bool`, references and tuples of those, and types with `#[derive(KeyPart)]`.
 ///
-/// **Durations** (`ttl`, `remember`, `lease`, the argument of `wait`) are a string, `"500ms"`, `"30s"`, `"5m"`, `"1h 30m"` or
+/// **Durations** (`ttl`, `remember`, `lease`, `hold`, the argument of `wait`) are a string, `"500ms"`, `"30s"`, `"5m"`, `"1h 30m"` or
 /// `"7d"`, or a bare expression of type `Duration`, which may use the parameters: `ttl = req.keep_for()`.
 ///
 /// **`reconcile`** takes an expression that gives a future of `Result<Option<T>, E>`, with the function's own `T` and `E`:

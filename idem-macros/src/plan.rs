@@ -373,10 +373,17 @@ impl Options<'_> {
     }
 
     fn times(&mut self, args: &Args) {
-        let [ttl, remember, lease] = [&args.ttl, &args.remember, &args.lease].map(|setting| {
+        let [ttl, remember, lease, hold] = [&args.ttl, &args.remember, &args.lease, &args.hold].map(|setting| {
             let setting = setting.as_ref();
             (setting, self.read(setting, Reader::time))
         });
+        let abandoned = args.abandoned.as_ref().and_then(|setting| setting.value.as_ref());
+        if let ((Some(setting), _), Some(Expr::Path(word))) = (&hold, abandoned)
+            && word.path.is_ident("rerun")
+        {
+            let message = "`hold` is for records that wait to be settled, and with `abandoned = rerun` none does: leave it out, or write `abandoned = reject`";
+            self.errors.at(setting.keyword.span(), message);
+        }
         if let ((_, Some(Time::Fixed(ttl))), (Some(setting), Some(Time::Fixed(remember)))) = (&ttl, &remember)
             && remember < ttl
         {
@@ -392,7 +399,7 @@ impl Options<'_> {
             );
             self.errors.push(Error::new_spanned(&setting.value, message));
         }
-        for (setting, time) in [ttl, remember, lease] {
+        for (setting, time) in [ttl, remember, lease, hold] {
             self.call(None, setting, time.map(Argument::Time));
         }
     }
@@ -491,6 +498,9 @@ mod tests {
             "key = f::<A, B>(req), in_flight = reject, abandoned = reconcile(find(&req)), max_attempts = 5",
             r#"name = "submit", token = "req.token", subject = id, fingerprint = "req.sum", ttl = "5m", duplicate = reject"#,
             r#"name = "submit", token = req.token, subject = (TENANT, "req.user"), store_failure = reject"#,
+            r#"key = req.id, abandoned = reject, hold = "90d""#,
+            r#"key = req.id, abandoned = reconcile(find(&req)), hold = req.hold()"#,
+            r#"key = req.id, hold = "90d""#,
             r#"key = req.id, store_failure = run, missing_key = run, name = "orders.create", crate = "::idem""#,
         ] {
             assert_mistakes(args, FUNCTION, &[]);
@@ -515,6 +525,8 @@ mod tests {
             ("key = id, lease = \"0s\"", ("\"0s\"", "longer than zero")),
             ("key = id, in_flight = wait(\"x\")", ("\"x\"", "not a duration")),
             ("key = id, ttl = \"5m\", remember = \"1m\"", ("\"1m\"", "`remember` is shorter than `ttl`")),
+            ("key = id, abandoned = rerun, hold = \"5d\"", ("hold", "with `abandoned = rerun` none does")),
+            ("key = id, abandoned = reject, hold = 5", ("5", "needs a unit")),
             ("name = \"n\", key = id, token = req, subject = id", ("token", "`token` takes the place of `key`")),
             ("key = id, subject = id", ("subject", "there is none")),
             ("subject = id", ("subject", "write for example `token = \"form.token\"`")),

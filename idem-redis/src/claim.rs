@@ -125,14 +125,19 @@ pub(crate) async fn claim(
                 if let Some(lease_left) = lane.doubtful(lease) {
                     return Ok(Claimed::InFlight { attempt, lease_left });
                 }
-                let (next, answer) = match then {
-                    RanOut::Answer(answer) => (None, answer),
+                let (next, answer, silent_for) = match then {
+                    RanOut::Answer(answer) => (None, answer, None),
                     RanOut::Take(next) => {
                         let owned = owned(&next);
-                        (Some(next), owned)
+                        (Some(next), owned, None)
+                    }
+                    RanOut::IfSilentFor { age, then } => {
+                        let owned = owned(&then);
+                        (Some(then), owned, Some(age))
                     }
                 };
-                match take_over(lane, &key, &text, next, Lease::RanOut { way }).await? {
+                match take_over(lane, &key, &text, next, Lease::RanOut { way, silent_for }).await? {
+                    Swap::Free if silent_for.is_some() => return Ok(Claimed::Abandoned { attempt }),
                     Swap::Alive(lease_left) => return Ok(Claimed::InFlight { attempt, lease_left }),
                     Swap::Jumped => {
                         lane.look_at_clock().await?;
@@ -240,9 +245,12 @@ async fn touch(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Ownership, S
 /// What must be so of the record's lease for another record to take its place.
 enum Lease {
     Any,
-    /// By the server's clock, to which the command takes no longer than this.
+    /// By the server's clock.
     RanOut {
+        /// The command takes no longer than this to it.
         way: Duration,
+        /// It began at least this long ago.
+        silent_for: Option<Duration>,
     },
 }
 
@@ -256,11 +264,15 @@ async fn take_over(
 ) -> Result<Swap, StoreError> {
     let hold = next.as_ref().map_or(0, |next| millis(next.hold)).to_string();
     let next = next.map(|next| wire::encode(&Record::InFlight(next))).unwrap_or_default();
-    let (check, latest) = match lease {
-        Lease::Any => ("", String::new()),
-        Lease::RanOut { way } => ("1", lane.latest(way)),
+    let (check, latest, silent) = match lease {
+        Lease::Any => ("", String::new(), String::new()),
+        Lease::RanOut { way, silent_for } => {
+            let silent = silent_for.map(|age| millis(age).to_string());
+            ("1", lane.latest(way), silent.unwrap_or_default())
+        }
     };
-    let args = [wire::without_waited(found), next.as_slice(), hold.as_bytes(), check.as_bytes(), latest.as_bytes()];
+    let found = wire::without_waited(found);
+    let args = [found, &next, hold.as_bytes(), check.as_bytes(), latest.as_bytes(), silent.as_bytes()];
     let answer = lane.script(&TAKEOVER, &[key], &args).await?;
     swap(lane.server(), &answer)
 }

@@ -186,6 +186,7 @@ impl Store for RedisStore {
             ReleaseTo::Released { keep } => (millis(keep).to_string(), b""),
             ReleaseTo::Undone { keep } => (millis(keep).to_string(), b"1"),
             ReleaseTo::Abandoned => (String::new(), b""),
+            ReleaseTo::Unanswered => (String::new(), b"2"),
         };
         let (key, owner, keep) = (key.as_str(), owner.as_bytes(), keep.as_bytes());
         server
@@ -270,7 +271,7 @@ impl Written {
     /// The plain command that writes it over the record as it was claimed, where that is known and one key is all there is to write.
     fn compared(&self, key: &str, commit: &Commit) -> Option<Cmd> {
         let Self { claimed, record, stays, aside: None } = self else { return None };
-        commit.as_claimed?;
+        commit.in_flight()?;
         let mut set = Cmd::with_capacity(7, 64 + key.len() + record.len() + claimed.len());
         set.arg("SET").arg(key).arg(record).arg("IFEQ").arg(claimed).arg("PX").arg(stays);
         Some(set)

@@ -20,8 +20,8 @@ use super::Store;
 use crate::clock::{Clock, TokioClock};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
-    Claim, Claimed, Commit, Issue, Issued, OnClaim, OnStep, Ownership, RanOut, Record, RecordId, RecordInfo, Release,
-    Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, OnClaim, OnStep, Ownership, Record, RecordId, RecordInfo, Release, Removed,
+    Renewal,
 };
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -208,15 +208,15 @@ impl MemoryStore {
 
     fn try_claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.step(&claim.id, |step| {
-            let (on_claim, left, lease_left) = if let Some((record, left)) = step.find() {
-                let lease_left = record.lease_left(left);
-                (record.on_claim(claim), left, lease_left)
+            let (on_claim, left, (lease_left, age)) = if let Some((record, left)) = step.find() {
+                let times = (record.lease_left(left), record.lease_age(left));
+                (record.on_claim(claim), left, times)
             } else {
                 let on_nothing = claim.on_nothing();
                 if matches!(on_nothing, OnClaim::Take(_)) {
                     step.shared.room.take()?;
                 }
-                (on_nothing, Duration::ZERO, None)
+                (on_nothing, Duration::ZERO, (None, Duration::ZERO))
             };
             let next = match on_claim {
                 OnClaim::Answer(answer) => return Ok(answer),
@@ -227,9 +227,9 @@ impl MemoryStore {
                     if let Some(lease_left) = lease_left {
                         return Ok(Claimed::InFlight { attempt, lease_left });
                     }
-                    match then {
-                        RanOut::Answer(answer) => return Ok(answer),
-                        RanOut::Take(next) => next,
+                    match then.at_age(age) {
+                        Ok(next) => next,
+                        Err(answer) => return Ok(answer),
                     }
                 }
             };

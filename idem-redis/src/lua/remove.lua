@@ -14,6 +14,9 @@ if found ~= ARGV[1] and found ~= ARGV[1] .. 'w' then
   return {1, found}
 end
 local lease, hold = string.match(found, '^i1f%S+ %d+ (%d+) (%d+) %S+%.w?$')
+if not lease then
+  lease, hold = string.match(found, '^i2f%S+ %d+ (%d+) (%d+) %S+ %d+[^.]*%.w?$')
+end
 if lease then
   local left = redis.call('PTTL', KEYS[1])
   if left < 0 then

@@ -9,7 +9,11 @@ if not found then
   return 0
 end
 local head, hold, tail = string.match(found, '^(i1f%S+ %d+ %d+ )(%d+)( %S+%.w?)$')
-if not head or string.sub(found, 1, #ARGV[1]) ~= ARGV[1] then
+if not head then
+  head, hold, tail = string.match(found, '^(i2f%S+ %d+ %d+ )(%d+)( %S+ %d+[^.]*%.w?)$')
+end
+-- The owner comes after the version, which is that of what the record has to remember.
+if not head or string.sub(found, 3, #ARGV[1]) ~= string.sub(ARGV[1], 3) then
   return found
 end
 if hold == ARGV[2] then

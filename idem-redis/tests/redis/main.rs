@@ -14,6 +14,7 @@ mod foreign;
 mod front;
 mod issued;
 mod life;
+mod rolling;
 mod server;
 #[cfg(feature = "tls")]
 mod tls;
@@ -49,6 +50,7 @@ fn claim(key: &str) -> Claim {
         hold: 300 * SECOND,
         fingerprint: None,
         take_over: true,
+        take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
     }

@@ -44,6 +44,7 @@ fn claim(key: usize, hold: Duration) -> Claim {
         hold,
         fingerprint: None,
         take_over: true,
+        take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
     }
@@ -316,24 +317,21 @@ impl Plain {
 
     fn claim(&mut self, claim: &Claim, now: Duration) -> Claimed {
         let found = self.find(&claim.id, now);
-        let (on_claim, left, lease_left) = match &found {
-            None => (claim.on_nothing(), Duration::ZERO, None),
-            Some((record, left)) => (record.on_claim(claim), *left, record.lease_left(*left)),
+        let (on_claim, left, lease_left, age) = match &found {
+            None => (claim.on_nothing(), Duration::ZERO, None, Duration::ZERO),
+            Some((record, left)) => (record.on_claim(claim), *left, record.lease_left(*left), record.lease_age(*left)),
         };
         let next = match (on_claim, lease_left) {
-            (OnClaim::Answer(answer), _) | (OnClaim::IfLeaseRanOut { then: RanOut::Answer(answer), .. }, None) => {
-                return answer;
-            }
+            (OnClaim::Answer(answer), _) => return answer,
+            (OnClaim::IfLeaseRanOut { then, .. }, None) => match then.at_age(age) {
+                Ok(next) => next,
+                Err(answer) => return answer,
+            },
             (OnClaim::IfLeaseRanOut { attempt, .. }, Some(lease_left)) => {
                 return Claimed::InFlight { attempt, lease_left };
             }
             (OnClaim::IfIssueLives { grace, .. }, _) if left <= grace => return Claimed::IssueExpired,
-            (
-                OnClaim::IfIssueLives { then: next, .. }
-                | OnClaim::IfLeaseRanOut { then: RanOut::Take(next), .. }
-                | OnClaim::Take(next),
-                _,
-            ) => next,
+            (OnClaim::IfIssueLives { then: next, .. } | OnClaim::Take(next), _) => next,
         };
         let owned = Claimed::Owned { attempt: next.attempt, from: next.origin };
         let slot = Slot { record: Record::InFlight(next), expires: now + claim.hold, then_done: Duration::ZERO };
@@ -396,7 +394,9 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                     let max_attempts = random.bool().then_some(3);
                     let hold = random.u32(1..40) * SECOND;
                     let must_be_issued = random.u8(0..4) == 0;
-                    let claim = Claim { fingerprint, take_over, max_attempts, must_be_issued, ..claim(key, hold) };
+                    let take_over_after = random.bool().then(|| random.u32(1..40) * SECOND);
+                    let claim = Claim { fingerprint, take_over, take_over_after, ..claim(key, hold) };
+                    let claim = Claim { max_attempts, must_be_issued, ..claim };
                     let answer = now(store.claim(&claim)).unwrap();
                     assert_eq!(answer, plain.claim(&claim, at));
                     if let Claimed::Owned { .. } = answer {
@@ -417,8 +417,9 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                 }
                 8 => {
                     let keep = 20 * SECOND;
-                    let all = [ReleaseTo::Released { keep }, ReleaseTo::Abandoned, ReleaseTo::Undone { keep }];
-                    let release = Release { id: last.id, owner: last.owner, to: all[random.usize(0..3)] };
+                    let (released, undone) = (ReleaseTo::Released { keep }, ReleaseTo::Undone { keep });
+                    let all = [released, ReleaseTo::Abandoned, ReleaseTo::Unanswered, undone];
+                    let release = Release { id: last.id, owner: last.owner, to: all[random.usize(0..4)] };
                     assert_eq!(
                         now(store.release(&release)).unwrap(),
                         plain.step(&release.id, at, |record| record.on_release(&release))
