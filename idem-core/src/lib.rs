@@ -30,11 +30,13 @@ mod private;
 mod reconcile;
 pub mod record;
 mod runtime;
+mod schedule;
 mod site;
 mod store;
 mod sync;
 mod throttle;
 mod token;
+mod undo;
 pub mod wire;
 
 pub use crate::background::Unfinished;
