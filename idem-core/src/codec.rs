@@ -129,13 +129,16 @@ impl AnyCodec {
 
     pub(crate) fn decode<T: DeserializeOwned>(&self, outcome: &Encoded) -> Result<T, CodecFailure> {
         match self {
-            Self::Json if outcome.codec == CodecId::JSON => Ok(serde_json::from_slice(&outcome.payload)?),
+            Self::Json if outcome.codec == CodecId::JSON => {
+                serde_json::from_slice(&outcome.payload).map_err(|error| without_contents(&error, outcome.codec))
+            }
             Self::Other(codec) if outcome.codec == codec.id() => {
                 let mut value = None;
-                codec.decode(&outcome.payload, &mut |deserializer| {
+                let read = codec.decode(&outcome.payload, &mut |deserializer| {
                     value = Some(erased_serde::deserialize(deserializer)?);
                     Ok(())
-                })?;
+                });
+                read.map_err(|error| without_contents(&*error, outcome.codec))?;
                 value.ok_or_else(|| "the codec read no value".into())
             }
             _ => Err(format!(
@@ -145,6 +148,25 @@ impl AnyCodec {
             .into()),
         }
     }
+}
+
+/// What is said of a failure to read an outcome. Errors are logged, and what a decoder says may quote what it read.
+fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -> CodecFailure {
+    use serde_json::error::Category;
+
+    let Some(error) = error.downcast_ref::<serde_json::Error>() else {
+        return format!(
+            "the codec `{codec}` cannot read it (what it says is left out, since it may quote the outcome)"
+        )
+        .into();
+    };
+    let what = match error.classify() {
+        Category::Data => "a value is missing, or of another type than expected,",
+        Category::Syntax => "it is no JSON",
+        Category::Eof => "it is cut off",
+        Category::Io => "it cannot be read",
+    };
+    format!("{what} at line {}, column {}", error.line(), error.column()).into()
 }
 
 /// Writes a value as JSON, in one allocation of the right length: it is written where the thread has room, which a short one is copied
@@ -196,6 +218,34 @@ mod tests {
             let read: f64 = json.decode(&json.encode(&float).unwrap()).unwrap();
             assert_eq!(read.to_bits(), float.to_bits(), "{float}");
         }
+    }
+
+    #[test]
+    fn an_outcome_that_cannot_be_read_is_not_quoted() {
+        struct Other;
+        impl Codec for Other {
+            fn id(&self) -> CodecId {
+                CodecId::JSON
+            }
+            fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+                Ok(serde_json::to_vec(value)?)
+            }
+            fn decode(
+                &self,
+                bytes: &[u8],
+                read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+            ) -> Result<(), CodecFailure> {
+                let mut json = serde_json::Deserializer::from_slice(bytes);
+                Ok(read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?)
+            }
+        }
+        let outcome = AnyCodec::Json.encode(&["jane@example.org"]).unwrap();
+        for codec in [AnyCodec::Json, AnyCodec::Other(Arc::new(Other))] {
+            let said = codec.decode::<[u64; 1]>(&outcome).unwrap_err().to_string();
+            assert!(!said.contains("jane"), "{said}");
+        }
+        let said = AnyCodec::Json.decode::<[u64; 1]>(&outcome).unwrap_err().to_string();
+        assert!(said.ends_with("line 1, column 19"), "{said}");
     }
 
     #[test]

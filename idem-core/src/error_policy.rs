@@ -1,5 +1,6 @@
 //! What becomes of a call whose body returned an error: the author says it, for each error.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -264,6 +265,8 @@ impl<E: Serialize + DeserializeOwned> Keepable for E {}
 pub struct Keeper<E> {
     pub(crate) encode: fn(&AnyCodec, &E) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<E, Error>,
+    /// Whether an error of ours is among the sources of this one, as far as that can be seen.
+    pub(crate) has_ours: fn(&E) -> bool,
 }
 
 impl<E> Keeper<E> {
@@ -272,7 +275,7 @@ impl<E> Keeper<E> {
     where
         E: Keepable,
     {
-        Self { encode: encode_error, decode: Recorded::decode_error }
+        Self { encode: encode_error, decode: Recorded::decode_error, has_ours: |_| false }
     }
 }
 
@@ -331,6 +334,39 @@ impl<P, E> Policy<P, E> {
     {
         Self { keeper: Some(Keeper::of_type()), ..self }
     }
+}
+
+impl<P, E: std::error::Error> Policy<P, E> {
+    /// A policy that keeps no error of which an [`Error`] is a source.
+    ///
+    /// This is found before [`Opaque`]'s method of the same name, if the type is an error.
+    #[must_use]
+    pub fn looking_inside(mut self) -> Self {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.has_ours = has_ours;
+        }
+        self
+    }
+}
+
+/// The policy of an error type that has no sources.
+pub trait Opaque: Sized {
+    /// As it is.
+    #[must_use]
+    fn looking_inside(self) -> Self {
+        self
+    }
+}
+
+impl<P, E> Opaque for Policy<P, E> {}
+
+fn has_ours<E: std::error::Error>(error: &E) -> bool {
+    /// No chain is longer, but for one that is a circle.
+    const MOST: usize = 100;
+    let is_ours = |error: &(dyn std::error::Error + 'static)| {
+        error.is::<Error>() || error.is::<Box<Error>>() || error.is::<Arc<Error>>()
+    };
+    std::iter::successors(error.source(), |error| error.source()).take(MOST).any(is_ours)
 }
 
 impl<E> Policy<fn(&E) -> ErrorAction, E> {

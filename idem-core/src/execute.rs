@@ -96,7 +96,7 @@ where
                 Ok(Begun::Unguarded) => None,
                 Ok(Begun::Owner(owned)) => Some(Held::new(runtime, request, owned)),
             };
-            let Some(mut held) = held else {
+            let Some(held) = held else {
                 let (operation, id) = (request.id.operation().to_owned(), request.id.clone());
                 return self.unguarded_and_detached(operation, Some(id), Some(runtime), body).await;
             };
@@ -107,7 +107,9 @@ where
             let (asks, runtime) = (request.settings.reconciles, runtime.clone());
             let counted = runtime.background.body();
             let owning = async move {
+                // Dropped after what is held, which may leave a step behind: `shutdown` sees the one or the other.
                 let _counted = counted;
+                let mut held = held;
                 self.own(&runtime, asks, &mut held, pin!(Some(body))).await
             };
             // Only a tokio runtime that shuts down stops the task.
@@ -259,7 +261,12 @@ where
         if call.is_troubled() {
             return Err("a guarded call inside of it failed with an error of idem, which is never kept".into());
         }
-        caught(|| (keeper.encode)(&runtime.codec, error))
+        caught(|| {
+            if (keeper.has_ours)(error) {
+                return Err("an error of idem is among its sources, and is never kept".into());
+            }
+            (keeper.encode)(&runtime.codec, error)
+        })
     }
 
     /// Runs the body without a record: an error can be tried again, and there is nothing to keep or to give up.

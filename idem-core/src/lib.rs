@@ -30,11 +30,13 @@ mod printable;
 mod private;
 mod reconcile;
 mod runtime;
+mod schedule;
 mod site;
 pub mod store;
 mod sync;
 mod throttle;
 mod token;
+mod undo;
 
 pub use crate::background::Unfinished;
 pub use crate::by_hand::{Begin, Lease};

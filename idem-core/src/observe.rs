@@ -7,10 +7,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::{Level, Span};
 
+use crate::clock;
 use crate::printable::{Printable, shown_name};
 use crate::record::{RecordId, is_valid_operation};
 
@@ -142,17 +145,6 @@ impl Observer {
         self.report(decision, id, attempt, Some(why));
     }
 
-    /// Looks whether a lease is long enough for the way to the store, on which a claim or renewal took so long: with fewer than three
-    /// round trips, one slow renewal loses it.
-    pub(crate) fn took(self, id: &RecordId, attempt: u64, lease: Duration, round_trip: Duration) {
-        if lease < round_trip.saturating_mul(3) {
-            let why = format!(
-                "the lease is {lease:?} and a round trip to the store took {round_trip:.1?}; make `lease` longer than three of them"
-            );
-            self.decided_because(Decision::LeaseTooShort, id, attempt, &why);
-        }
-    }
-
     fn report(self, decision: Decision, id: &RecordId, attempt: u64, why: Option<&dyn fmt::Display>) {
         let (name, level) = decision.describe();
         let key = Label { id, plain: self.plain_keys };
@@ -207,6 +199,47 @@ impl Observer {
         );
         let is_traced = !span.is_disabled();
         (span, is_traced)
+    }
+}
+
+/// Looks whether leases are long enough for the way to the store: with fewer than three round trips, one slow renewal loses a lease.
+///
+/// A slow store makes all of them too short at once, so this is said once in [`QUIET`](Self::QUIET), with how often it was found.
+pub(crate) struct RoundTrips {
+    observer: Observer,
+    /// When it was last said, and how often it was found since.
+    said: Mutex<(Option<Instant>, u64)>,
+}
+
+impl RoundTrips {
+    const QUIET: Duration = Duration::from_secs(1);
+
+    pub(crate) fn new(observer: Observer) -> Self {
+        Self { observer, said: Mutex::new((None, 0)) }
+    }
+
+    pub(crate) fn observer(&self) -> Observer {
+        self.observer
+    }
+
+    /// A claim or renewal took this long.
+    pub(crate) fn took(&self, id: &RecordId, attempt: u64, lease: Duration, (sent, answered): (Instant, Instant)) {
+        let round_trip = answered.saturating_duration_since(sent);
+        if lease >= round_trip.saturating_mul(3) {
+            return;
+        }
+        let others = {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            if said.0.is_some_and(|at| answered < clock::after(at, Self::QUIET)) {
+                said.1 += 1;
+                return;
+            }
+            std::mem::replace(&mut *said, (Some(answered), 0)).1
+        };
+        let why = format!(
+            "the lease is {lease:?} and a round trip to the store took {round_trip:.1?}; make `lease` longer than three of them; so it was {others} times more since this was last said"
+        );
+        self.observer.decided_because(Decision::LeaseTooShort, id, attempt, &why);
     }
 }
 

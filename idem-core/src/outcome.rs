@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::codec::{AnyCodec, CodecFailure};
+use crate::context;
 use crate::error::Error;
 use crate::error_policy::{ErrorAction, ErrorPolicy, KeepsErrors, Policy, RunsOnce};
 use crate::observe::{Decision, Observer};
@@ -257,6 +258,8 @@ impl Recorded {
     }
 
     fn unreadable(&self, why: &str) -> Error {
+        // Inside a body it may become part of what the body fails with, which is not kept then.
+        context::trouble();
         self.observer.decided_because(Decision::Unreadable, &self.id, 0, &"the outcome is of another type");
         let reason = format!("its outcome cannot be read: {why}").into();
         Error::Codec { operation: self.id.operation().into(), key: self.id.digest(), reason }

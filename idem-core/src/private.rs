@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use crate::context;
 use crate::error::Error;
 use crate::error_policy::ErrorAction;
-pub use crate::error_policy::{Keepable, Keeper, KeepsErrors, Policy, RunsOnce};
+pub use crate::error_policy::{Keepable, Keeper, KeepsErrors, Opaque, Policy, RunsOnce};
 use crate::execute::{Again, Execution};
 pub use crate::key::{CanBeMissing, KeyOf, NeverMissing, PerhapsMissing};
 use crate::key::{KeyPart, KeyWriter};

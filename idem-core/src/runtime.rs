@@ -15,6 +15,7 @@ use crate::operation::Operation;
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
 use crate::store::{AnyStore, Store};
 use crate::throttle::Throttle;
+use crate::undo::Undoing;
 
 /// A runtime: a store, the defaults of all operations, and the leases of this process.
 ///
@@ -55,6 +56,7 @@ pub(crate) struct Runtime {
     pub(crate) throttle: Option<Throttle>,
     pub(crate) keepers: Keepers,
     pub(crate) background: Arc<Background>,
+    pub(crate) undoing: Arc<Undoing>,
     /// A setting that cannot be: every call is refused.
     pub(crate) problem: Option<ConfigError>,
 }
@@ -331,10 +333,12 @@ impl Builder {
         }
         let Self { store, mut settings, codec, observer, local_cache, throttle } = self;
         settings.remember_is_default = true;
+        let keepers = Keepers::new(store.clone(), observer);
         let runtime = Runtime {
+            undoing: Arc::new(Undoing::new(store.clone(), observer, &keepers)),
+            keepers,
             cache: (local_cache > 0 && !store.is_local()).then(|| LocalCache::new(local_cache)),
             throttle: throttle.map(|(max, window)| Throttle::new(max, window)),
-            keepers: Keepers::new(store.clone(), observer),
             flights: Arc::new(Flights::new()),
             background: Arc::default(),
             store,

@@ -63,6 +63,10 @@ impl Plan {
             let __idem_operation = #operation;
             let __idem_witness = #witness;
             #policy
+            let __idem_policy = {
+                use #krate::__private::Opaque as _;
+                __idem_policy.looking_inside()
+            };
             #body
             #answer
         }
