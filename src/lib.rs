@@ -4,11 +4,12 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use idem_core::{
-    Abandoned, AsToken, Begin, Builder, Call, Clock, Codec, CodecFailure, CodecId, ConfigError, Duplicate, Error,
-    ErrorAction, ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency, Idempotency, InFlight,
-    InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, MemoryStore, MissingKey, Never, Operation,
-    Outcome, Reconcile, RecordInfo, RecordState, Recorded, Retry, Sometimes, Storable, Store, StoreError,
-    StoreErrorKind, StoreFailure, Token, Unfinished, current, install, installed, scope,
+    Abandoned, Action, AsToken, Begin, Builder, Call, Clock, Codec, CodecContext, CodecFailure, CodecId, ConfigError,
+    Dispose, Disposition, Duplicate, Error, ErrorAction, ErrorKind, ErrorPolicy, Errors, Fingerprint, FingerprintError,
+    FingerprintPart, Frequency, Idempotency, InFlight, InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter,
+    Lease, Lookup, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState, Recorded,
+    Retry, Sometimes, Storable, Store, StoreError, StoreErrorKind, StoreFailure, Token, Unfinished, UnkeptAction,
+    current, install, installed, scope,
 };
 pub use idem_core::{record, wire};
 pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};

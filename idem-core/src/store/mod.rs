@@ -97,7 +97,7 @@ pub trait Store: Send + Sync + 'static {
     fn wait(&self, id: &RecordId, attempt: u64, limit: Duration)
     -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Describes the record, `None` if there is none.
+    /// Describes the record, `None` if there is none. Of one that is committed, the outcome belongs to the description.
     fn inspect(&self, id: &RecordId) -> impl Future<Output = Result<Option<RecordInfo>, StoreError>> + Send;
 
     /// Removes the record, unless it is in flight and alive. What waits is not woken.

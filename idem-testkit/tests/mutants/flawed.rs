@@ -508,6 +508,10 @@ impl Store for FlawedStore {
             info.state = RecordState::InFlight;
         }
         match (&mut info, self.flaw) {
+            (Some(info), Some(Flaw::InspectForgetsTheOutcome)) => info.outcome = None,
+            (Some(info), Some(Flaw::InspectForgetsThatItIsAnError)) => {
+                info.outcome = info.outcome.take().map(|outcome| Encoded { is_error: false, ..outcome });
+            }
             (Some(info), Some(Flaw::InspectSaysIssuedWhenExpired)) if info.state == RecordState::Expired => {
                 info.state = RecordState::Issued;
             }
