@@ -3,6 +3,8 @@
 #![cfg_attr(all(doctest, not(feature = "redis")), doc = "Idempotency for async Rust.")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[doc(no_inline)]
+pub use idem_core::erased_serde;
 pub use idem_core::{
     Abandoned, Action, AsToken, Begin, Builder, Call, Clock, Codec, CodecContext, CodecFailure, CodecId, ConfigError,
     Dispose, Disposition, Duplicate, Error, ErrorAction, ErrorKind, ErrorPolicy, Errors, Fingerprint, FingerprintError,

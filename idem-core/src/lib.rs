@@ -39,6 +39,10 @@ mod throttle;
 mod token;
 pub mod wire;
 
+/// For those who write a [`Codec`]: the version that it is written against.
+#[doc(no_inline)]
+pub use erased_serde;
+
 pub use crate::background::Unfinished;
 pub use crate::by_hand::{Begin, Lease};
 pub use crate::clock::Clock;
