@@ -100,7 +100,8 @@ impl IntoResponse for Refusal {
         let mut response = (status, body).into_response();
         if let Some(wait) = error.retry_after() {
             // Whole seconds, and rounded up.
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait.as_millis().div_ceil(1_000) as u64));
+            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

@@ -24,7 +24,7 @@ use crate::key::KeyDigest;
 /// /// Status, body, and the seconds of `Retry-After`.
 /// fn response(error: &idem::Error) -> (u16, String, Option<u64>) {
 ///     let body = format!("{}: {}", error.code(), error.client_message());
-///     let seconds = error.retry_after().map(|wait| wait.as_millis().div_ceil(1_000) as u64);
+///     let seconds = error.retry_after().map(|wait| wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
 ///     (error.http_status(), body, seconds)
 /// }
 ///

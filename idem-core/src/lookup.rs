@@ -1,5 +1,7 @@
 //! What became of a call, asked without claiming its key.
 
+use std::time::Duration;
+
 use serde::de::DeserializeOwned;
 
 use crate::clock;
@@ -10,8 +12,6 @@ use crate::outcome::Recorded;
 use crate::record::{RecordInfo, RecordState};
 use crate::runtime::Runtime;
 use crate::token::Flaw;
-
-use std::time::Duration;
 
 /// What became of a call. From [`Operation::lookup`](crate::Operation::lookup).
 ///
