@@ -26,7 +26,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -99,14 +100,15 @@ enum Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Self::Idempotency(error) = &self;
-        let status = match error {
-            idem::Error::MissingKey { .. } => StatusCode::BAD_REQUEST,
-            idem::Error::InFlight { .. } | idem::Error::AlreadyDone { .. } => StatusCode::CONFLICT,
-            idem::Error::FingerprintMismatch { .. } => StatusCode::UNPROCESSABLE_ENTITY,
-            error if error.is_retryable() => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        (status, self.to_string()).into_response()
+        let status = StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = Json(serde_json::json!({ "code": error.code(), "message": error.client_message() }));
+        let mut response = (status, body).into_response();
+        if let Some(wait) = error.retry_after() {
+            // Whole seconds, and rounded up.
+            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
     }
 }
 

@@ -22,6 +22,7 @@ fn p12_decisions_are_counted_by_operation_and_bodies_are_timed() {
             for name in ["not a name", "nor \u{202e} this", ""] {
                 idempotency.operation(name).key("k").run(async || Ok::<_, Error>(1)).await.unwrap_err();
             }
+            idempotency.operation("counted").key("k").lookup::<u32>().await.unwrap();
         });
     });
     let mut counted = BTreeMap::new();
@@ -34,7 +35,12 @@ fn p12_decisions_are_counted_by_operation_and_bodies_are_timed() {
             _ => {}
         }
     }
-    let expected = [("(invalid) misconfigured", 3), ("counted executed", 1), ("counted replayed", 2)];
+    let expected = [
+        ("(invalid) misconfigured", 3),
+        ("counted executed", 1),
+        ("counted looked_up", 1),
+        ("counted replayed", 2),
+    ];
     assert_eq!(counted, expected.map(|(labels, count)| (labels.to_owned(), count)).into());
     assert_eq!(bodies, 1);
 }

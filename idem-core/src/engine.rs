@@ -85,7 +85,7 @@ impl Runtime {
     }
 
     /// Refuses a submission whose token cannot be right, and one of a subject that has tried too many such.
-    fn admit(&self, request: &Request, submission: &Submission, now: Instant) -> Result<(), Error> {
+    pub(crate) fn admit(&self, request: &Request, submission: &Submission, now: Instant) -> Result<(), Error> {
         if let Some(throttle) = self.throttle.as_ref().filter(|_| !submission.settles)
             && let Some(retry_after) = throttle.check(request.id.operation(), submission.subject, now)
         {
@@ -333,7 +333,7 @@ impl Runtime {
         observe::wait_took(&request.id, clock::now().saturating_duration_since(since));
     }
 
-    fn reject(&self, request: &Request, why: &Rejected) -> Error {
+    pub(crate) fn reject(&self, request: &Request, why: &Rejected) -> Error {
         let (operation, key) = (request.id.operation().into(), request.id.digest());
         let (decision, attempt, error) = match *why {
             Rejected::InFlight(retry_after) => {
@@ -396,7 +396,7 @@ impl Pause {
 }
 
 /// Why a call does not run.
-enum Rejected {
+pub(crate) enum Rejected {
     InFlight(Duration),
     Duplicate,
     Done,

@@ -145,7 +145,7 @@ where
         let term = held.term().clone();
         let call = Call::new(term.id.clone(), term.attempt, held.after_abandoned(), asks, runtime.identity());
         async move {
-            let mut tries = Tries::default();
+            let mut tries = Tries::new(runtime.unlisted);
             let end = loop {
                 let watch = BodyWatch::start();
                 let end = call.around(body::run(&term, body.as_mut())).await;
@@ -210,7 +210,7 @@ where
                         observer.decided(Decision::Reconciled, &term.id, term.attempt);
                     }
                     // A panic in the value's own code is no reason to forget that the body has run.
-                    held.commits(caught(|| (self.witness.encode)(&runtime.codec, &value)));
+                    held.commits(caught(|| (self.witness.encode)(&runtime.codec, &term.id, &value)));
                     return Ended::For(Answer::Gives(Ok(Outcome::executed(value))));
                 }
                 Err(error) => error,
@@ -244,7 +244,7 @@ where
             // As it stands.
             Then::Release => {}
             Then::Abandon => held.releases(true),
-            Then::Keep(ttl) => match self.encoded(runtime, call, &error) {
+            Then::Keep(ttl) => match self.encoded(runtime, &term.id, call, &error) {
                 Ok(encoded) => held.keeps(encoded, ttl),
                 Err(failure) => {
                     observer.decided_because(Decision::ErrorNotKept, &term.id, term.attempt, &failure);
@@ -254,9 +254,9 @@ where
         Ended::For(Answer::Gives(Err(error)))
     }
 
-    fn encoded(&self, runtime: &Runtime, call: &Call, error: &E) -> Result<Encoded, CodecFailure> {
+    fn encoded(&self, runtime: &Runtime, id: &RecordId, call: &Call, error: &E) -> Result<Encoded, CodecFailure> {
         let Some(keeper) = &self.policy.keeper else {
-            return Err("its policy says that errors of this type are never kept".into());
+            return Err("its policy says that no error of this type is kept".into());
         };
         if call.is_troubled() {
             return Err("a guarded call inside of it failed with an error of idem, which is never kept".into());
@@ -265,7 +265,7 @@ where
             if (keeper.has_ours)(error) {
                 return Err("an error of idem is among its sources, and is never kept".into());
             }
-            (keeper.encode)(&runtime.codec, error)
+            (keeper.encode)(&runtime.codec, id, error)
         })
     }
 

@@ -7,6 +7,7 @@ mod by_hand;
 mod clock;
 mod codec;
 mod context;
+mod disposition;
 mod engine;
 mod error;
 mod error_policy;
@@ -22,6 +23,7 @@ mod keeper;
 mod key;
 mod lease;
 mod local_cache;
+mod lookup;
 mod observe;
 mod operation;
 mod outcome;
@@ -38,15 +40,21 @@ mod throttle;
 mod token;
 mod undo;
 
+/// For those who write a [`Codec`]: the version that it is written against.
+#[doc(no_inline)]
+pub use erased_serde;
+
 pub use crate::background::Unfinished;
 pub use crate::by_hand::{Begin, Lease};
 pub use crate::clock::Clock;
 pub use crate::context::{Call, current, install, installed, scope};
-pub use crate::error::{ConfigError, Error, StoreError, StoreErrorKind};
-pub use crate::error_policy::{ErrorAction, ErrorPolicy, Frequency, Never, Retry, Sometimes};
+pub use crate::disposition::{Dispose, Disposition};
+pub use crate::error::{ConfigError, Error, ErrorKind, StoreError, StoreErrorKind};
+pub use crate::error_policy::{Action, ErrorAction, ErrorPolicy, Frequency, Never, Retry, Sometimes, UnkeptAction};
 pub use crate::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 pub use crate::generator::KeyGenerator;
 pub use crate::key::{Key, KeyDigest, KeyPart, KeyWriter, MAX_KEY_LEN};
+pub use crate::lookup::Lookup;
 pub use crate::operation::{Errors, Operation};
 pub use crate::outcome::{Outcome, Recorded, Storable};
 pub use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, StoreFailure};
@@ -55,7 +63,7 @@ pub use crate::record::{RecordInfo, RecordState};
 pub use crate::runtime::{Builder, Idempotency};
 pub use crate::store::memory::MemoryStore;
 #[doc(hidden)]
-pub use crate::store::{Codec, CodecFailure, CodecId, Store, record, wire};
+pub use crate::store::{Codec, CodecContext, CodecFailure, CodecId, Store, record, wire};
 pub use crate::token::{AsToken, InvalidToken, Token};
 
 #[doc(hidden)]

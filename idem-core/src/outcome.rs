@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::codec::{AnyCodec, CodecFailure};
+use crate::codec::{AnyCodec, CodecContext, CodecFailure};
 use crate::context;
 use crate::error::Error;
 use crate::error_policy::{ErrorAction, ErrorPolicy, KeepsErrors, Policy, RunsOnce};
@@ -45,14 +45,15 @@ impl<T> Outcome<T> {
 /// What can be kept as an outcome: every type that is `Serialize` and `DeserializeOwned` and, with the feature `axum`, `Json<T>` of
 /// such a `T`.
 ///
-/// `Via` says in which of these ways, so that both can be implemented; it is always inferred.
+/// `Via` says in which of these ways, so that both can be implemented; it is always inferred. The trait is sealed: it is implemented here
+/// alone.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be kept as an outcome",
     label = "cannot be stored and replayed",
     note = "an outcome is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both, and return owned data",
     note = "axum's `Json<T>` of such a `T` can be kept with the feature `axum` of `idem-rs`"
 )]
-pub trait Storable<Via>: Sized {
+pub trait Storable<Via>: Sized + sealed::Storable<Via> {
     /// What is really stored.
     type Stored: Serialize + DeserializeOwned;
 
@@ -61,6 +62,14 @@ pub trait Storable<Via>: Sized {
 
     /// The value again.
     fn from_stored(stored: Self::Stored) -> Self;
+}
+
+/// What keeps helper traits from being implemented elsewhere, so that they can grow.
+pub(crate) mod sealed {
+    pub trait Storable<Via> {}
+    impl<T: super::Serialize + super::DeserializeOwned> Storable<super::AsItIs> for T {}
+    #[cfg(feature = "axum")]
+    impl<T> Storable<super::InsideJson> for axum::Json<T> {}
 }
 
 /// A value that is stored as it is.
@@ -139,7 +148,7 @@ impl<T, E> Returned for Result<T, E> {
 pub struct Witness<R, T, E> {
     pub(crate) split: fn(R) -> Result<T, E>,
     pub(crate) join: fn(Result<T, E>) -> R,
-    pub(crate) encode: fn(&AnyCodec, &T) -> Result<Encoded, CodecFailure>,
+    pub(crate) encode: fn(&AnyCodec, &RecordId, &T) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<T, Error>,
     pub(crate) fail: fn(Error) -> E,
 }
@@ -154,8 +163,8 @@ where
     Witness {
         split: R::into_result,
         join: R::from_result,
-        encode: |codec, value| codec.encode(value.to_stored()),
-        decode: Recorded::decode,
+        encode: |codec, id, value| codec.encode(CodecContext::of_value(id), value.to_stored()),
+        decode: Recorded::decode_outcome,
         fail: R::Err::from,
     }
 }
@@ -202,17 +211,31 @@ impl<R, T, E: ErrorPolicy> Witness<R, T, E> {
 
 /// What is done with the errors of a type that says nothing, where the function says nothing either.
 pub trait NoPolicy<E> {
-    /// Each releases the key.
+    /// Each is treated as [`Builder::default_error`](crate::Builder::default_error) says.
     fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>;
 }
 
 impl<R, T, E> NoPolicy<E> for Witness<R, T, E> {
     fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E> {
-        Policy::releasing()
+        Policy::unlisted()
     }
 }
 
-/// A recorded outcome that was found by [`Operation::begin`](crate::Operation::begin).
+/// A recorded outcome, found by [`Operation::begin`](crate::Operation::begin) or [`Operation::lookup`](crate::Operation::lookup).
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// # use idem::{Begin, Error, Idempotency, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// # let idempotency = Idempotency::new(MemoryStore::new());
+/// # idempotency.operation("orders.create").key("o-1").run(|| async { Ok::<_, Error>(42) }).await?;
+/// let Begin::Replay(recorded) = idempotency.operation("orders.create").key("o-1").begin().await? else { return Ok(()) };
+/// assert_eq!(recorded.decode::<u32>()?, 42);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Recorded {
     pub(crate) id: RecordId,
@@ -222,24 +245,31 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Whether it is an error that was kept: read it with [`decode_error`](Self::decode_error).
+    /// Returns whether it is an error that was kept: read it with [`decode_error`](Self::decode_error).
     pub fn is_error(&self) -> bool {
         self.outcome.is_error
     }
 
-    /// Reads the value.
+    /// Decodes the value.
+    ///
+    /// Of an axum handler that returns `Json<T>`, the outcome is the `T`.
     ///
     /// # Errors
     ///
     /// [`Error::Codec`] if it cannot be read as a `T`, or is an error.
-    pub fn decode<T: Storable<Via>, Via>(&self) -> Result<T, Error> {
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         if self.is_error() {
             return Err(self.unreadable("it is an error that was kept, which this function or call does not expect"));
         }
-        self.read().map(T::from_stored)
+        self.read()
     }
 
-    /// Reads the error that was kept.
+    /// As [`decode`](Self::decode), of what a body returned.
+    pub(crate) fn decode_outcome<T: Storable<Via>, Via>(&self) -> Result<T, Error> {
+        self.decode().map(T::from_stored)
+    }
+
+    /// Decodes the error that was kept.
     ///
     /// # Errors
     ///
@@ -253,7 +283,7 @@ impl Recorded {
 
     fn read<S: DeserializeOwned>(&self) -> Result<S, Error> {
         self.codec
-            .decode(&self.outcome)
+            .decode(&self.id, &self.outcome)
             .map_err(|error| self.unreadable(&format!("it is no {}: {error}", std::any::type_name::<S>())))
     }
 

@@ -6,6 +6,7 @@ use crate::error::ConfigError;
 
 /// What a call does when another one with its key is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum InFlight {
     /// Waits for it to end, for at most the `wait` time, and then takes its outcome, or its turn. The default.
     #[default]
@@ -16,6 +17,7 @@ pub enum InFlight {
 
 /// What a call gets when one with its key was carried out before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Duplicate {
     /// The outcome of that call. The default.
     #[default]
@@ -26,6 +28,7 @@ pub enum Duplicate {
 
 /// What a call does when an earlier owner was cut off and nobody knows what became of its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Abandoned {
     /// Runs the body again, as the next attempt. The default. To ask first what became of it, see
     /// [`Operation::reconcile`](crate::Operation::reconcile).
@@ -39,6 +42,7 @@ pub enum Abandoned {
 
 /// What a call does when the store cannot answer its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum StoreFailure {
     /// Gets [`Error::Store`](crate::Error::Store); the body does not run. The default.
     #[default]
@@ -49,6 +53,7 @@ pub enum StoreFailure {
 
 /// What a call without a key does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum MissingKey {
     /// Gets [`Error::MissingKey`](crate::Error::MissingKey); the body does not run. The default.
     #[default]

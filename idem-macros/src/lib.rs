@@ -49,7 +49,7 @@ use proc_macro::TokenStream;
 /// | `ttl = "5m"` | How long a committed outcome is kept and replayed, counted from the commit. |
 /// | `remember = "30d"` | How long it is known that there was an outcome. Between `ttl` and `remember` a duplicate gets `Error::AlreadyDone`. By default no longer than `ttl`. |
 /// | `name = "orders.create"` | The operation's name; keys of two operations never collide. By default the path of the function, which changes when it, its module or its crate is renamed: write one for whatever outlives a deployment. Required on methods and on functions with type parameters, where the default would not be unique. |
-/// | `fingerprint = "req"` | What must be equal when a key comes again: anything `Serialize`. Same key, other fingerprint: `Error::FingerprintMismatch`. |
+/// | `fingerprint = "req"` | What must be equal when a key comes again: anything `Serialize`. Same key, other fingerprint: `Error::FingerprintMismatch`. `none`, bare: there is none; under `Builder::strict` each function states one or the other. |
 /// | `lease = "30s"` | How long the owner of a key may go without renewing its right to run the body. It is renewed while the body runs; after a crash, it is how long the key stays in flight. |
 /// | `in_flight = wait("5s")` | What a call does that finds the key in flight: `wait("5s")` waits that long for the outcome, `wait` as long as the runtime says (the default), `reject` is `Error::InFlight` at once. |
 /// | `duplicate = replay` | What a call gets that finds a committed outcome: `replay`, that outcome (the default), or `reject`, `Error::Duplicate`. |
@@ -60,7 +60,7 @@ use proc_macro::TokenStream;
 /// | `max_attempts = 5` | After that many attempts, those that ended in a released error included, a claim gets `Error::AttemptsExhausted`. An attempt whose `reconcile` failed is not counted. |
 /// | `detached` | Runs the body in a task of its own, so that a dropped caller does not stop it. The body then may borrow nothing from the caller: take arguments by value, and clone what you need of `self`. For web handlers, whose caller goes away when the client hangs up. |
 /// | `runtime = "self.idempotency"` | The `Idempotency` to use, or a reference to it. By default the one of the scope, or the installed one. |
-/// | `errors(PATTERN => ACTION, ..)` | What becomes of each error: see below. By default each releases the key, unless its type [says otherwise](derive.ErrorPolicy.html). |
+/// | `errors(PATTERN => ACTION, ..)` | What becomes of each error: see below. By default each releases the key, unless its type [says otherwise](derive.ErrorPolicy.html) or the runtime (`Builder::default_error`). |
 /// | `crate = "::idem"` | Where the generated code finds the `idem` crate. |
 ///
 /// # Values
@@ -164,7 +164,7 @@ pub fn key_part(item: TokenStream) -> TokenStream {
 /// On a variant stands one of
 ///
 /// - `#[idem(keep)]` or `#[idem(keep(ttl = "1h"))]`: the error is recorded, and duplicates get an equal one;
-/// - `#[idem(release)]`: the key is given up, and the next call runs the body. So it is where nothing stands;
+/// - `#[idem(release)]`: the key is given up, and the next call runs the body. So it is on a variant without an action, unless the runtime says otherwise (`Builder::default_error`);
 /// - `#[idem(abandon)]`: nobody knows what became of the work; the next call does what the function's `abandoned` says;
 /// - `#[idem(retry(max = 3, backoff = "100ms", max_backoff = "10s", then = release))]`: the body is tried again in place, which a function
 ///   must allow by `errors(policy)`;

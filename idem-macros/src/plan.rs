@@ -135,7 +135,7 @@ impl Plan {
         let runtime = options.read(args.runtime.as_ref(), Reader::expression);
         options.parts(args.key.as_ref());
         options.submission(args.token.as_ref(), args.subject.as_ref());
-        options.parts(args.fingerprint.as_ref());
+        options.fingerprint(args.fingerprint.as_ref());
         options.times(&args);
         options.in_flight(args.in_flight.as_ref());
         let reconcile = options.abandoned(args.abandoned.as_ref());
@@ -352,6 +352,16 @@ impl Options<'_> {
         self.call(None, setting, parts.map(Box::new).map(Argument::Expression));
     }
 
+    /// The bare word `none` says that there is none.
+    fn fingerprint(&mut self, setting: Option<&Setting>) {
+        let value = setting.and_then(|setting| setting.value.as_ref());
+        if matches!(value.map(value::bare), Some(Expr::Path(path)) if path.path.is_ident("none")) {
+            self.call(Some("no_fingerprint"), setting, Some(Argument::Nothing));
+        } else {
+            self.parts(setting);
+        }
+    }
+
     fn submission(&mut self, token: Option<&Setting>, subject: Option<&Setting>) {
         let both = [
             self.read(token, Reader::expression).map(|token| value::reference(&token)),
@@ -501,7 +511,7 @@ mod tests {
             r#"key = req.id, abandoned = reject, hold = "90d""#,
             r#"key = req.id, abandoned = reconcile(find(&req)), hold = req.hold()"#,
             r#"key = req.id, hold = "90d""#,
-            r#"key = req.id, store_failure = run, missing_key = run, name = "orders.create", crate = "::idem""#,
+            r#"key = req.id, fingerprint = none, store_failure = run, missing_key = run, name = "orders.create", crate = "::idem""#,
         ] {
             assert_mistakes(args, FUNCTION, &[]);
         }

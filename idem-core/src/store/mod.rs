@@ -51,7 +51,7 @@ use crate::record::{
 
 pub(crate) use self::dynamic::AnyStore;
 pub(crate) use self::memory::MemoryStore;
-pub use crate::codec::{Codec, CodecFailure, CodecId};
+pub use crate::codec::{Codec, CodecContext, CodecFailure, CodecId};
 
 /// Where records are kept.
 ///
@@ -138,7 +138,7 @@ pub trait Store: Send + Sync + 'static {
     fn wait(&self, id: &RecordId, attempt: u64, limit: Duration)
     -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Describes the record, `None` if there is none.
+    /// Describes the record, `None` if there is none. Of one that is committed, the outcome belongs to the description.
     fn inspect(&self, id: &RecordId) -> impl Future<Output = Result<Option<RecordInfo>, StoreError>> + Send;
 
     /// Removes the record, unless it is in flight and alive. What waits is not woken.

@@ -537,6 +537,8 @@ pub struct RecordInfo {
     pub fingerprint: Option<Fingerprint>,
     /// Committed: whether the outcome is an error that is kept.
     pub is_error: bool,
+    /// Committed: the outcome.
+    pub outcome: Option<Encoded>,
     /// In flight and abandoned: the time since the claim or the last renewal.
     pub lease_age: Option<Duration>,
     /// In flight: the time until the lease runs out, unless it is renewed.
@@ -563,9 +565,13 @@ impl RecordInfo {
             Record::Committed { .. } => RecordState::Committed,
             Record::Done { .. } => RecordState::Done,
         };
-        let is_error = matches!(record, Record::Committed { outcome, .. } if outcome.is_error);
+        let outcome = match record {
+            Record::Committed { outcome, .. } => Some(outcome.clone()),
+            _ => None,
+        };
+        let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
         let (attempt, fingerprint) = (record.attempt(), record.fingerprint());
-        Self { state, attempt, fingerprint, is_error, lease_age, lease_left, expires_in }
+        Self { state, attempt, fingerprint, is_error, outcome, lease_age, lease_left, expires_in }
     }
 }
 

@@ -62,6 +62,8 @@ flaws![
     ExpiredIssueIsOwned,
     HandlesAreApart,
     HoldIsTooLong,
+    InspectForgetsTheOutcome,
+    InspectForgetsThatItIsAnError,
     InspectSaysInFlightWhenAbandoned,
     InspectSaysIssuedWhenExpired,
     InspectSaysTheGraceIsLeft,

@@ -566,6 +566,10 @@ impl Store for FlawedStore {
             (Some(info), Some(Flaw::UndoForgetsTheFingerprint)) if info.state == RecordState::Abandoned => {
                 info.fingerprint = self.last_claim(&self.id(id)).and_then(|claim| claim.fingerprint);
             }
+            (Some(info), Some(Flaw::InspectForgetsTheOutcome)) => info.outcome = None,
+            (Some(info), Some(Flaw::InspectForgetsThatItIsAnError)) => {
+                info.outcome = info.outcome.take().map(|outcome| Encoded { is_error: false, ..outcome });
+            }
             (Some(info), Some(Flaw::InspectSaysIssuedWhenExpired)) if info.state == RecordState::Expired => {
                 info.state = RecordState::Issued;
             }
