@@ -7,8 +7,8 @@ pub use idem_core::{
     Abandoned, AsToken, Begin, Builder, Call, Clock, Codec, CodecFailure, CodecId, ConfigError, Duplicate, Error,
     ErrorAction, ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency, Idempotency, InFlight,
     InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, MemoryStore, MissingKey, Never, Operation,
-    Outcome, Reconcile, RecordInfo, RecordState, Recorded, Retry, Sometimes, Storable, Store, StoreError,
-    StoreErrorKind, StoreFailure, Token, Unfinished, current, install, installed, scope,
+    Outcome, Reconcile, RecordInfo, RecordState, Recorded, Report, Retry, Sometimes, Storable, Store, StoreError,
+    StoreErrorKind, StoreFailure, Token, Unfinished, current, install, installed, scope, watch,
 };
 pub use idem_core::{record, wire};
 pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};

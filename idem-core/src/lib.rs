@@ -1,6 +1,8 @@
 //! The runtime core of `idem`. Applications use it through the facade, the package `idem-rs`; stores of one's own are written against
 //! this crate alone.
 
+#[cfg(feature = "axum")]
+mod axum;
 mod background;
 mod body;
 mod by_hand;
@@ -21,6 +23,7 @@ mod issue;
 mod keeper;
 mod key;
 mod lease;
+mod lent;
 mod local_cache;
 mod observe;
 mod operation;
@@ -35,6 +38,7 @@ mod store;
 mod sync;
 mod throttle;
 mod token;
+mod watch;
 pub mod wire;
 
 pub use crate::background::Unfinished;
@@ -55,6 +59,7 @@ pub use crate::record::{RecordInfo, RecordState};
 pub use crate::runtime::{Builder, Idempotency};
 pub use crate::store::{MemoryStore, Store};
 pub use crate::token::{AsToken, InvalidToken, Token};
+pub use crate::watch::{Report, watch};
 
 #[doc(hidden)]
 pub mod __private {

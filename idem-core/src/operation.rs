@@ -24,6 +24,7 @@ use crate::reconcile::{Question, Reconcile, asked};
 use crate::record::{Encoded, RecordId, RecordInfo, Removed, is_valid_operation};
 use crate::runtime::{Idempotency, Runtime};
 use crate::token::{AsToken, Submission};
+use crate::watch::{self, Seen};
 
 /// One call of an operation: its key, its fingerprint, and what differs from the runtime's defaults. From
 /// [`Idempotency::operation`].
@@ -503,7 +504,7 @@ impl Operation<'_> {
     ///
     /// Dropped between its two steps, it leaves the record abandoned, one attempt later, after a lease.
     pub async fn settle<T: Storable<Via>, Via>(self, value: &T) -> Result<(), Error> {
-        let settled = self.settle_with(|runtime| runtime.codec.encode(value.to_stored())).await;
+        let settled = self.settle_with(|runtime| runtime.codec.encode(&value.to_stored())).await;
         settled.inspect_err(|_| context::trouble())
     }
 
@@ -654,7 +655,10 @@ impl Prepared<'_> {
             Self::Refused(error @ (Error::MissingKey { .. } | Error::MissingSubject { .. })) => {
                 (Decision::RejectedMissingKey, error.operation())
             }
-            Self::Unguarded(operation, Some(_)) => (Decision::RanUnguarded, &**operation),
+            Self::Unguarded(operation, Some(_)) => {
+                watch::saw(Seen::Executed);
+                (Decision::RanUnguarded, &**operation)
+            }
             // Where there was none to ask, it was said when the call was made.
             Self::Refused(_) | Self::Unguarded(_, None) | Self::Guarded(..) => return,
         };

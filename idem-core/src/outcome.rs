@@ -41,25 +41,26 @@ impl<T> Outcome<T> {
     }
 }
 
-/// What can be kept as an outcome: every type that is `Serialize` and `DeserializeOwned` and, with the feature `axum`, `Json<T>` of
-/// such a `T`.
+/// What can be kept as an outcome: every type that is `Serialize` and `DeserializeOwned`. With the feature `axum`, also what handlers
+/// return: `Json<T>` and `Html<T>` of such a `T`, `StatusCode`, `NoContent`, `Redirect`, `HeaderMap`, `Bytes`, and with any outcome `T`
+/// `(StatusCode, T)`, `(HeaderMap, T)` and `(StatusCode, HeaderMap, T)`.
 ///
-/// `Via` says in which of these ways, so that both can be implemented; it is always inferred.
+/// `Via` says in which of these ways, so that all can be implemented; it is always inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be kept as an outcome",
     label = "cannot be stored and replayed",
     note = "an outcome is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both, and return owned data",
-    note = "axum's `Json<T>` of such a `T` can be kept with the feature `axum` of `idem-rs`"
+    note = "with the feature `axum` of `idem-rs`, it may be `Json<T>`, `Html<T>`, `StatusCode`, `Redirect`, `(StatusCode, T)`, `(HeaderMap, T)` or `(StatusCode, HeaderMap, T)`"
 )]
 pub trait Storable<Via>: Sized {
-    /// What is really stored.
-    type Stored: Serialize + DeserializeOwned;
+    /// What is read back.
+    type Stored: DeserializeOwned;
 
-    /// What is stored of this value.
-    fn to_stored(&self) -> &Self::Stored;
+    /// Returns what is stored of this value.
+    fn to_stored(&self) -> impl Serialize;
 
-    /// The value again.
-    fn from_stored(stored: Self::Stored) -> Self;
+    /// Makes the value from what was stored; `None` if no value is stored so.
+    fn from_stored(stored: Self::Stored) -> Option<Self>;
 }
 
 /// A value that is stored as it is.
@@ -70,31 +71,12 @@ pub enum AsItIs {}
 impl<T: Serialize + DeserializeOwned> Storable<AsItIs> for T {
     type Stored = T;
 
-    fn to_stored(&self) -> &T {
+    fn to_stored(&self) -> impl Serialize {
         self
     }
 
-    fn from_stored(stored: T) -> Self {
-        stored
-    }
-}
-
-/// A value that is stored without the `Json` around it.
-#[cfg(feature = "axum")]
-#[derive(Debug)]
-pub enum InsideJson {}
-
-#[cfg(feature = "axum")]
-#[diagnostic::do_not_recommend]
-impl<T: Serialize + DeserializeOwned> Storable<InsideJson> for axum::Json<T> {
-    type Stored = T;
-
-    fn to_stored(&self) -> &T {
-        &self.0
-    }
-
-    fn from_stored(stored: T) -> Self {
-        Self(stored)
+    fn from_stored(stored: T) -> Option<Self> {
+        Some(stored)
     }
 }
 
@@ -153,7 +135,7 @@ where
     Witness {
         split: R::into_result,
         join: R::from_result,
-        encode: |codec, value| codec.encode(value.to_stored()),
+        encode: |codec, value| codec.encode(&value.to_stored()),
         decode: Recorded::decode,
         fail: R::Err::from,
     }
@@ -235,7 +217,7 @@ impl Recorded {
         if self.is_error() {
             return Err(self.unreadable("it is an error that was kept, which this function or call does not expect"));
         }
-        self.read().map(T::from_stored)
+        T::from_stored(self.read()?).ok_or_else(|| self.unreadable(&format!("it is no {}", std::any::type_name::<T>())))
     }
 
     /// Reads the error that was kept.
