@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::error::ConfigError;
 use crate::record::RecordId;
 use crate::runtime::Idempotency;
+use crate::watch;
 
 static INSTALLED: OnceLock<Idempotency> = OnceLock::new();
 
@@ -111,7 +112,7 @@ pub(crate) fn is_inside() -> bool {
 }
 
 /// The call whose body is running, or the mark of an unguarded body inside one.
-fn innermost() -> Option<Call> {
+pub(crate) fn innermost() -> Option<Call> {
     CALL.try_with(Clone::clone).ok()
 }
 
@@ -120,7 +121,9 @@ fn innermost() -> Option<Call> {
 pub(crate) async fn unguarded<F: Future>(id: Option<&RecordId>, body: F) -> F::Output {
     let outer = innermost();
     let hidden = id.is_none();
-    let Some(id) = id.or(outer.as_ref().map(|outer| &outer.0.id)).cloned() else { return body.await };
+    let Some(id) = id.or(outer.as_ref().map(|outer| &outer.0.id)).cloned() else {
+        return if watch::is_watched() { Box::pin(watch::inside(body)).await } else { body.await };
+    };
     let inner = Inner {
         id,
         hidden,
@@ -196,6 +199,11 @@ impl Call {
             runtime,
             outer: innermost(),
         }))
+    }
+
+    /// Whether both are the same call.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The operation's name.

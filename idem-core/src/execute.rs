@@ -22,6 +22,7 @@ use crate::operation::Prepared;
 use crate::outcome::{Outcome, Recorded, Witness};
 use crate::record::{Encoded, RecordId};
 use crate::runtime::Runtime;
+use crate::watch::{self, Seen};
 
 /// How a call is carried out: what is done with what its body returns, and where the next try comes from.
 pub(crate) struct Execution<R, T, E, P, G> {
@@ -43,18 +44,19 @@ where
     pub(crate) async fn run(&mut self, prepared: &Prepared<'_>, body: Pin<&mut Option<Body>>) -> Result<Outcome<T>, E> {
         prepared.announce();
         let (runtime, request) = match prepared {
-            Prepared::Refused(error) => return Err(self.fail(error.clone())),
+            Prepared::Refused(error) => return Err(self.refuse(error.clone())),
             Prepared::Unguarded(operation, _) => return self.unguarded(operation, None, body).await,
             Prepared::Guarded(runtime, request) => (runtime, request),
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
         async move {
             let mut held = match runtime.begin(request).await {
-                Err(error) => return Err(self.fail(error)),
+                Err(error) => return Err(self.refuse(error)),
                 Ok(Begun::Replay(recorded)) => return self.replay(&recorded),
                 Ok(Begun::Unguarded) => None,
                 Ok(Begun::Owner(owned)) => Some(Held::new(runtime, request, owned)),
             };
+            watch::saw(Seen::Executed);
             match &mut held {
                 None => self.unguarded(request.id.operation(), Some(&request.id), body).await,
                 Some(held) => {
@@ -81,7 +83,7 @@ where
         prepared.announce();
         let fail = self.witness.fail;
         let (runtime, request) = match &prepared {
-            Prepared::Refused(error) => return Err(self.fail(error.clone())),
+            Prepared::Refused(error) => return Err(self.refuse(error.clone())),
             Prepared::Unguarded(operation, runtime) => {
                 let operation = operation.clone().into_owned();
                 return self.unguarded_and_detached(operation, None, runtime.as_ref(), body).await;
@@ -91,11 +93,12 @@ where
         let (span, is_traced) = runtime.observer.span(&request.id);
         async {
             let held = match runtime.begin(request).await {
-                Err(error) => return Err(self.fail(error)),
+                Err(error) => return Err(self.refuse(error)),
                 Ok(Begun::Replay(recorded)) => return self.replay(&recorded),
                 Ok(Begun::Unguarded) => None,
                 Ok(Begun::Owner(owned)) => Some(Held::new(runtime, request, owned)),
             };
+            watch::saw(Seen::Executed);
             let Some(held) = held else {
                 let (operation, id) = (request.id.operation().to_owned(), request.id.clone());
                 return self.unguarded_and_detached(operation, Some(id), Some(runtime), body).await;
@@ -125,12 +128,23 @@ where
         (self.witness.fail)(error)
     }
 
+    /// Fails without a body or a recorded outcome.
+    fn refuse(&self, error: Error) -> E {
+        watch::saw(Seen::Failed);
+        self.fail(error)
+    }
+
     fn replay(&self, recorded: &Recorded) -> Result<Outcome<T>, E> {
-        match &self.policy.keeper {
-            Some(keeper) if recorded.is_error() => {
-                Err((keeper.decode)(recorded).unwrap_or_else(|error| self.fail(error)))
+        let replayed = match &self.policy.keeper {
+            Some(keeper) if recorded.is_error() => (keeper.decode)(recorded).map(Err),
+            _ => (self.witness.decode)(recorded).map(Ok),
+        };
+        match replayed {
+            Ok(replayed) => {
+                watch::saw(Seen::Replayed);
+                replayed.map(Outcome::replayed)
             }
-            _ => (self.witness.decode)(recorded).map(Outcome::replayed).map_err(|error| self.fail(error)),
+            Err(error) => Err(self.refuse(error)),
         }
     }
 

@@ -1,6 +1,8 @@
 //! The runtime core of `idem`. Applications use it through the facade, the package `idem-rs`; stores of one's own are written against
 //! this crate alone.
 
+#[cfg(feature = "axum")]
+mod axum;
 mod background;
 mod body;
 mod by_hand;
@@ -22,6 +24,7 @@ mod issue;
 mod keeper;
 mod key;
 mod lease;
+mod lent;
 mod local_cache;
 mod lookup;
 mod observe;
@@ -39,6 +42,7 @@ mod sync;
 mod throttle;
 mod token;
 mod undo;
+mod watch;
 
 /// For those who write a [`Codec`]: the version that it is written against.
 #[doc(no_inline)]
@@ -65,6 +69,7 @@ pub use crate::store::memory::MemoryStore;
 #[doc(hidden)]
 pub use crate::store::{Codec, CodecContext, CodecFailure, CodecId, Store, record, wire};
 pub use crate::token::{AsToken, InvalidToken, Token};
+pub use crate::watch::{Report, watch};
 
 #[doc(hidden)]
 pub mod __private {

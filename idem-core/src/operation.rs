@@ -21,6 +21,7 @@ use crate::reconcile::Reconcile;
 use crate::record::{RecordId, is_valid_operation};
 use crate::runtime::{Idempotency, Runtime};
 use crate::token::{AsToken, Submission};
+use crate::watch::{self, Seen};
 
 /// One call of an operation: its key, its fingerprint, and what differs from the runtime's defaults. From
 /// [`Idempotency::operation`].
@@ -521,7 +522,10 @@ impl Prepared<'_> {
             Self::Refused(error @ (Error::MissingKey { .. } | Error::MissingSubject { .. })) => {
                 (Decision::RejectedMissingKey, error.operation())
             }
-            Self::Unguarded(operation, Some(_)) => (Decision::RanUnguarded, &**operation),
+            Self::Unguarded(operation, Some(_)) => {
+                watch::saw(Seen::Executed);
+                (Decision::RanUnguarded, &**operation)
+            }
             // Where there was none to ask, it was said when the call was made.
             Self::Refused(_) | Self::Unguarded(_, None) | Self::Guarded(..) => return,
         };

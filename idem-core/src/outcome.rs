@@ -42,34 +42,33 @@ impl<T> Outcome<T> {
     }
 }
 
-/// What can be kept as an outcome: every type that is `Serialize` and `DeserializeOwned` and, with the feature `axum`, `Json<T>` of
-/// such a `T`.
+/// What can be kept as an outcome: every type that is `Serialize` and `DeserializeOwned`. With the feature `axum`, also what handlers
+/// return: `Json<T>` and `Html<T>` of such a `T`, `StatusCode`, `NoContent`, `Redirect`, `HeaderMap`, `Bytes`, and with any outcome `T`
+/// `(StatusCode, T)`, `(HeaderMap, T)` and `(StatusCode, HeaderMap, T)`.
 ///
-/// `Via` says in which of these ways, so that both can be implemented; it is always inferred. The trait is sealed: it is implemented here
+/// `Via` says in which of these ways, so that all can be implemented; it is always inferred. The trait is sealed: it is implemented here
 /// alone.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be kept as an outcome",
     label = "cannot be stored and replayed",
     note = "an outcome is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both, and return owned data",
-    note = "axum's `Json<T>` of such a `T` can be kept with the feature `axum` of `idem-rs`"
+    note = "with the feature `axum` of `idem-rs`, it may be `Json<T>`, `Html<T>`, `StatusCode`, `Redirect`, `(StatusCode, T)`, `(HeaderMap, T)` or `(StatusCode, HeaderMap, T)`"
 )]
 pub trait Storable<Via>: Sized + sealed::Storable<Via> {
-    /// What is really stored.
-    type Stored: Serialize + DeserializeOwned;
+    /// What is read back.
+    type Stored: DeserializeOwned;
 
-    /// What is stored of this value.
-    fn to_stored(&self) -> &Self::Stored;
+    /// Returns what is stored of this value.
+    fn to_stored(&self) -> impl Serialize;
 
-    /// The value again.
-    fn from_stored(stored: Self::Stored) -> Self;
+    /// Makes the value from what was stored; `None` if no value is stored so.
+    fn from_stored(stored: Self::Stored) -> Option<Self>;
 }
 
 /// What keeps helper traits from being implemented elsewhere, so that they can grow.
 pub(crate) mod sealed {
     pub trait Storable<Via> {}
     impl<T: super::Serialize + super::DeserializeOwned> Storable<super::AsItIs> for T {}
-    #[cfg(feature = "axum")]
-    impl<T> Storable<super::InsideJson> for axum::Json<T> {}
 }
 
 /// A value that is stored as it is.
@@ -80,31 +79,12 @@ pub enum AsItIs {}
 impl<T: Serialize + DeserializeOwned> Storable<AsItIs> for T {
     type Stored = T;
 
-    fn to_stored(&self) -> &T {
+    fn to_stored(&self) -> impl Serialize {
         self
     }
 
-    fn from_stored(stored: T) -> Self {
-        stored
-    }
-}
-
-/// A value that is stored without the `Json` around it.
-#[cfg(feature = "axum")]
-#[derive(Debug)]
-pub enum InsideJson {}
-
-#[cfg(feature = "axum")]
-#[diagnostic::do_not_recommend]
-impl<T: Serialize + DeserializeOwned> Storable<InsideJson> for axum::Json<T> {
-    type Stored = T;
-
-    fn to_stored(&self) -> &T {
-        &self.0
-    }
-
-    fn from_stored(stored: T) -> Self {
-        Self(stored)
+    fn from_stored(stored: T) -> Option<Self> {
+        Some(stored)
     }
 }
 
@@ -163,7 +143,7 @@ where
     Witness {
         split: R::into_result,
         join: R::from_result,
-        encode: |codec, id, value| codec.encode(CodecContext::of_value(id), value.to_stored()),
+        encode: |codec, id, value| codec.encode(CodecContext::of_value(id), &value.to_stored()),
         decode: Recorded::decode_outcome,
         fail: R::Err::from,
     }
@@ -266,7 +246,8 @@ impl Recorded {
 
     /// As [`decode`](Self::decode), of what a body returned.
     pub(crate) fn decode_outcome<T: Storable<Via>, Via>(&self) -> Result<T, Error> {
-        self.decode().map(T::from_stored)
+        let stored = self.decode::<T::Stored>()?;
+        T::from_stored(stored).ok_or_else(|| self.unreadable(&format!("it is no {}", std::any::type_name::<T>())))
     }
 
     /// Decodes the error that was kept.

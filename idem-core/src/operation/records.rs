@@ -119,7 +119,7 @@ impl Operation<'_> {
     ///
     /// Dropped between its two steps, it leaves the record abandoned, one attempt later, after a lease.
     pub async fn settle<T: Storable<Via>, Via>(self, value: &T) -> Result<(), Error> {
-        let settled = self.settle_with(|codec, id| codec.encode(CodecContext::of_value(id), value.to_stored())).await;
+        let settled = self.settle_with(|codec, id| codec.encode(CodecContext::of_value(id), &value.to_stored())).await;
         settled.inspect_err(|_| context::trouble())
     }
 
