@@ -14,6 +14,7 @@ mod foreign;
 mod front;
 mod issued;
 mod life;
+mod runtimes;
 mod server;
 #[cfg(feature = "tls")]
 mod tls;
