@@ -29,12 +29,16 @@ pub(crate) async fn greet(
     connection: &mut MultiplexedConnection,
     server: &str,
     sample: &str,
+    is_node: bool,
 ) -> Result<bool, StoreError> {
     let mut greeting = script::load_all();
     greeting.add_command(evalsha(&RIGHTS, &[], &[sample.as_bytes()])).cmd("INFO").arg("server");
     let answers: Vec<RedisResult<Value>> =
         greeting.query_async(connection).await.map_err(|error| unconnected(server, error))?;
     let [loaded @ .., missing, info] = answers.as_slice() else { return Err(unexpected(server, &Value::Nil)) };
+    // First: a Sentinel has no scripts, and an old server does not know these.
+    let facts = info.as_ref().ok().and_then(text).map(Facts::read).unwrap_or_default();
+    facts.judge(server, is_node)?;
     for answer in loaded {
         needed(server, "SCRIPT LOAD", "+script|load", answer)?;
     }
@@ -42,7 +46,7 @@ pub(crate) async fn greet(
     if let Ok(missing) = missing {
         judge_rights(server, sample, missing)?;
     }
-    Ok(info.as_ref().is_ok_and(compares))
+    Ok(facts.compares())
 }
 
 /// Refuses a server that refuses a command for good. What passes (it is loading, say) is for the calls to meet.
@@ -69,10 +73,10 @@ fn judge_rights(server: &str, sample: &str, missing: &Value) -> Result<(), Store
     if names.is_empty() {
         return Ok(());
     }
-    let rights: String = names.iter().map(|name| format!(" +{}", name.to_ascii_lowercase())).collect();
+    let rights = names.iter().map(|name| name.to_ascii_lowercase()).collect::<Vec<_>>().join(" +");
     let prefix = sample.strip_suffix("{}").unwrap_or(sample);
     Err(refused(format!(
-        "Redis ({server}): NOPERM: this user may not use {} on the keys `{prefix}*`, so a body could run and its outcome not be recorded. Give the user the right to them (ACL SETUSER .. ~{prefix}*{rights}), and see that the server does not rename or disable them (rename-command)",
+        "Redis ({server}): NOPERM: this user may not use {} on the keys `{prefix}*`, so a body could run and its outcome not be recorded. Give the user the right to them (ACL SETUSER .. ~{prefix}* +{rights}), and see that the server does not rename or disable them (rename-command)",
         names.join(", ")
     )))
 }
@@ -116,11 +120,6 @@ async fn check_at(server: &Server, slot: u16, keys: &Keys) -> Result<(), StoreEr
         Some(wanted) => has_replicas(server, slot, wanted).await,
         None => Ok(()),
     }
-}
-
-/// Whether a server that says this of itself has `SET .. IFEQ`.
-pub(crate) fn compares(info: &Value) -> bool {
-    text(info).is_some_and(|info| Facts::read(info).compares())
 }
 
 fn text(info: &Value) -> Option<&str> {
@@ -316,10 +315,10 @@ mod tests {
             ("redis_version:eight.four", false),
             ("", false),
         ] {
-            assert_eq!(compares(&Value::BulkString(format!("# Server\r\n{info}\r\n").into())), has, "{info}");
+            assert_eq!(Facts::read(&format!("# Server\r\n{info}\r\n")).compares(), has, "{info}");
         }
-        assert!(!compares(&Value::Nil));
-        assert!(!compares(&Value::BulkString(vec![0xff; 9])));
+        assert_eq!(text(&Value::Nil), None);
+        assert_eq!(text(&Value::BulkString(vec![0xff; 9])), Some(""));
     }
 
     #[test]

@@ -27,9 +27,9 @@ use crate::home::Home;
 use crate::place::Watched;
 use crate::replicas::Acknowledgements;
 use crate::sentinel::{self, Address, Said};
+use crate::session::Connected;
 pub(crate) use crate::session::Session;
 use crate::target::Target;
-use crate::session::Connected;
 use crate::wake::{Ear, Hub};
 
 /// Between two attempts to reconnect: doubles from the first to the second. A server that is back is found within the second.
@@ -269,22 +269,21 @@ impl Inner {
             match &self.place {
                 Place::Server(client) => Arc::clone(self).open_at(client.clone(), None).await,
                 Place::Node(client, node) => Arc::clone(self).open_at(client.clone(), Some(node.clone())).await,
-                Place::Master(watched) => match self.news() {
-                    Some(news) => self.open_at_news(watched, news).await,
-                    None => {
-                        let address = sentinel::most_say(watched, None, self.connect_limit).await?;
-                        self.open_at_master(watched, address).await
+                Place::Master(watched) => {
+                    if let Some(news) = self.news() {
+                        return self.open_at_news(watched, news).await;
                     }
-                },
+                    let address = sentinel::most_say(watched, None, self.connect_limit).await?;
+                    self.open_at_master(watched, address).await
+                }
             }
         };
-        timeout(self.connect_limit, opening)
-            .await
-            .map_err(|_| unconnected_in_time(&self.server, self.connect_limit))?
+        timeout(self.connect_limit, opening).await.map_err(|_| unconnected_in_time(&self.server, self.connect_limit))?
     }
 
     async fn open_at(self: Arc<Self>, client: Client, address: Option<Address>) -> Result<Session, StoreError> {
         let place = self.home.place();
+        let is_node = matches!(self.place, Place::Node(..));
         let ear = Ear { client: client.clone(), server: Arc::clone(&self.server), limit: self.connect_limit };
         let hub = Hub::new();
         let (inner, lost) = (Arc::downgrade(&self), Arc::downgrade(&hub));
@@ -308,7 +307,7 @@ impl Inner {
         if matches!(self.place, Place::Master(_)) {
             sentinel::must_be_master(&mut connection, &self.server).await?;
         }
-        let compares = AtomicBool::new(connect::greet(&mut connection, &self.server, &self.sample).await?);
+        let compares = AtomicBool::new(connect::greet(&mut connection, &self.server, &self.sample, is_node).await?);
         // Where this is refused, the clock is believed.
         if let Err(error) = self.look_at_clock(connection.clone()).await
             && error.code() == Some("NOPERM")

@@ -19,7 +19,7 @@ const MOST: usize = 250;
 type Answer = Result<Ownership, StoreError>;
 
 pub(crate) async fn renew(server: &Server, keys: &Keys, renewals: &[Renewal]) -> Vec<Answer> {
-    let all = Renewals { server, keys, renewals };
+    let all = Renewals { server, keys, all: renewals };
     let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
     for (index, renewal) in renewals.iter().enumerate() {
         groups.entry(server.group(&keys.record(&renewal.id))).or_default().push(index);
@@ -30,7 +30,9 @@ pub(crate) async fn renew(server: &Server, keys: &Keys, renewals: &[Renewal]) ->
     for (group, said) in all.send(groups).await {
         match said {
             // Their slot is on its way to another node: each has to be gone to by itself.
-            Err(error) if group.len() > 1 && is_apart(&error) => apart.extend(group.into_iter().map(|index| vec![index])),
+            Err(error) if group.len() > 1 && is_apart(&error) => {
+                apart.extend(group.into_iter().map(|index| vec![index]));
+            }
             Err(error) => answers.extend(group.into_iter().map(|index| (index, Err(error.clone())))),
             Ok(said) => answers.extend(group.into_iter().zip(said)),
         }
@@ -46,7 +48,7 @@ pub(crate) async fn renew(server: &Server, keys: &Keys, renewals: &[Renewal]) ->
 struct Renewals<'a> {
     server: &'a Server,
     keys: &'a Keys,
-    renewals: &'a [Renewal],
+    all: &'a [Renewal],
 }
 
 impl Renewals<'_> {
@@ -60,7 +62,7 @@ impl Renewals<'_> {
 
     fn step(&self, group: &[usize]) -> Step {
         let (mut records, mut args) = (Vec::new(), Vec::new());
-        for renewal in group.iter().map(|&index| &self.renewals[index]) {
+        for renewal in group.iter().map(|&index| &self.all[index]) {
             records.push(self.keys.record(&renewal.id));
             args.push(wire::owner_prefix(renewal.owner));
             args.push(millis(renewal.hold).to_string());

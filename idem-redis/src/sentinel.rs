@@ -242,7 +242,7 @@ impl std::error::Error for NoMaster {}
 
 /// Whether that is what an attempt to connect failed with.
 pub(crate) fn is_no_master(error: &StoreError) -> bool {
-    std::error::Error::source(error).is_some_and(|source| source.is::<NoMaster>())
+    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<NoMaster>)
 }
 
 #[cfg(test)]

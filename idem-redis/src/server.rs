@@ -168,7 +168,9 @@ impl Server {
     pub(crate) fn timed_out(&self, slot: u16) -> StoreError {
         let error = timed_out(self.name(), self.limit);
         match self.failure(slot) {
-            Some(failure) => StoreError::new(error.kind(), format!("{error}; since then: {failure}")).with_source(failure),
+            Some(failure) => {
+                StoreError::new(error.kind(), format!("{error}; since then: {failure}")).with_source(failure)
+            }
             None => error,
         }
     }

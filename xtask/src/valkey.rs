@@ -48,6 +48,8 @@ pub(crate) fn remind() {
     if let Some(why) = LEFT_OUT.get() {
         let line = "!".repeat(100);
         println!("\n{line}\n!!! NOT TESTED: `SET .. IFEQ` on a real Valkey ({why}).");
-        println!("!!! Commits in one plain command were seen on an emulation alone. {GIVEN} names a valkey-server 8.1 or newer.\n{line}");
+        println!(
+            "!!! Commits in one plain command were seen on an emulation alone. {GIVEN} names a valkey-server 8.1 or newer.\n{line}"
+        );
     }
 }

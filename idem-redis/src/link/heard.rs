@@ -36,7 +36,11 @@ pub(super) struct News {
 }
 
 impl Inner {
-    pub(super) async fn open_at_master(self: &Arc<Self>, watched: &Watched, address: Address) -> Result<Session, StoreError> {
+    pub(super) async fn open_at_master(
+        self: &Arc<Self>,
+        watched: &Watched,
+        address: Address,
+    ) -> Result<Session, StoreError> {
         self.heard().tried = Some(address.clone());
         let target = watched.data.at(&address.0, address.1);
         Arc::clone(self).open_at(client(target)?, Some(address)).await

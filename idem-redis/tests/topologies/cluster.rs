@@ -401,13 +401,13 @@ async fn a_slot_that_no_node_has_is_named_at_once_and_nothing_was_sent() {
     })
     .await;
     // Other slots are served.
-    let other = (0..).map(|number| format!("k{number}")).find(|key| Slot::for_key(redis_key(key)) != Slot::for_key(&key));
+    let other =
+        (0..).map(|number| format!("k{number}")).find(|key| Slot::for_key(redis_key(key)) != Slot::for_key(&key));
     store.claim(&claim(&other.unwrap())).await.unwrap();
     let error = RedisStore::connect(cluster.url()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(error.to_string().contains(&format!("slot {slot}")), "{error}");
 }
-
 
 #[tokio::test]
 async fn a_restart_of_all_nodes_under_load_costs_retryable_errors_alone() {
