@@ -241,8 +241,9 @@ async fn each_right_without_which_a_commit_or_renewal_fails_is_asked_for_before_
 
 #[tokio::test]
 async fn commands_that_are_disabled_or_renamed_are_refused() {
-    for (command, name) in [("EVALSHA", ""), ("SCRIPT", ""), ("GET", ""), ("PEXPIRE", "SECRET"), ("DEL", "")] {
-        let server = Server::start(&["--rename-command", command, if name.is_empty() { "\"\"" } else { name }]);
+    for command in ["EVALSHA", "SCRIPT", "GET", "PEXPIRE", "DEL"] {
+        // One that is disabled is unknown as well.
+        let server = Server::start(&["--rename-command", command, "secret"]);
         let error = RedisStore::connect(server.url()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{command}: {error}");
         assert!(error.to_string().contains(command) && error.to_string().contains("rename"), "{command}: {error}");
