@@ -1,7 +1,7 @@
 //! The conformance suite, with one set of servers for all its trials: a test each would start a cluster each.
 
 use idem_core::record::RecordId;
-use idem_redis::{RedisStore, redis};
+use idem_redis::RedisStore;
 use idem_testkit::{BoxError, RedisCluster, RedisSentinels, RedisServer, Subject, suite};
 
 #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ impl Subject for Topology {
             #[cfg(feature = "cluster-connection")]
             Self::ApplicationsCluster => {
                 let nodes = RedisCluster::shared().await?.nodes().iter().map(RedisServer::url);
-                let client = redis::cluster::ClusterClient::new(nodes)?;
+                let client = idem_redis::redis::cluster::ClusterClient::new(nodes)?;
                 RedisStore::builder().connection(client.get_async_connection().await?).connect().await?
             }
         })
