@@ -312,6 +312,7 @@ pub struct StoreError {
     kind: StoreErrorKind,
     message: Arc<str>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+    is_unsent: bool,
 }
 
 impl fmt::Display for StoreError {
@@ -347,13 +348,20 @@ pub enum StoreErrorKind {
 impl StoreError {
     /// A failure of a kind, with what happened and what to do, in plain words, without secrets.
     pub fn new(kind: StoreErrorKind, message: impl Into<Arc<str>>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), source: None, is_unsent: false }
     }
 
     /// With the error that caused it.
     #[must_use]
     pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Says that the step was not sent at all, so that it was not carried out, whatever the kind of failure.
+    #[must_use]
+    pub fn unsent(mut self) -> Self {
+        self.is_unsent = true;
         self
     }
 
@@ -369,6 +377,6 @@ impl StoreError {
 
     /// Whether the step may have been carried out although it failed, so that only asking again, as the same owner, can tell.
     pub fn is_unknown(&self) -> bool {
-        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout)
+        !self.is_unsent && matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout)
     }
 }

@@ -14,6 +14,7 @@ mod redis;
 mod steps;
 mod suite;
 mod tool;
+mod valkey;
 mod workspace;
 
 use std::process::ExitCode;
@@ -78,6 +79,7 @@ enum Chore {
 fn main() -> ExitCode {
     let result = run(Cli::parse().chore);
     browser::remind();
+    valkey::remind();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // In one line: where in xtask it was noticed helps nobody.

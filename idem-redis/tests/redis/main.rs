@@ -15,6 +15,7 @@ mod front;
 mod issued;
 mod life;
 mod rolling;
+mod runtimes;
 mod server;
 #[cfg(feature = "tls")]
 mod tls;
