@@ -88,7 +88,7 @@ impl Step {
             Self::Explore => "no schedule of threads is found that breaks a promise",
             Self::Fuzz => "the fuzz targets pass over their corpus",
             Self::Examples => "the examples build, run and end well",
-            Self::Package => "each package builds from what would be published, licences and README included",
+            Self::Package => "what would be published has sources, licences and README",
         }
     }
 
@@ -110,7 +110,7 @@ impl Step {
             Self::Explore => suite::explore(workspace),
             Self::Fuzz => fuzz::corpus(workspace),
             Self::Examples => examples(workspace, full),
-            Self::Package => packages::package(workspace),
+            Self::Package => packages::package(workspace, full),
         }
     }
 }

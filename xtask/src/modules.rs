@@ -48,11 +48,11 @@ fn uses(texts: &BTreeMap<Module, String>) -> Result<Uses> {
         let tokens: TokenStream = text.parse().map_err(|error| anyhow!("{}: {error}", module.join("::")))?;
         let mut paths = Vec::new();
         find_paths(&trees(tokens), &mut paths);
-        let used = paths.iter().map(|path| resolve(module, path, texts));
+        let targets = paths.iter().map(|path| resolve(module, path, texts));
         // The root ties everything together.
-        let used = used.filter(|used| !module.is_empty() && !used.is_empty());
-        let used = used.filter(|used| module[..module.len() - 1] != used[..] && !used.starts_with(module));
-        uses.insert(module.clone(), used.collect());
+        let targets = targets.filter(|target| !module.is_empty() && !target.is_empty());
+        let targets = targets.filter(|target| module[..module.len() - 1] != target[..] && !target.starts_with(module));
+        uses.insert(module.clone(), targets.collect());
     }
     Ok(uses)
 }

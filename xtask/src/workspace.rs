@@ -96,8 +96,8 @@ impl Workspace {
     }
 
     /// The programs that `build` makes, by the names of their targets.
-    pub(crate) fn programs(&self, build: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
-        let messages = self.cargo().arg("build").args(build).arg("--message-format=json-render-diagnostics").read()?;
+    pub(crate) fn programs(&self, args: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+        let messages = self.cargo().arg("build").args(args).arg("--message-format=json-render-diagnostics").read()?;
         let built = messages.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
         let built = built.filter(|built| !built.profile.test);
         Ok(built.filter_map(|built| Some((built.target.name, built.executable?))).collect())
