@@ -101,7 +101,7 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
         #[cfg(feature = "redis")]
         Some(url) => (Idempotency::new(idem::RedisStore::connect(url).await?), "Redis"),
         #[cfg(not(feature = "redis"))]
-        Some(_) => return run_with_redis(),
+        Some(_) => return run_with_feature("redis"),
         None => (Idempotency::new(MemoryStore::new()), "memory"),
     };
     idem::install(idempotency)?;
@@ -124,14 +124,14 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     Ok(summary.adds_up())
 }
 
-/// Builds and runs this example again, with the feature `redis`. The Redis client doubles the time of a build, so the example is built
-/// without it until it is asked for.
+/// Builds and runs this example again, with a feature. The Redis client doubles the time of a build, so the example is built without it
+/// until it is asked for.
 #[cfg(not(feature = "redis"))]
-fn run_with_redis() -> Result<bool, Box<dyn std::error::Error>> {
+fn run_with_feature(feature: &str) -> Result<bool, Box<dyn std::error::Error>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     let status = std::process::Command::new(cargo)
-        .args(["run", "--quiet", "--manifest-path", manifest, "--example", "quickstart", "--features", "redis", "--"])
+        .args(["run", "--quiet", "--manifest-path", manifest, "--example", "quickstart", "--features", feature, "--"])
         .args(std::env::args_os().skip(1))
         .status()?;
     Ok(status.success())
