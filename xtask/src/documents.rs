@@ -1,6 +1,7 @@
 //! What the written pages must hold.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -41,7 +42,7 @@ pub(crate) fn check_tests(workspace: &Workspace) -> Result<()> {
     for path in workspace.shell().read_dir("tests")? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let target = if path.join("main.rs").is_file() { format!("{name}/main.rs") } else { name };
-        if target.ends_with(".rs") {
+        if Path::new(&target).extension().is_some_and(|extension| extension == "rs") {
             let is_named = names_target(&manifests, &target);
             ensure!(
                 is_named,
