@@ -31,8 +31,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use idem::{Idempotency, MemoryStore, idempotent};
-use idem_redis::RedisStore;
+use idem::{Idempotency, MemoryStore, RedisStore, idempotent};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -18,8 +18,7 @@ mod shop;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use idem::{Idempotency, MemoryStore};
-use idem_redis::RedisStore;
+use idem::{Idempotency, MemoryStore, RedisStore};
 
 use crate::shop::{Book, OutOfStock, Shop, Tea, Wanted, Warehouse};
 
