@@ -4,6 +4,9 @@
 //! out. In short: a claim of unknown fate is sent once more by the same owner and, failing that, given back; the lease counts from
 //! before the claim was sent; what comes after the claim is the business of [`Held`](crate::held::Held).
 
+// `sent` and `seat` are the words of `flight.rs`.
+#![allow(clippy::similar_names)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

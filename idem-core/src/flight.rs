@@ -244,14 +244,14 @@ impl State {
 
 impl Owned {
     /// Until when the owner speaks for a call that joined then; `None` if it does not.
-    fn speaks_to(&self, joined: u64, now: Instant) -> Option<Option<Instant>> {
+    fn speaks_to(&self, joined: u64, now: Instant) -> Option<Instant> {
         if self.term.is_lost_at(now) {
             return None;
         }
-        let Some(step) = self.step else { return Some(None) };
+        let Some(step) = self.step else { return Some(clock::after(now, Duration::MAX)) };
         let until = clock::after(step.since, PATIENCE);
         // What was sent before the call joined may be carried out by now, and undone by others.
-        (joined < step.first && now < until).then_some(Some(until))
+        (joined < step.first && now < until).then_some(until)
     }
 }
 
@@ -313,10 +313,7 @@ impl Seat {
             }
             return match deadline {
                 None => Ok(Turn::InFlight(owned.term.left())),
-                Some(deadline) => {
-                    let until = until.map_or(deadline, |until| until.min(deadline));
-                    Err(Patience { term: Some(owned.term.clone()), until: Some(until) })
-                }
+                Some(deadline) => Err(Patience { term: Some(owned.term.clone()), until: Some(until.min(deadline)) }),
             };
         }
         if let Some(asking) = state.asking.as_ref().filter(|asking| now < asking.until) {

@@ -263,12 +263,16 @@ impl Keeper {
             if is_all {
                 let next = state.plan(now, idle_since);
                 drop(state);
-                lost.iter().for_each(|term| term.tell_lost());
+                for term in lost {
+                    term.tell_lost();
+                }
                 due.sort_by_key(|renewing| renewing.deadline);
                 return Some((due, next));
             }
             drop(state);
-            lost.iter().for_each(|term| term.tell_lost());
+            for term in lost {
+                term.tell_lost();
+            }
         }
     }
 
