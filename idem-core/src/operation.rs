@@ -50,6 +50,9 @@ pub(crate) struct Draft<'a> {
     problem: Option<Error>,
 }
 
+/// What an error's type says of it.
+type ActionOf<E> = fn(&E) -> ErrorAction;
+
 /// The policy of [`Operation::errors`]: `P` gives an `A` for each `E`.
 pub struct Errors<P, E, A = ErrorAction> {
     policy: P,
@@ -381,11 +384,11 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn errors_by_type<E>(self) -> Operation<'a, Q, Errors<fn(&E) -> ErrorAction, E>>
+    pub fn errors_by_type<E>(self) -> Operation<'a, Q, Errors<ActionOf<E>, E>>
     where
         E: ErrorPolicy<Keeps: KeepsErrors<E>>,
     {
-        self.with_policy(E::action, E::Keeps::keeper())
+        self.with_policy(E::action as ActionOf<E>, E::Keeps::keeper())
     }
 
     fn with_policy<F, E, A>(self, policy: F, keeper: Option<Keeper<E>>) -> Operation<'a, Q, Errors<F, E, A>> {
