@@ -65,6 +65,7 @@ async fn copy(store: &impl Store, operation: &str, from: &str, to: &str) {
         hold: LONG * 2,
         fingerprint: None,
         take_over: false,
+        take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
     };
