@@ -6,8 +6,6 @@ mod route;
 mod service;
 
 pub use self::body::Body;
-pub(crate) use self::body::Whole;
 pub use self::layer::{IdempotencyLayer, NeedsScope, Scoped, header};
-pub(crate) use self::layer::{KeyOf, Owner};
 pub(crate) use self::route::operation;
 pub use self::service::{Idempotent, REPLAYED, Replayed, ResponseFuture};
