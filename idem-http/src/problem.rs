@@ -97,7 +97,7 @@ impl Problem {
         "The request was carried out, and its response is not recorded",
         "Do not send it again. Ask for the result in another way.",
     );
-    const ABANDONED: Self = Self::new(
+    pub(crate) const ABANDONED: Self = Self::new(
         StatusCode::CONFLICT,
         "abandoned",
         "An earlier request with this idempotency key was interrupted",
@@ -140,6 +140,13 @@ impl Problem {
         "The service's operators must look at it.",
     );
 
+    /// A lookup by another method than GET.
+    pub(crate) const METHOD_NOT_ALLOWED: Self = Self::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        "A lookup is a GET request",
+        "Send a GET request. Nothing was looked up.",
+    );
     /// A key that no record stands for.
     pub(crate) const NOT_FOUND: Self = Self::new(
         StatusCode::NOT_FOUND,

@@ -20,9 +20,21 @@ type FromParts = Arc<dyn Fn(&request::Parts) -> Option<String> + Send + Sync>;
 #[derive(Debug, Clone, Copy)]
 pub struct NeedsScope(());
 
+impl NeedsScope {
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+}
+
 /// A layer that knows whose a key is.
 #[derive(Debug, Clone, Copy)]
 pub struct Scoped(());
+
+impl Scoped {
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+}
 
 /// Guards whole responses by the Idempotency-Key header, in front of any tower service.
 ///
@@ -129,7 +141,7 @@ impl IdempotencyLayer {
             not_recorded: Arc::new(HashSet::new()),
             times: Times::default(),
         };
-        Self { settings, scope: NeedsScope(()) }
+        Self { settings, scope: NeedsScope::new() }
     }
 
     /// Says whose key a request brings, such as the user or the API key.
@@ -141,14 +153,14 @@ impl IdempotencyLayer {
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
     {
         self.settings.owner = Owner::Of(Arc::new(scope));
-        IdempotencyLayer { settings: self.settings, scope: Scoped(()) }
+        IdempotencyLayer { settings: self.settings, scope: Scoped::new() }
     }
 
     /// Has all clients share one space of keys.
     ///
     /// Only for services with a single client: with several, one client can get another's response.
     pub fn unscoped(self) -> IdempotencyLayer<Scoped> {
-        IdempotencyLayer { settings: self.settings, scope: Scoped(()) }
+        IdempotencyLayer { settings: self.settings, scope: Scoped::new() }
     }
 }
 
