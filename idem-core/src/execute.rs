@@ -223,8 +223,12 @@ where
                     if call.is_reconciled() {
                         observer.decided(Decision::Reconciled, &term.id, term.attempt);
                     }
-                    // A panic in the value's own code is no reason to forget that the body has run.
-                    held.commits(caught(|| (self.witness.encode)(&runtime.codec, &term.id, &value)));
+                    if call.omits_outcome() {
+                        held.commits_without_outcome();
+                    } else {
+                        // A panic in the value's own code is no reason to forget that the body has run.
+                        held.commits(caught(|| (self.witness.encode)(&runtime.codec, &term.id, &value)));
+                    }
                     return Ended::For(Answer::Gives(Ok(Outcome::executed(value))));
                 }
                 Err(error) => error,

@@ -166,6 +166,13 @@ impl Held {
         }
     }
 
+    /// The body has ended, and it is recorded that it did, without an outcome.
+    pub(crate) fn commits_without_outcome(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.step = Step::Committing { outcome: None, own: None };
+        }
+    }
+
     /// The body has ended, and its error is the outcome, for a time of its own if it has one.
     pub(crate) fn keeps(&mut self, error: Encoded, ttl: Option<Duration>) {
         if let Some(parts) = &mut self.parts {
