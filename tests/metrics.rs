@@ -35,12 +35,8 @@ fn p12_decisions_are_counted_by_operation_and_bodies_are_timed() {
             _ => {}
         }
     }
-    let expected = [
-        ("(invalid) misconfigured", 3),
-        ("counted executed", 1),
-        ("counted looked_up", 1),
-        ("counted replayed", 2),
-    ];
+    let expected =
+        [("(invalid) misconfigured", 3), ("counted executed", 1), ("counted looked_up", 1), ("counted replayed", 2)];
     assert_eq!(counted, expected.map(|(labels, count)| (labels.to_owned(), count)).into());
     assert_eq!(bodies, 1);
 }

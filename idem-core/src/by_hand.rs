@@ -117,7 +117,8 @@ impl Lease {
     pub async fn commit<T: Storable<Via>, Via>(&self, value: &T) -> Result<(), Error> {
         match &self.guarded {
             Some(guarded) => {
-                let outcome = guarded.runtime.codec.encode(CodecContext::of_value(&guarded.term.id), &value.to_stored());
+                let outcome =
+                    guarded.runtime.codec.encode(CodecContext::of_value(&guarded.term.id), &value.to_stored());
                 let mut held = guarded.held.lock().await;
                 held.commits(outcome);
                 held.try_out().await.inspect_err(|_| context::trouble())

@@ -147,9 +147,13 @@ impl Settings {
         };
         match operation.lookup::<Stored>().await {
             Ok(Lookup::Outcome(stored)) => rebuilt(stored).ok_or(Problem::INTERNAL),
-            Ok(Lookup::InFlight { .. }) => Err(Problem { status: StatusCode::ACCEPTED, ..Problem::of_kind(ErrorKind::InFlight) }),
+            Ok(Lookup::InFlight { .. }) => {
+                Err(Problem { status: StatusCode::ACCEPTED, ..Problem::of_kind(ErrorKind::InFlight) })
+            }
             Ok(Lookup::Abandoned { .. }) => Err(Problem::of_kind(ErrorKind::Abandoned)),
-            Ok(Lookup::AlreadyDone) => Err(Problem { status: StatusCode::GONE, ..Problem::of_kind(ErrorKind::AlreadyDone) }),
+            Ok(Lookup::AlreadyDone) => {
+                Err(Problem { status: StatusCode::GONE, ..Problem::of_kind(ErrorKind::AlreadyDone) })
+            }
             Ok(Lookup::Unknown) => Err(Problem::NOT_FOUND),
             Ok(_) => Err(Problem::INTERNAL),
             Err(error) => Err(Problem::from(&error)),

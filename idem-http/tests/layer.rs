@@ -34,9 +34,12 @@ async fn a_duplicate_gets_the_first_response_with_its_status_and_headers() {
         let again = send(&app, request(key).body(Body::from("10")).unwrap()).await;
         assert_eq!((again.status, &*again.text), (StatusCode::CREATED, "charge 1"));
         assert_eq!(again.headers["idempotent-replayed"], "true");
-        assert_eq!((&again.headers[LOCATION], &again.headers[CONTENT_TYPE]), (&"/charges/7".parse().unwrap(), &"text/x".parse().unwrap()));
+        assert_eq!(
+            (&again.headers[LOCATION], &again.headers[CONTENT_TYPE]),
+            (&"/charges/7".parse().unwrap(), &"text/x".parse().unwrap())
+        );
         assert!(!again.headers.contains_key(SET_COOKIE));
-        assert_ne!(again.headers.get(DATE).map(|date| date.as_bytes()), Some(&b"now"[..]));
+        assert_ne!(again.headers.get(DATE).map(axum::http::HeaderValue::as_bytes), Some(&b"now"[..]));
     }
     assert_eq!(site.runs.load(SeqCst), 1);
 }
@@ -95,7 +98,11 @@ async fn a_request_without_an_owner_is_refused_and_two_owners_never_share_a_key(
     assert_eq!(send(&app, nobody).await.status, StatusCode::UNAUTHORIZED);
     assert_eq!(site.runs.load(SeqCst), 0);
     let as_user = |user: &'static str| {
-        Request::post("/charges").header("idempotency-key", "k").header(AUTHORIZATION, user).body(Body::empty()).unwrap()
+        Request::post("/charges")
+            .header("idempotency-key", "k")
+            .header(AUTHORIZATION, user)
+            .body(Body::empty())
+            .unwrap()
     };
     assert_eq!(send(&app, as_user("alice")).await.text, "1");
     assert_eq!(send(&app, as_user("bob")).await.text, "2");
@@ -171,8 +178,20 @@ async fn a_body_that_breaks_off_runs_nothing() {
 #[tokio::test]
 async fn responses_that_may_change_release_the_key_and_others_are_kept() {
     for (status, is_kept) in [
-        (200, true), (302, true), (400, true), (402, true), (404, true), (422, true),
-        (401, false), (403, false), (408, false), (409, false), (425, false), (429, false), (500, false), (503, false),
+        (200, true),
+        (302, true),
+        (400, true),
+        (402, true),
+        (404, true),
+        (422, true),
+        (401, false),
+        (403, false),
+        (408, false),
+        (409, false),
+        (425, false),
+        (429, false),
+        (500, false),
+        (503, false),
     ] {
         let site = Site::new();
         let status = StatusCode::from_u16(status).unwrap();
@@ -188,12 +207,16 @@ async fn responses_that_may_change_release_the_key_and_others_are_kept() {
 #[tokio::test]
 async fn a_kept_server_error_tells_clients_not_to_retry() {
     let site = Site::new();
-    let app = site.router_of(layer(&site.idempotency).keep(|_| true), |_| StatusCode::INTERNAL_SERVER_ERROR.into_response());
+    let app =
+        site.router_of(layer(&site.idempotency).keep(|_| true), |_| StatusCode::INTERNAL_SERVER_ERROR.into_response());
     let first = send(&app, request("k").body(Body::empty()).unwrap()).await;
     assert!(!first.headers.contains_key("stripe-should-retry"));
     let again = send(&app, request("k").body(Body::empty()).unwrap()).await;
     assert_eq!(again.status, StatusCode::INTERNAL_SERVER_ERROR);
-    assert_eq!((&again.headers["stripe-should-retry"], &again.headers["x-should-retry"]), (&"false".parse().unwrap(), &"false".parse().unwrap()));
+    assert_eq!(
+        (&again.headers["stripe-should-retry"], &again.headers["x-should-retry"]),
+        (&"false".parse().unwrap(), &"false".parse().unwrap())
+    );
 }
 
 #[tokio::test]
@@ -201,7 +224,8 @@ async fn a_streaming_or_oversized_response_passes_complete_and_has_no_recorded_a
     let site = Site::new();
     let large = "x".repeat(100);
     let whole = large.clone();
-    let oversized = site.router_of(layer(&site.idempotency).name("a").max_body(64), move |_| whole.clone().into_response());
+    let oversized =
+        site.router_of(layer(&site.idempotency).name("a").max_body(64), move |_| whole.clone().into_response());
     let streaming = site.router_of(layer(&site.idempotency).name("b"), |_| {
         let chunks = tokio_stream::iter(0..100).map(|_| Ok::<_, std::io::Error>("x"));
         Body::from_stream(chunks).into_response()
@@ -274,13 +298,17 @@ async fn a_handler_that_panics_releases_the_key_and_the_panic_goes_on() {
 async fn the_key_can_be_in_the_body_of_a_form_or_json() {
     let site = Site::new();
     let app = site.router(layer(&site.idempotency).body_field("/meta/key").required(true));
-    let json = |body: Value| request("unused").header(CONTENT_TYPE, "application/json").body(Body::from(body.to_string())).unwrap();
+    let json = |body: Value| {
+        request("unused").header(CONTENT_TYPE, "application/json").body(Body::from(body.to_string())).unwrap()
+    };
     assert_eq!(send(&app, json(json!({ "meta": { "key": "a" } }))).await.status, StatusCode::OK);
     assert_eq!(send(&app, json(json!({ "meta": { "key": "a" } }))).await.headers["idempotent-replayed"], "true");
     assert_eq!(send(&app, json(json!({ "meta": {} }))).await.code(), "missing_key");
     assert_eq!(send(&app, json(json!({ "meta": { "key": 7 } }))).await.code(), "invalid_key");
     let app = site.router(layer(&site.idempotency).name("forms").body_field("/idempotency_key").required(true));
-    let form = |body: &'static str| request("unused").header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(Body::from(body)).unwrap();
+    let form = |body: &'static str| {
+        request("unused").header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(Body::from(body)).unwrap()
+    };
     assert_eq!(send(&app, form("cents=1&idempotency_key=b%2F1")).await.status, StatusCode::OK);
     assert_eq!(send(&app, form("cents=1&idempotency_key=b%2F1")).await.headers["idempotent-replayed"], "true");
     assert_eq!(send(&app, form("cents=1")).await.code(), "missing_key");

@@ -32,12 +32,16 @@ async fn ask(app: &Router, key: &str, user: &str) -> Received {
 #[tokio::test]
 async fn the_recorded_response_is_given_to_its_owner_alone() {
     let site = Site::new();
-    let app = with_lookup(&site, site.app(|n| (StatusCode::CREATED, [(LOCATION, "/c/1")], n.to_string()).into_response()));
+    let app =
+        with_lookup(&site, site.app(|n| (StatusCode::CREATED, [(LOCATION, "/c/1")], n.to_string()).into_response()));
     assert_eq!(ask(&app, "a%2F1", "alice").await.status, StatusCode::NOT_FOUND);
     send(&app, request("a/1").body(Body::from("10")).unwrap()).await;
     let found = ask(&app, "a%2F1", "alice").await;
     assert_eq!((found.status, &*found.text), (StatusCode::CREATED, "1"));
-    assert_eq!((&found.headers[LOCATION], &found.headers["idempotent-replayed"]), (&"/c/1".parse().unwrap(), &"true".parse().unwrap()));
+    assert_eq!(
+        (&found.headers[LOCATION], &found.headers["idempotent-replayed"]),
+        (&"/c/1".parse().unwrap(), &"true".parse().unwrap())
+    );
     assert_eq!(ask(&app, "a%2F1", "bob").await.status, StatusCode::NOT_FOUND);
     let unknown = Request::get("/charges/a%2F1").body(Body::empty()).unwrap();
     assert_eq!(send(&app, unknown).await.status, StatusCode::UNAUTHORIZED);

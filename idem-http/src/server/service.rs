@@ -1,6 +1,7 @@
 //! The service that the layer makes: one request, from its key to its response.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::mem;
@@ -206,7 +207,7 @@ fn in_body(parts: &request::Parts, body: &[u8], pointer: &str) -> Result<Option<
     let found = if content_type.starts_with("application/x-www-form-urlencoded") {
         let name = pointer.trim_start_matches('/');
         let mut values = form_urlencoded::parse(body).filter(|(field, _)| field == name).map(|(_, value)| value);
-        let found = values.next().map(|value| value.into_owned());
+        let found = values.next().map(Cow::into_owned);
         if values.next().is_some() {
             return Err(Problem::INVALID_KEY);
         }
@@ -335,7 +336,8 @@ where
     if !(settings.keep)(&parts) {
         return Err(Failed::Released(Box::new(http::Response::from_parts(parts, Body::streaming(body)))));
     }
-    let is_grpc = parts.headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+    let is_grpc =
+        parts.headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
     let fits = match body.size_hint().exact() {
         Some(length) => length <= u64::try_from(settings.max_body).unwrap_or(u64::MAX),
         // A unary answer of gRPC is short, but does not say so. Any other body without a length may never end.
@@ -390,4 +392,3 @@ fn refusal(settings: &Settings, problem: &Problem) -> Answer {
 pub(crate) fn whole(response: Response) -> Answer {
     response.map(|text| Body::from(Bytes::from(text)))
 }
-
