@@ -20,8 +20,8 @@ use tower_service::Service;
 use tracing::Instrument as _;
 
 use super::body::{Body, Read, Whole, read};
-use super::layer::{KeyOf, Owner, Settings};
 use super::route::operation;
+use super::settings::{KeyOf, Owner, Settings};
 use crate::key::IdempotencyKey;
 use crate::problem::{Problem, Response};
 use crate::stored::Stored;
