@@ -24,8 +24,27 @@ pub use idem_core::{Codec, CodecContext, CodecFailure, CodecId, Store, record, w
 #[doc(hidden)]
 pub use idem_core::__private;
 
-/// Longer texts: which scheme for which case, the attribute in full, one-time tokens, what becomes of errors, the runtime on one page, operating
-/// a service, testing one.
+/// Both ends of the Idempotency-Key header: a tower layer, an extractor, and the result of a call that timed out. See the
+/// [guide](guide::http).
+#[cfg(feature = "http")]
+pub mod http {
+    pub use idem_http::*;
+}
+
+/// The guides.
+///
+/// | guide | for |
+/// | --- | --- |
+/// | [`schemes`](guide::schemes) | choosing a key, a token, or another scheme |
+/// | [`attribute`](guide::attribute) | `#[idempotent]` in full |
+/// | [`options`](guide::options) | the table of all options |
+/// | [`errors`](guide::errors) | what becomes of a call that failed |
+/// | [`tokens`](guide::tokens) | forms that count once |
+/// | [`http`](guide::http) | the Idempotency-Key header |
+/// | [`runtime`](guide::runtime) | the runtime, and calls without the attribute |
+/// | [`operating`](guide::operating) | events, records, shutdown |
+/// | [`testing`](guide::testing) | tests of a service |
+/// | [`glossary`](guide::glossary) | every word, defined |
 pub mod guide {
     #[doc = include_str!("docs/schemes.md")]
     pub mod schemes {}
@@ -33,11 +52,17 @@ pub mod guide {
     #[doc = include_str!("docs/attribute.md")]
     pub mod attribute {}
 
+    #[doc = include_str!("docs/options.md")]
+    pub mod options {}
+
     #[doc = include_str!("docs/tokens.md")]
     pub mod tokens {}
 
     #[doc = include_str!("docs/errors.md")]
     pub mod errors {}
+
+    #[doc = include_str!("docs/http.md")]
+    pub mod http {}
 
     #[doc = include_str!("docs/runtime.md")]
     pub mod runtime {}
@@ -47,4 +72,7 @@ pub mod guide {
 
     #[doc = include_str!("docs/testing.md")]
     pub mod testing {}
+
+    #[doc = include_str!("docs/glossary.md")]
+    pub mod glossary {}
 }

@@ -346,6 +346,29 @@ async fn a_problem_has_a_type_of_its_own_and_the_error_that_clients_look_for() {
 }
 
 #[tokio::test]
+async fn an_error_of_a_handler_is_the_response_that_other_frameworks_get() {
+    use idem_core::{Error, StoreError, StoreErrorKind};
+    let errors = [
+        Error::in_flight("o", "k", Duration::from_secs(30)),
+        Error::fingerprint_mismatch("o", "k"),
+        Error::already_done("o", "k"),
+        Error::missing_key("o"),
+        Error::throttled("o", "k", Duration::from_millis(1500)),
+        Error::lease_lost("o", "k", 1),
+        Error::store("o", "k", StoreError::new(StoreErrorKind::Refused, "WRONGPASS")),
+    ];
+    for error in errors {
+        let by_hand = idem_http::problem(&error);
+        let (parts, body) = error.into_response().into_parts();
+        let text = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+        assert_eq!((parts.status, &text[..]), (by_hand.status(), by_hand.body().as_bytes()));
+        for name in [CONTENT_TYPE, RETRY_AFTER] {
+            assert_eq!(parts.headers.get(&name), by_hand.headers().get(&name), "{name} {text:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_hundred_duplicates_at_once_over_two_connections_run_one_body() {
     let server = idem_testkit::RedisServer::start().await.unwrap();
     let sites = [
