@@ -4,7 +4,9 @@
 //! ```text
 //! cargo run --example quickstart                                    # examples/data/deliveries.jsonl, records in memory
 //! cargo run --example quickstart -- my-deliveries.jsonl             # your own file, or `-` for standard input
-//! cargo run --example quickstart -- --redis redis://127.0.0.1/      # records in Redis; run it twice
+//! cargo run --example quickstart -- --store sqlite://quickstart.db  # records in a file; run it twice
+//! cargo run --example quickstart -- --store redis://127.0.0.1/      # records in Redis
+//! cargo run --example quickstart --features postgres -- --store postgres://user:password@localhost/shop   # or mysql
 //! ```
 //!
 //! A line is a JSON object with `event` (the provider's id of the event), `order`, `amount_cents`, and if you like `currency`, `at_ms` (when
@@ -12,6 +14,9 @@
 
 // An example reads the clock where it likes.
 #![allow(clippy::disallowed_methods)]
+
+#[path = "store/mod.rs"]
+mod store;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -21,7 +26,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use idem::{Idempotency, MemoryStore, idempotent};
-use idem_redis::RedisStore;
 use serde::{Deserialize, Serialize};
 
 /// What the provider sends.
@@ -98,11 +102,11 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let (deliveries, unreadable) = read(&arguments.input)?;
 
     // Where it is remembered what was done. This, and the attribute above, is all there is to it.
-    let (idempotency, place) = match &arguments.redis {
-        Some(url) => (Idempotency::new(RedisStore::connect(url).await?), "Redis"),
-        None => (Idempotency::new(MemoryStore::new()), "memory"),
+    let (idempotency, place) = match &arguments.store {
+        Some(url) => store::open(url).await?,
+        None => (Idempotency::builder(MemoryStore::new()), "memory"),
     };
-    idem::install(idempotency)?;
+    idem::install(idempotency.build())?;
 
     let bank = Arc::new(Bank::default());
     let begun = Instant::now();
@@ -178,7 +182,7 @@ impl Summary {
         }
     }
 
-    /// Nothing was charged that was not due, nothing twice, and nobody got somebody else's receipt. (On a Redis that has seen the
+    /// Nothing was charged that was not due, nothing twice, and nobody got somebody else's receipt. (On a store that has seen the
     /// same events before, nothing at all is charged again.)
     fn adds_up(&self) -> bool {
         let first_run = self.executed == self.unique && self.charged_cents == self.due_cents;
@@ -245,26 +249,29 @@ fn euro() -> String {
 
 struct Arguments {
     input: String,
-    redis: Option<String>,
+    store: Option<String>,
 }
 
 impl Arguments {
     fn read() -> Result<Self, Box<dyn std::error::Error>> {
         let mut arguments = Self {
             input: concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/deliveries.jsonl").to_owned(),
-            redis: None,
+            store: None,
         };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             match word.as_str() {
-                "--redis" => {
-                    arguments.redis = Some(words.next().ok_or("`--redis` needs a URL, such as redis://127.0.0.1/")?);
+                option @ ("--store" | "--redis") => {
+                    let url = words
+                        .next()
+                        .ok_or_else(|| format!("`{option}` needs a URL, such as sqlite://quickstart.db"))?;
+                    arguments.store = Some(url);
                 }
                 "--help" | "-h" => {
-                    return Err("usage: quickstart [FILE | -] [--redis URL]".into());
+                    return Err("usage: quickstart [FILE | -] [--store URL]".into());
                 }
                 option if option.starts_with("--") => {
-                    return Err(format!("unknown option `{option}`; usage: quickstart [FILE | -] [--redis URL]").into());
+                    return Err(format!("unknown option `{option}`; usage: quickstart [FILE | -] [--store URL]").into());
                 }
                 file => file.clone_into(&mut arguments.input),
             }

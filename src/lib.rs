@@ -14,15 +14,29 @@ pub use idem_core::{record, wire};
 pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};
 #[cfg(feature = "redis")]
 pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub use idem_sqlx::sqlx;
+/// The SQL stores for applications on sqlx 0.8.
+#[cfg(all(feature = "sqlx-08", any(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+pub use idem_sqlx::v08 as sqlx08;
+#[cfg(feature = "mysql")]
+pub use idem_sqlx::{MySqlStore, MySqlStoreBuilder};
+#[cfg(feature = "postgres")]
+pub use idem_sqlx::{PostgresStore, PostgresStoreBuilder};
+#[cfg(feature = "sqlite")]
+pub use idem_sqlx::{SqliteStore, SqliteStoreBuilder};
 
 #[doc(hidden)]
 pub use idem_core::__private;
 
-/// Longer texts: which scheme for which case, the attribute in full, one-time tokens, what becomes of errors, the runtime on one page, operating
+/// Longer texts: which scheme for which case, which store, the attribute in full, one-time tokens, what becomes of errors, the runtime on one page, operating
 /// a service, testing one.
 pub mod guide {
     #[doc = include_str!("docs/schemes.md")]
     pub mod schemes {}
+
+    #[doc = include_str!("docs/stores.md")]
+    pub mod stores {}
 
     #[doc = include_str!("docs/attribute.md")]
     pub mod attribute {}

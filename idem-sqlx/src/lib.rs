@@ -1,0 +1,14 @@
+#![doc = include_str!("docs.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod columns;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod hub;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod table;
+#[cfg(feature = "sqlx-08")]
+pub mod v08;
+mod v09;
+
+pub use crate::v09::*;
