@@ -44,6 +44,7 @@ impl Hub {
     }
 
     /// Wakes everybody: messages may have been lost.
+    #[cfg(feature = "postgres")]
     pub(crate) fn wake_all(&self) {
         let bells: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
         for bell in bells {

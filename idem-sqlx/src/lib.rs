@@ -1,5 +1,7 @@
 #![doc = include_str!("docs.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// The stores are written once, and compiled for each version of sqlx.
+#![allow(clippy::duplicate_mod)]
 
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod columns;

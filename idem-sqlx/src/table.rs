@@ -24,6 +24,7 @@ impl Table {
         valid.then(|| Self { schema: schema.map(str::to_owned), name: name.to_owned() })
     }
 
+    #[cfg(any(feature = "mysql", feature = "sqlite"))]
     pub(crate) fn schema(&self) -> Option<&str> {
         self.schema.as_deref()
     }

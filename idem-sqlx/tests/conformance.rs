@@ -148,3 +148,53 @@ async fn sqlite_conforms() {
     let subject = || OnSqlite { dir: Arc::new(tempfile::tempdir().unwrap()), planting: Arc::default() };
     suite::run_all(subject).await.assert_passed();
 }
+
+#[cfg(feature = "sqlx-08")]
+mod on_sqlx_0_8 {
+    use idem_sqlx::v08::sqlx::mysql::MySqlPoolOptions;
+    use idem_sqlx::v08::sqlx::postgres::PgPoolOptions;
+    use idem_sqlx::v08::{MySqlStore, PostgresStore, SqliteStore};
+    use idem_testkit::Connections;
+
+    use super::{Arc, BoxError, LIMIT, MariaDbServer, PostgresServer, suite};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn postgres_conforms() {
+        let server = Arc::new(PostgresServer::start().await.unwrap());
+        PostgresStore::connect(server.url()).await.unwrap().migrate().await.unwrap();
+        let connect = move || {
+            let url = server.url();
+            async move {
+                let pool = PgPoolOptions::new().max_connections(4).test_before_acquire(false).connect(&url).await?;
+                Ok::<_, BoxError>(PostgresStore::builder(pool).time_limit(LIMIT).build())
+            }
+        };
+        suite::run_all(move || Connections::by(connect.clone())).await.assert_passed();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn mariadb_conforms() {
+        let server = Arc::new(MariaDbServer::start().await.unwrap());
+        MySqlStore::connect(server.url()).await.unwrap().migrate().await.unwrap();
+        let connect = move || {
+            let url = server.url();
+            async move {
+                let pool = MySqlPoolOptions::new().max_connections(4).test_before_acquire(false).connect(&url).await?;
+                Ok::<_, BoxError>(MySqlStore::builder(pool).time_limit(LIMIT).build())
+            }
+        };
+        suite::run_all(move || Connections::by(connect.clone())).await.assert_passed();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_record_of_one_version_of_sqlx_is_one_of_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}/idem.db", dir.path().display());
+        let old = idem_core::Idempotency::new(SqliteStore::connect(&url).await.unwrap());
+        let new = idem_core::Idempotency::new(idem_sqlx::SqliteStore::connect(&url).await.unwrap());
+        for (number, idempotency) in [(1, &old), (2, &new), (3, &old)] {
+            let call = idempotency.operation("orders").key("k").run(async || Ok::<_, idem_core::Error>(number));
+            assert_eq!(call.await.unwrap().into_inner(), 1);
+        }
+    }
+}

@@ -2,14 +2,14 @@
 
 pub use ::sqlx08 as sqlx;
 
-use std::sync::Arc;
-
 /// A statement's text, as this version of sqlx takes it.
-pub(crate) fn sql(text: &Arc<str>) -> &str {
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn sql(text: &std::sync::Arc<str>) -> &str {
     text
 }
 
 #[path = "../driver/mod.rs"]
 mod driver;
 
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub use self::driver::*;

@@ -2,16 +2,14 @@
 
 pub use ::sqlx;
 
-use std::sync::Arc;
-
-use self::sqlx::AssertSqlSafe;
-
 /// A statement's text, as this version of sqlx takes it. All of it is ours; the table's name is a plain identifier.
-pub(crate) fn sql(text: &Arc<str>) -> AssertSqlSafe<Arc<str>> {
-    AssertSqlSafe(text.clone())
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn sql(text: &std::sync::Arc<str>) -> sqlx::AssertSqlSafe<std::sync::Arc<str>> {
+    sqlx::AssertSqlSafe(text.clone())
 }
 
 #[path = "../driver/mod.rs"]
 mod driver;
 
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub use self::driver::*;
