@@ -309,14 +309,17 @@ struct Lent<D: Dialect>(Option<PoolConnection<D::Db>>);
 
 impl<D: Dialect> Lent<D> {
     fn connection(&mut self) -> Result<&mut Conn<D>, StoreError> {
-        let connection = self.0.as_mut().map(|connection| &mut **connection);
+        let connection = self.0.as_deref_mut();
         connection.ok_or_else(|| {
             StoreError::new(StoreErrorKind::Unavailable, "the connection was given back before its time")
         })
     }
 
+    /// Gives the connection back, as its drop would: after a ping, for which that would wait without a limit.
     fn give_back(&mut self) {
-        self.0 = None;
+        if let Some(mut connection) = self.0.take() {
+            tokio::spawn(timeout(TIME_LIMIT, connection.return_to_pool()));
+        }
     }
 }
 

@@ -86,7 +86,7 @@ pub(crate) async fn issue<D: Dialect>(core: &Arc<Core<D>>, issues: &[Issue]) -> 
             Box::pin(async move { issue_all_on(dialect, on, &kept).await })
         });
         match step.await {
-            Ok(issued) => answers.extend(issued),
+            Ok(each) => answers.extend(each),
             Err(error) => answers.extend(batch.iter().map(|_| Err(error.clone()))),
         }
     }
@@ -114,7 +114,7 @@ async fn issue_all_on<D: Dialect>(
             continue;
         }
         answers.push(match issue_on(dialect, on, issue, columns).await {
-            Ok(issued) => Ok(issued),
+            Ok(answer) => Ok(answer),
             // Of this one alone.
             Err(Stopped::Store(error)) => Err(error),
             Err(error) => return Err(error),

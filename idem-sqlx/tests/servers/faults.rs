@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_core::StoreErrorKind;
+use idem_core::{Store as _, StoreErrorKind};
 use idem_testkit::Proxy;
 
 use crate::{LONG, Server, fails_in_time, order, over_both_servers, recovers, runtime};
@@ -81,6 +81,32 @@ over_both_servers! {
         proxy.restore();
         let again = order(&through, "k", 9).await.unwrap();
         assert!(again.is_replayed() && again.into_inner() == 7);
+    }
+
+    /// The network falls silent after the steps were answered, while their connections are being given back: each place in the pool would be
+    /// taken by one that waits for a ping.
+    async fn connections_that_fall_silent_on_their_way_back_are_replaced<S: Server>() {
+        let server = S::start().await;
+        server.store().await;
+        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port())).await.unwrap();
+        let store = S::connect(&server.url_through(proxy.address().port())).await.unwrap();
+        let all_at_once = async |delay| {
+            proxy.delay(delay);
+            let steps = (0..10).map(|_| tokio::spawn({ let store = store.clone(); async move { store.inspect(&crate::id("probe")).await } }));
+            steps.collect::<Vec<_>>()
+        };
+        for step in all_at_once(Duration::from_millis(40)).await {
+            step.await.unwrap().unwrap();
+        }
+        let steps = all_at_once(Duration::from_millis(500)).await;
+        // Replies that are on their way keep their delay.
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        proxy.delay(Duration::from_secs(3600));
+        for step in steps {
+            step.await.unwrap().unwrap();
+        }
+        proxy.delay(Duration::ZERO);
+        recovers(&store).await;
     }
 
     async fn a_cut_network_is_an_error_in_time<S: Server>() {
