@@ -23,15 +23,12 @@ impl Hub {
     /// Takes a seat at a record.
     pub(crate) fn sit(self: &Arc<Self>, id: &RecordId) -> Seat {
         let mut seats = self.lock();
-        let (id, bell) =
-            match seats.get_key_value(id.as_str()).and_then(|(id, bell)| Some((id.clone(), bell.upgrade()?))) {
-                Some(seat) => seat,
-                None => {
-                    let (id, bell) = (Arc::<str>::from(id.as_str()), Arc::new(Notify::new()));
-                    seats.insert(id.clone(), Arc::downgrade(&bell));
-                    (id, bell)
-                }
-            };
+        let taken = seats.get_key_value(id.as_str()).and_then(|(id, bell)| Some((id.clone(), bell.upgrade()?)));
+        let (id, bell) = taken.unwrap_or_else(|| {
+            let (id, bell) = (Arc::<str>::from(id.as_str()), Arc::new(Notify::new()));
+            seats.insert(id.clone(), Arc::downgrade(&bell));
+            (id, bell)
+        });
         Seat { hub: self.clone(), id, bell: Some(bell) }
     }
 

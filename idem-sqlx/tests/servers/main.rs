@@ -41,8 +41,8 @@ trait Server: Sized + Send + Sync + 'static {
     fn connect(url: &str) -> impl Future<Output = Result<Self::Store, StoreError>> + Send;
     fn migrate(store: &Self::Store) -> impl Future<Output = Result<(), StoreError>> + Send;
     async fn sweep(store: &Self::Store) -> u64;
-    /// On a pool of one connection, which `hold` takes for a while.
-    async fn on_pool_of_one(&self, hold: Duration) -> Self::Store;
+    /// On a pool of one connection, which is taken for a while.
+    async fn on_pool_of_one(url: &str, taken_for: Duration) -> Self::Store;
     /// With a table of this name.
     async fn with_table(&self, table: &str) -> Self::Store;
     async fn execute(&self, statement: &str);
@@ -105,12 +105,13 @@ macro_rules! server {
                 store.sweep().await.unwrap()
             }
 
-            async fn on_pool_of_one(&self, hold: Duration) -> $Store {
-                let pool = $PoolOptions::new().max_connections(1).connect(&self.url()).await.unwrap();
+            async fn on_pool_of_one(url: &str, taken_for: Duration) -> $Store {
+                let pool = $PoolOptions::new().max_connections(1).test_before_acquire(false);
+                let pool = pool.connect(url).await.unwrap();
                 $Store::new(pool.clone()).migrate().await.unwrap();
                 let held = pool.acquire().await.unwrap();
                 tokio::spawn(async move {
-                    tokio::time::sleep(hold).await;
+                    tokio::time::sleep(taken_for).await;
                     drop(held);
                 });
                 $Store::new(pool)
