@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_core::{Store as _, StoreErrorKind};
+use idem_core::StoreErrorKind;
 use idem_testkit::Proxy;
 
 use crate::{LONG, Server, fails_in_time, order, over_both_servers, recovers, runtime};
@@ -82,36 +82,6 @@ over_both_servers! {
         assert!(again.is_replayed() && again.into_inner() == 7);
         let again = order(&through, "k", 9).await.unwrap();
         assert!(again.is_replayed() && again.into_inner() == 7);
-    }
-
-    /// The network falls silent after a step was answered, while its connection is being given back: its place in the pool would be taken by
-    /// one that waits for a ping.
-    async fn a_connection_that_falls_silent_on_its_way_back_is_replaced<S: Server>() {
-        let server = S::start().await;
-        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port())).await.unwrap();
-        let store = S::on_pool_of_one(&server.url_through(proxy.address().port()), Duration::ZERO).await;
-        let mut answered = false;
-        for _ in 0..20 {
-            proxy.delay(Duration::ZERO);
-            recovers(&store).await;
-            // Given back by then, most of the time.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            proxy.delay(Duration::from_millis(400));
-            let step = tokio::spawn({
-                let store = store.clone();
-                async move { store.inspect(&crate::id("probe")).await }
-            });
-            // The reply to the step is on its way by then and keeps its delay, unless the ping before it has got that: then once more.
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            proxy.delay(Duration::from_secs(3600));
-            answered = step.await.unwrap().is_ok();
-            if answered {
-                break;
-            }
-        }
-        assert!(answered, "no step was answered");
-        proxy.delay(Duration::ZERO);
-        recovers(&store).await;
     }
 
     async fn a_cut_network_is_an_error_in_time<S: Server>() {
