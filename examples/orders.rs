@@ -4,15 +4,15 @@
 //! cargo run --example orders --features axum
 //!
 //! # The first call charges; it takes a second. The second call, at once or a minute later, gets the same receipt.
-//! curl -i localhost:3000/orders -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
-//! curl -i localhost:3000/orders -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
+//! curl -i localhost:3000/orders -H 'x-customer: 7' -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
+//! curl -i localhost:3000/orders -H 'x-customer: 7' -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
 //!
 //! # The same key with another order: 422. No key: 400.
-//! curl -i localhost:3000/orders -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":1}'
-//! curl -i localhost:3000/orders -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
+//! curl -i localhost:3000/orders -H 'x-customer: 7' -H 'idempotency-key: k-1' -H 'content-type: application/json' -d '{"item":"tea","cents":1}'
+//! curl -i localhost:3000/orders -H 'x-customer: 7' -H 'content-type: application/json' -d '{"item":"tea","cents":499}'
 //!
 //! # Ten at once: one charge, ten equal receipts.
-//! seq 10 | xargs -P10 -I{} curl -s localhost:3000/orders -H 'idempotency-key: k-2' -H 'content-type: application/json' \
+//! seq 10 | xargs -P10 -I{} curl -s localhost:3000/orders -H 'x-customer: 7' -H 'idempotency-key: k-2' -H 'content-type: application/json' \
 //!     -d '{"item":"cake","cents":899}'
 //!
 //! # What was really charged.
@@ -26,12 +26,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use idem::{Idempotency, MemoryStore, idempotent};
-use idem_redis::RedisStore;
+use idem::{Idempotency, MemoryStore, RedisStore, idempotent};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ struct App {
 /// The handler: an axum handler as ever, with one line above it. A dropped connection does not stop the charge (`detached`), and the
 /// client that comes again finds its receipt.
 #[idempotent(
-    key = "idempotency_key(&headers)",
+    key = ("customer(&headers)", "idempotency_key(&headers)"), // two customers may send the same key
     fingerprint = "order",
     ttl = "24h",
     name = "orders.create",
@@ -79,6 +79,11 @@ async fn ledger(State(app): State<App>) -> Json<Vec<Receipt>> {
     Json(app.ledger.lock().unwrap_or_else(PoisonError::into_inner).clone())
 }
 
+/// Who sends the request. A real service takes this from its authentication, never from a header that anyone can set.
+fn customer(headers: &HeaderMap) -> Option<&str> {
+    headers.get("x-customer")?.to_str().ok()
+}
+
 /// The header of the IETF draft; `None` makes the key missing.
 fn idempotency_key(headers: &HeaderMap) -> Option<&str> {
     headers.get("idempotency-key")?.to_str().ok()
@@ -94,14 +99,15 @@ enum Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Self::Idempotency(error) = &self;
-        let status = match error {
-            idem::Error::MissingKey { .. } => StatusCode::BAD_REQUEST,
-            idem::Error::InFlight { .. } | idem::Error::AlreadyDone { .. } => StatusCode::CONFLICT,
-            idem::Error::FingerprintMismatch { .. } => StatusCode::UNPROCESSABLE_ENTITY,
-            error if error.is_retryable() => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        (status, self.to_string()).into_response()
+        let status = StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = Json(serde_json::json!({ "code": error.code(), "message": error.client_message() }));
+        let mut response = (status, body).into_response();
+        if let Some(wait) = error.retry_after() {
+            // Whole seconds, and rounded up.
+            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
     }
 }
 

@@ -5,9 +5,10 @@
 //! cargo run --example quickstart                                    # examples/data/deliveries.jsonl, records in memory
 //! cargo run --example quickstart -- my-deliveries.jsonl             # your own file, or `-` for standard input
 //! cargo run --example quickstart -- --store sqlite://quickstart.db  # records in a file; run it twice
-//! cargo run --example quickstart -- --store redis://127.0.0.1/      # records in Redis
-//! cargo run --example quickstart --features postgres -- --store postgres://user:password@localhost/shop   # or mysql
+//! cargo run --example quickstart -- --store redis://127.0.0.1/      # records in Redis; or postgres://user:password@host/db, or mysql://..
 //! ```
+//!
+//! The client of a store is built when it is first asked for.
 //!
 //! A line is a JSON object with `event` (the provider's id of the event), `order`, `amount_cents`, and if you like `currency`, `at_ms` (when
 //! it arrives, from the start) and `note`.
@@ -102,11 +103,14 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let (deliveries, unreadable) = read(&arguments.input)?;
 
     // Where it is remembered what was done. This, and the attribute above, is all there is to it.
-    let (idempotency, place) = match &arguments.store {
-        Some(url) => store::open(url).await?,
+    let (builder, place) = match &arguments.store {
+        Some(url) => match store::missing_feature(url) {
+            Some(feature) => return store::run_with_features("quickstart", feature),
+            None => store::open(url).await?,
+        },
         None => (Idempotency::builder(MemoryStore::new()), "memory"),
     };
-    idem::install(idempotency.build())?;
+    idem::install(builder.build())?;
 
     let bank = Arc::new(Bank::default());
     let begun = Instant::now();
@@ -182,7 +186,7 @@ impl Summary {
         }
     }
 
-    /// Nothing was charged that was not due, nothing twice, and nobody got somebody else's receipt. (On a store that has seen the
+    /// Nothing was charged that was not due, nothing twice, and nobody got somebody else's receipt. (In a store that has seen the
     /// same events before, nothing at all is charged again.)
     fn adds_up(&self) -> bool {
         let first_run = self.executed == self.unique && self.charged_cents == self.due_cents;
@@ -254,10 +258,8 @@ struct Arguments {
 
 impl Arguments {
     fn read() -> Result<Self, Box<dyn std::error::Error>> {
-        let mut arguments = Self {
-            input: concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/deliveries.jsonl").to_owned(),
-            store: None,
-        };
+        let mut arguments =
+            Self { input: concat!(env!("CARGO_MANIFEST_DIR"), "/data/deliveries.jsonl").to_owned(), store: None };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             match word.as_str() {

@@ -1,8 +1,8 @@
 //! Several processes take jobs from a queue that delivers each of them to everybody, and one of them is killed while it works.
 //!
 //! ```text
-//! cargo run --example workers                                 # starts a redis-server of its own
-//! cargo run --example workers -- --redis redis://127.0.0.1/
+//! cargo run --example workers --features redis                                 # starts a redis-server of its own
+//! cargo run --example workers --features redis -- --redis redis://127.0.0.1/
 //! ```
 //!
 //! The first process that gets a job does it; the others get its result. When the killed one's lease runs out, another finishes its job, as
@@ -15,8 +15,7 @@ use std::error::Error;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use idem::{Idempotency, idempotent};
-use idem_redis::RedisStore;
+use idem::{Idempotency, RedisStore, idempotent};
 use idem_testkit::RedisServer;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};

@@ -3,14 +3,16 @@
 #![cfg_attr(all(doctest, not(feature = "redis")), doc = "Idempotency for async Rust.")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[doc(no_inline)]
+pub use idem_core::erased_serde;
 pub use idem_core::{
-    Abandoned, AsToken, Begin, Builder, Call, Clock, Codec, CodecFailure, CodecId, ConfigError, Duplicate, Error,
-    ErrorAction, ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency, Idempotency, InFlight,
-    InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, MemoryStore, MissingKey, Never, Operation,
-    Outcome, Reconcile, RecordInfo, RecordState, Recorded, Retry, Sometimes, Storable, Store, StoreError,
-    StoreErrorKind, StoreFailure, Token, Unfinished, current, install, installed, scope,
+    Abandoned, Action, AsToken, Begin, Builder, Call, Clock, ConfigError, Dispose, Disposition, Duplicate, Error,
+    ErrorAction, ErrorKind, ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency,
+    Idempotency, InFlight, InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, Lookup, MemoryStore,
+    MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState, Recorded, Report, Retry, Sometimes,
+    Storable, StoreError, StoreErrorKind, StoreFailure, Token, Unfinished, UnkeptAction, current, install, installed,
+    scope, store, watch,
 };
-pub use idem_core::{record, wire};
 pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};
 #[cfg(feature = "redis")]
 pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
@@ -25,6 +27,10 @@ pub use idem_sqlx::{MySqlStore, MySqlStoreBuilder};
 pub use idem_sqlx::{PostgresStore, PostgresStoreBuilder};
 #[cfg(feature = "sqlite")]
 pub use idem_sqlx::{SqliteStore, SqliteStoreBuilder};
+
+// Where they were before `store`.
+#[doc(hidden)]
+pub use idem_core::{Codec, CodecContext, CodecFailure, CodecId, Store, record, wire};
 
 #[doc(hidden)]
 pub use idem_core::__private;

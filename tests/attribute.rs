@@ -23,11 +23,12 @@ impl Req {
     }
 }
 
-#[derive(Debug, PartialEq, thiserror::Error)]
+#[derive(Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 enum Failure {
     #[error("declined")]
     Declined,
     #[error("{0}")]
+    #[serde(skip)]
     Idempotency(String),
 }
 
@@ -53,6 +54,16 @@ impl Runs {
 async fn fresh<F: Future>(future: F) -> F::Output {
     idem::scope(Idempotency::new(MemoryStore::new()), future).await
 }
+
+#[path = "attribute/arguments.rs"]
+mod arguments;
+#[cfg(feature = "axum")]
+#[path = "attribute/handlers.rs"]
+mod handlers;
+#[path = "attribute/names.rs"]
+mod names;
+#[path = "attribute/watched.rs"]
+mod watched;
 
 #[path = "ui/pass/forms.rs"]
 mod forms;
@@ -303,83 +314,6 @@ mod key_parts {
     }
 }
 
-mod names {
-    use super::*;
-
-    struct Invoices;
-    struct Orders;
-
-    impl Invoices {
-        #[idempotent(key = "key")]
-        async fn create(runs: &Runs, key: u8) -> Result<u32, Failure> {
-            Ok(runs.count())
-        }
-    }
-
-    impl Orders {
-        #[idempotent(key = "key")]
-        async fn create(runs: &Runs, key: u8) -> Result<u32, Failure> {
-            Ok(runs.count())
-        }
-    }
-
-    struct Generic<T>(T);
-
-    impl<T> Generic<T> {
-        #[idempotent(key = "key")]
-        async fn create(runs: &Runs, key: u8) -> Result<u32, Failure> {
-            Ok(runs.count())
-        }
-    }
-
-    /// Two functions of one name in one function: nothing tells them apart.
-    async fn two(runs: &Runs) -> [Result<u32, Failure>; 2] {
-        let first = {
-            #[idempotent(key = "key")]
-            async fn same(runs: &Runs, key: u8) -> Result<u32, Failure> {
-                Ok(runs.count())
-            }
-            same(runs, 1).await
-        };
-        let second = {
-            #[idempotent(key = "key")]
-            async fn same(runs: &Runs, key: u8) -> Result<u32, Failure> {
-                Ok(runs.count())
-            }
-            same(runs, 1).await
-        };
-        [first, second]
-    }
-
-    #[tokio::test]
-    async fn functions_of_two_types_do_not_share_their_records() {
-        let idempotency = Idempotency::new(MemoryStore::new());
-        idem::scope(idempotency.clone(), async {
-            let runs = Runs::default();
-            assert_eq!((Invoices::create(&runs, 1).await, Orders::create(&runs, 1).await), (Ok(1), Ok(2)));
-            assert_eq!((Invoices::create(&runs, 1).await, Orders::create(&runs, 1).await), (Ok(1), Ok(2)));
-        })
-        .await;
-        let record = idempotency.operation("attribute::names::Orders::create").key(&1u8).inspect().await.unwrap();
-        assert_eq!(record.unwrap().state, idem::RecordState::Committed);
-    }
-
-    #[tokio::test]
-    async fn a_function_without_a_default_name_of_its_own_is_refused_at_its_first_call() {
-        fresh(async {
-            let runs = Runs::default();
-            let Generic(()) = Generic(());
-            let Err(Failure::Idempotency(text)) = Generic::<u8>::create(&runs, 1).await else { panic!("not refused") };
-            assert!(text.contains("attribute.rs") && text.contains("name = "), "{text}");
-            let answers = two(&runs).await;
-            let [Ok(1), Err(Failure::Idempotency(text))] = answers else { panic!("not refused: {answers:?}") };
-            assert_eq!(text.matches("attribute.rs").count(), 2, "{text}");
-            assert_eq!(runs.total(), 1);
-        })
-        .await;
-    }
-}
-
 mod switches {
     use super::*;
 
@@ -440,40 +374,6 @@ mod switches {
             assert_eq!(once(&runs, "k").await.unwrap(), 1);
             assert_eq!(once(&runs, "k").await.unwrap(), 2);
             assert_eq!(required(&runs, None).await.unwrap(), 3);
-        })
-        .await;
-    }
-}
-
-#[cfg(feature = "axum")]
-mod axum_handlers {
-    use super::*;
-    use axum::Json;
-    use axum::extract::State;
-    use axum::response::IntoResponse;
-
-    impl IntoResponse for Failure {
-        fn into_response(self) -> axum::response::Response {
-            self.to_string().into_response()
-        }
-    }
-
-    #[idempotent(key = "req.order_id", fingerprint = "req")]
-    async fn create(State(runs): State<Arc<Runs>>, Json(req): Json<Req>) -> Result<Json<Req>, Failure> {
-        runs.count();
-        Ok(Json(req))
-    }
-
-    #[tokio::test]
-    async fn json_is_stored_as_what_is_inside_and_the_function_still_is_a_handler() {
-        let _: axum::Router = axum::Router::new().route("/", axum::routing::post(create)).with_state(Arc::default());
-        fresh(async {
-            let runs = Arc::new(Runs::default());
-            for _ in 0..2 {
-                let Json(answer) = create(State(runs.clone()), Json(Req::new(1))).await.unwrap();
-                assert_eq!(answer, Req::new(1));
-            }
-            assert_eq!(runs.total(), 1);
         })
         .await;
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use idem::{Error, StoreFailure};
-use idem_testkit::{Fault, Step};
+use idem_testkit::{Fault, Gate, Step};
 use support::{Failure, LEASE, LONG, World};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -154,6 +154,98 @@ over_both_stores! {
         let plain = world.builder().await.log_keys().build();
         plain.operation("events").key("asked-for").run(async || Ok::<_, Error>(1)).await.unwrap();
         assert!(log.text().contains("asked-for"));
+
+        // Whoever sends the key does not write the log.
+        plain.operation("events").key("x\u{202e}y\u{200b}z").run(async || Ok::<_, Error>(1)).await.unwrap();
+        assert!(log.text().contains("x%E2%80%AEy%E2%80%8Bz"));
+        for name in ["orders\ncreate\u{202e}", &"x".repeat(100_000)] {
+            log.decisions();
+            let refused = plain.operation(name).key("k").run(async || Ok::<_, Error>(1)).await.unwrap_err();
+            assert!(matches!(refused, Error::Config { .. }) && refused.to_string().len() < 500, "{refused}");
+            // Without a key too.
+            let refused = plain.operation(name).run(async || Ok::<_, Error>(1)).await.unwrap_err();
+            assert!(matches!(refused, Error::Config { .. }) && !refused.operation().contains('\n'), "{refused}");
+            assert_eq!(log.decisions(), logged(&[(Level::WARN, "misconfigured"), (Level::WARN, "misconfigured")]));
+        }
+        let text = log.text();
+        assert!(!text.contains('\u{202e}') && !text.contains('\n') && text.len() < 100_000, "{} bytes", text.len());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn p12_a_slow_store_is_said_once_a_second_with_how_often_it_was() {
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let (builder, faults) = World::memory().faulty().await;
+    let idempotency = builder.lease(LEASE).build();
+    faults.always(Step::Claim, Fault::DelayReply(LEASE / 2));
+    let said = async |calls: u32, round: u32| {
+        let calls = (0..calls).map(|key| {
+            let call = idempotency.operation("events.slow").key(&(round, key));
+            async move { call.run(async || Ok::<_, Error>(7)).await.unwrap() }
+        });
+        let calls: Vec<_> = calls.map(tokio::spawn).collect();
+        for call in calls {
+            call.await.unwrap();
+        }
+        log.decisions().iter().filter(|(_, decision)| decision == "lease_too_short").count()
+    };
+    assert_eq!(said(100, 1).await, 1);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(said(1, 2).await, 1);
+    assert!(log.text().contains("so it was 99 times more"), "{}", log.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn p12_a_release_whose_caller_goes_away_before_the_answer_is_not_called_refused() {
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let (builder, faults) = World::memory().faulty().await;
+    let idempotency = builder.build();
+    let gate = Gate::new();
+    faults.next(Step::Release, Fault::HangReply(gate.clone()));
+    let call = idempotency.operation("events.release").key("k").run(async || Err::<u32, Failure>(Failure::Declined));
+    tokio::select! { _ = call => panic!("it has ended"), () = gate.reached() => {} }
+    idempotency.shutdown(LONG).await.unwrap();
+    assert_eq!(log.decisions(), logged(&[(Level::DEBUG, "released")]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn p12_a_release_that_the_store_has_carried_out_twice_is_not_called_refused() {
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let (builder, _) = World::memory().faulty().await;
+    let idempotency = builder.build();
+    let idem::Begin::Execute(one) = idempotency.operation("events.twice").key("k").begin().await.unwrap() else {
+        panic!("nobody else was there")
+    };
+    one.release().await.unwrap();
+    // As where a store that lost the connection sends it again by itself.
+    one.release().await.unwrap();
+    assert_eq!(log.decisions(), logged(&[(Level::DEBUG, "released"), (Level::DEBUG, "released")]));
+}
+
+#[test]
+fn p12_what_ends_with_the_only_tokio_runtime_is_said() {
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (builder, faults) = World::memory().faulty().await;
+        let idempotency = builder.build();
+        faults.always(Step::Release, Fault::Refuse);
+        faults.always(Step::Commit, Fault::Refuse);
+        for _ in 0..2 {
+            faults.next(Step::Claim, Fault::LoseReply);
+        }
+        idempotency.operation("events.end").key("claim").run(async || Ok::<_, Error>(7)).await.unwrap_err();
+        idempotency.operation("events.end").key("commit").run(async || Ok::<_, Error>(7)).await.unwrap();
+        drop(log.decisions());
+    });
+    drop(runtime);
+    let said = log.decisions();
+    for decision in ["not_released", "not_recorded"] {
+        assert!(said.contains(&(Level::WARN, decision.to_owned())), "{said:?}");
     }
 }
 

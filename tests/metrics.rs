@@ -19,6 +19,10 @@ fn p12_decisions_are_counted_by_operation_and_bodies_are_timed() {
             for _ in 0..3 {
                 idempotency.operation("counted").key("k").run(async || Ok::<_, Error>(1)).await.unwrap();
             }
+            for name in ["not a name", "nor \u{202e} this", ""] {
+                idempotency.operation(name).key("k").run(async || Ok::<_, Error>(1)).await.unwrap_err();
+            }
+            idempotency.operation("counted").key("k").lookup::<u32>().await.unwrap();
         });
     });
     let mut counted = BTreeMap::new();
@@ -31,6 +35,8 @@ fn p12_decisions_are_counted_by_operation_and_bodies_are_timed() {
             _ => {}
         }
     }
-    assert_eq!(counted, BTreeMap::from([("counted executed".to_owned(), 1), ("counted replayed".to_owned(), 2)]));
+    let expected =
+        [("(invalid) misconfigured", 3), ("counted executed", 1), ("counted looked_up", 1), ("counted replayed", 2)];
+    assert_eq!(counted, expected.map(|(labels, count)| (labels.to_owned(), count)).into());
     assert_eq!(bodies, 1);
 }

@@ -434,7 +434,7 @@ over_all_stores! {
             lease.commit(&5u32).await.unwrap();
             drop(lease);
             let Begin::Replay(recorded) = one.operation("p9.hand").key("k").begin().await.unwrap() else { panic!() };
-            assert_eq!(recorded.decode::<u32, _>().unwrap(), 5);
+            assert_eq!(recorded.decode::<u32>().unwrap(), 5);
             assert!(one.operation("p9.hand").key("k").forget().await.unwrap());
         }
     }

@@ -4,17 +4,36 @@
 
 mod support;
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use idem::{Error, MissingKey, RecordState};
+use idem::{Error, Idempotency, MissingKey, RecordState};
 use idem_testkit::{Fault, Step};
 use support::{LEASE, LONG, World, eventually};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 type Res<T = u64> = Result<T, Error>;
 
 const SOON: Duration = Duration::from_millis(50);
+
+/// A waker that asks whether nothing is under way any more.
+struct Looks {
+    idempotency: Idempotency,
+    handle: Handle,
+    finished: AtomicBool,
+}
+
+impl Wake for Looks {
+    fn wake(self: Arc<Self>) {
+        let _entered = self.handle.enter();
+        let looked = pin!(self.idempotency.shutdown(LONG)).poll(&mut Context::from_waker(Waker::noop()));
+        self.finished.fetch_or(looked.is_ready(), SeqCst);
+    }
+}
 
 over_both_stores! {
     async fn p8_a_detached_body_without_a_caller_is_waited_for(world: World) {
@@ -55,6 +74,33 @@ over_both_stores! {
         idempotency.shutdown(LONG).await.unwrap();
         let info = operation().inspect().await.unwrap().unwrap();
         assert_eq!(info.state, RecordState::Committed);
+    }
+
+    async fn p9_there_is_no_moment_at_which_a_detached_body_that_leaves_its_commit_behind_is_not_counted(world: World) {
+        let (builder, faults) = world.faulty().await;
+        let idempotency = builder.build();
+        faults.always(Step::Commit, Fault::Refuse);
+        let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let call = tokio::spawn(idempotency.operation("shutdown.leaves").key("k").run_detached({
+            let (begun, go) = (begun.clone(), go.clone());
+            async move || {
+                begun.add_permits(1);
+                go.acquire().await.unwrap().forget();
+                Res::Ok(7)
+            }
+        }));
+        begun.acquire().await.unwrap().forget();
+        // Woken whenever something has ended, it looks at once whether all has.
+        let looks = Arc::new(Looks { idempotency: idempotency.clone(), handle: Handle::current(), finished: AtomicBool::default() });
+        let waker = Waker::from(looks.clone());
+        let mut shutdown = pin!(idempotency.shutdown(LONG));
+        assert!(shutdown.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        go.add_permits(1);
+        call.await.unwrap().unwrap();
+        eventually("the body is not counted", async || idempotency.shutdown(SOON).await.is_err_and(|left| left.bodies == 0)).await;
+        assert!(!looks.finished.load(SeqCst), "it was finished, and the commit was not");
+        faults.clear();
+        idempotency.shutdown(LONG).await.unwrap();
     }
 
     async fn what_is_left_after_the_time_is_said_and_goes_on(world: World) {

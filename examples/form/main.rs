@@ -9,8 +9,8 @@
 //! again while the form is open: its tokens are gone, and you get a fresh form with what you had typed.
 //!
 //! `--port 8080` listens elsewhere (0: any free port); `--takes 10` has an order take ten seconds; `--store redis://127.0.0.1/` keeps tokens and
-//! orders in Redis, so that several of these are one shop: order from one, and send the same form to another. With `--store sqlite://form.db`, and with
-//! `postgres://..` or `mysql://..` where the example is built with that feature, the tokens are kept there; the orders stay in memory.
+//! orders in Redis, so that several of these are one shop: order from one, and send the same form to another. With `--store sqlite://form.db`,
+//! `postgres://..` or `mysql://..` the tokens are kept there, and the orders stay in memory.
 //!
 //! What matters is in `shop/mod.rs`. `idem-browser` does all of the above with a real browser.
 
@@ -52,9 +52,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let (builder, book) = match store {
-        Some(url) => match store::open(&url).await? {
-            (builder, "Redis") => (builder, Book::in_redis(&url).await?),
-            (builder, _) => (builder, Book::in_memory()),
+        Some(url) => match store::missing_feature(&url) {
+            Some(feature) => {
+                store::run_with_features("form", &format!("axum,{feature}"))?;
+                return Ok(());
+            }
+            None => match store::open(&url).await? {
+                (builder, "Redis") => (builder, Book::in_redis(&url).await?),
+                (builder, _) => (builder, Book::in_memory()),
+            },
         },
         None => (Idempotency::builder(MemoryStore::new()), Book::in_memory()),
     };

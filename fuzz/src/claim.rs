@@ -41,6 +41,7 @@ fn claim(input: &mut Input<'_>) -> Claim {
         hold: input.length(),
         fingerprint: record::fingerprint(input),
         take_over: input.flag(),
+        take_over_after: input.flag().then(|| input.length()),
         max_attempts: if input.flag() { Some(input.number()) } else { None },
         must_be_issued: input.flag(),
     }
@@ -49,15 +50,21 @@ fn claim(input: &mut Input<'_>) -> Claim {
 /// The rows of the table, from the top.
 fn by_the_table(record: &Record, claim: &Claim) -> OnClaim {
     let attempts = record.attempt();
-    let exhausted = matches!(claim.max_attempts, Some(max) if attempts.saturating_add(1) > max || max == attempts);
-    let next = |origin| claim.in_flight(attempts.saturating_add(1), origin);
+    let asked = match record {
+        Record::InFlight(InFlight { questions, .. }) | Record::Released { questions, .. } => *questions,
+        _ => 0,
+    };
+    let counted = attempts.saturating_sub(asked);
+    let exhausted = matches!(claim.max_attempts, Some(max) if counted.saturating_add(1) > max || max == counted);
+    let next =
+        |origin| InFlight { questions: asked, ..claim.in_flight(attempts.saturating_add(1), origin) };
     let another = match (record.fingerprint(), claim.fingerprint) {
         (Some(one), Some(two)) => one != two,
         _ => false,
     };
     match record {
         Record::Issued { .. } | Record::Released { .. } if exhausted => {
-            OnClaim::Answer(Claimed::Exhausted { attempts })
+            OnClaim::Answer(Claimed::Exhausted { attempts: counted })
         }
         Record::Issued { grace } if claim.must_be_issued => {
             OnClaim::IfIssueLives { grace: *grace, then: next(Origin::Issued) }
@@ -70,11 +77,14 @@ fn by_the_table(record: &Record, claim: &Claim) -> OnClaim {
         Record::InFlight(_) | Record::Committed { .. } | Record::Done { .. } if another => {
             OnClaim::Answer(Claimed::Mismatch)
         }
-        Record::InFlight(_) => {
-            let then = match (claim.take_over, exhausted) {
-                (false, _) => RanOut::Answer(Claimed::Abandoned { attempt: attempts }),
-                (true, true) => RanOut::Answer(Claimed::Exhausted { attempts }),
-                (true, false) => RanOut::Take(next(Origin::Abandoned)),
+        Record::InFlight(held) => {
+            let next = claim.taking_over(held);
+            assert_eq!((next.attempt, next.questions), (attempts.saturating_add(1), asked));
+            let then = match (claim.take_over, claim.take_over_after, exhausted) {
+                (false, Some(age), false) => RanOut::IfSilentFor { age, then: next },
+                (false, ..) => RanOut::Answer(Claimed::Abandoned { attempt: attempts }),
+                (true, _, true) => RanOut::Answer(Claimed::Exhausted { attempts: counted }),
+                (true, _, false) => RanOut::Take(next),
             };
             OnClaim::IfLeaseRanOut { attempt: attempts, then }
         }
@@ -98,15 +108,25 @@ fn taken(next: &InFlight, claim: &Claim) {
 fn given_up(held: &InFlight, claim: &Claim) {
     let keep = claim.hold;
     let left_behind = |to| held.released(to).map(|(record, _)| record);
-    assert_eq!(left_behind(ReleaseTo::Released { keep }), Some(Record::Released { attempt: held.attempt }));
+    let released = Record::Released { attempt: held.attempt, questions: held.questions };
+    assert_eq!(left_behind(ReleaseTo::Released { keep }), Some(released));
     let Some(Record::InFlight(abandoned)) = left_behind(ReleaseTo::Abandoned) else { panic!("it is abandoned") };
     assert_eq!(abandoned.lease_left(held.hold), None, "abandoned at once");
     assert_eq!((abandoned.owner, abandoned.attempt), (held.owner, held.attempt));
+
+    // A claim that took this one over and is undone leaves it as it was, without a lease.
+    let restored = claim.taking_over(held).released(ReleaseTo::Undone { keep });
+    let Some((Record::InFlight(restored), Some(expires_in))) = restored else { panic!("it is restored") };
+    assert_eq!((restored.owner, restored.fingerprint, expires_in), (held.owner, held.fingerprint, held.hold));
+    assert_eq!((restored.attempt, restored.questions), (held.attempt, held.questions));
 
     // Whoever claims after a claim that was undone gets the attempt that was undone.
     let claim =
         Claim { take_over: true, max_attempts: None, fingerprint: None, must_be_issued: false, ..claim.clone() };
     let again = left_behind(ReleaseTo::Undone { keep }).map(|record| record.on_claim(&claim));
+    if held.took_over.is_some() {
+        return;
+    }
     if let Some(OnClaim::Take(next) | OnClaim::IfLeaseRanOut { then: RanOut::Take(next), .. }) = again {
         let first = held.origin == Origin::Issued || held.attempt == 0;
         assert_eq!(next.attempt, if first { 1 } else { held.attempt });

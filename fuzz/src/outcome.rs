@@ -8,7 +8,7 @@ use bytes::Bytes;
 use idem_core::record::{
     Claim, Claimed, Commit, Encoded, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
 };
-use idem_core::{Begin, CodecId, Error, Idempotency, MemoryStore, Recorded, Storable, Store, StoreError};
+use idem_core::{Begin, CodecId, Error, Idempotency, MemoryStore, Recorded, Store, StoreError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
@@ -35,13 +35,13 @@ async fn found(outcome: &Encoded) {
         other => panic!("an outcome is replayed: {other:?}"),
     };
     assert_eq!(recorded.is_error(), outcome.is_error);
-    read::<(), _>(&recorded, outcome);
-    read::<u64, _>(&recorded, outcome);
-    read::<Vec<u8>, _>(&recorded, outcome);
-    read::<serde_json::Value, _>(&recorded, outcome);
-    read::<BTreeMap<i8, Option<char>>, _>(&recorded, outcome);
-    read::<String, _>(&recorded, outcome);
-    read::<Result<Receipt, Refusal>, _>(&recorded, outcome);
+    read::<()>(&recorded, outcome);
+    read::<u64>(&recorded, outcome);
+    read::<Vec<u8>>(&recorded, outcome);
+    read::<serde_json::Value>(&recorded, outcome);
+    read::<BTreeMap<i8, Option<char>>>(&recorded, outcome);
+    read::<String>(&recorded, outcome);
+    read::<Result<Receipt, Refusal>>(&recorded, outcome);
 
     replayed::<String>(&idempotency, outcome).await;
     replayed::<Receipt>(&idempotency, outcome).await;
@@ -76,12 +76,9 @@ enum Refusal {
 }
 
 /// A value that can be read is what JSON says; anything else is an error that says so, and no panic.
-fn read<T, Via>(recorded: &Recorded, outcome: &Encoded)
-where
-    T: Storable<Via> + DeserializeOwned + PartialEq + Debug,
-{
+fn read<T: DeserializeOwned + PartialEq + Debug>(recorded: &Recorded, outcome: &Encoded) {
     let json = serde_json::from_slice::<T>(&outcome.payload).ok().filter(|_| outcome.codec == CodecId::JSON);
-    same(recorded.decode::<T, Via>(), json.as_ref().filter(|_| !outcome.is_error));
+    same(recorded.decode::<T>(), json.as_ref().filter(|_| !outcome.is_error));
     same(recorded.decode_error::<T>(), json.as_ref().filter(|_| outcome.is_error));
 }
 

@@ -1,7 +1,7 @@
 //! Records: a text that a store holds, whoever wrote it.
 
 use bytes::Bytes;
-use idem_core::record::{Encoded, InFlight, Origin, Owner, Record};
+use idem_core::record::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Owner, Record};
 use idem_core::wire::{self, Parsed, WireError};
 use idem_core::{CodecId, Fingerprint};
 
@@ -24,7 +24,10 @@ fn foreign(text: &[u8]) {
     match &read {
         Err(WireError::Foreign) => assert!(!begins_as_a_record(text), "a record was taken for foreign"),
         Err(WireError::Version) => assert!(begins_as_a_record(text) && !text.starts_with(b"i1"), "not of this version"),
-        Err(_) => assert!(text.starts_with(b"i1"), "damaged is what begins as a record of this version"),
+        Err(_) => assert!(
+            text.starts_with(b"i1") || text.starts_with(b"i2"),
+            "damaged is what begins as a record of a version that is read"
+        ),
         Ok(Parsed::Record(record)) => {
             assert_eq!(decode(&wire::encode(record)), read, "a record that was read is written and read again");
             same_but_for_zeros(text, &wire::encode(record));
@@ -69,11 +72,13 @@ fn whole(text: &[u8], record: &Record) {
         Record::InFlight(held) => {
             let mut other = held.owner.to_bytes();
             other[15] ^= 1;
-            assert!(text.starts_with(wire::owner_prefix(held.owner).as_bytes()), "a script finds its owner");
-            assert!(!text.starts_with(wire::owner_prefix(Owner::from_bytes(other)).as_bytes()), "and no other");
+            // Behind the version, which says how much there is to remember.
+            let finds = |owner| text[2..].starts_with(&wire::owner_prefix(owner).as_bytes()[2..]);
+            assert!(finds(held.owner), "a script finds its owner");
+            assert!(!finds(Owner::from_bytes(other)), "and no other");
         }
         Record::Committed { outcome, .. } => assert!(text.ends_with(&outcome.payload), "the outcome is the tail"),
-        _ => assert!(!text.starts_with(b"i1f"), "nothing else begins as what is in flight"),
+        _ => assert!(!text.starts_with(b"i1f") && !text.starts_with(b"i2f"), "nothing else begins as what is in flight"),
     }
 }
 
@@ -110,15 +115,8 @@ fn decode(text: &[u8]) -> Result<Parsed, WireError> {
 pub(crate) fn made_up(input: &mut Input<'_>) -> Record {
     match input.below(6) {
         0 => Record::Issued { grace: input.length() },
-        1 => Record::InFlight(InFlight {
-            owner: owner(input),
-            attempt: input.number(),
-            origin: origin(input),
-            lease: input.length(),
-            hold: input.length(),
-            fingerprint: fingerprint(input),
-        }),
-        2 => Record::Released { attempt: input.number() },
+        1 => Record::InFlight(in_flight(input, MOST_TAKEN_OVER)),
+        2 => Record::Released { attempt: input.number(), questions: few(input) },
         3 => Record::Done { attempt: input.number(), fingerprint: fingerprint(input) },
         kind => Record::Committed {
             attempt: input.number(),
@@ -130,6 +128,25 @@ pub(crate) fn made_up(input: &mut Input<'_>) -> Record {
             },
         },
     }
+}
+
+/// A record in flight that took over no more than so many, one from the other.
+fn in_flight(input: &mut Input<'_>, room: usize) -> InFlight {
+    InFlight {
+        owner: owner(input),
+        attempt: input.number(),
+        origin: origin(input),
+        lease: input.length(),
+        hold: input.length(),
+        fingerprint: fingerprint(input),
+        questions: few(input),
+        took_over: (room > 0 && input.below(3) == 0).then(|| Box::new(in_flight(input, room - 1))),
+    }
+}
+
+/// Often none.
+fn few(input: &mut Input<'_>) -> u64 {
+    if input.flag() { input.number() } else { 0 }
 }
 
 /// Few owners, so that two of them are often the same.

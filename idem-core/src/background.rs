@@ -14,8 +14,6 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 /// given up, and said so.
 const MAX_STEPS: usize = 10_000;
 const MAX_BYTES: usize = 64 << 20;
-/// The same for claims to undo, which are many while a store is away, and hold nothing that could be lost.
-const MAX_CLAIMS: usize = 10_000;
 
 /// What goes on without a caller.
 #[derive(Default)]
@@ -23,8 +21,7 @@ pub(crate) struct Background {
     steps: AtomicUsize,
     /// Of the outcomes that steps hold.
     bytes: AtomicUsize,
-    claims: AtomicUsize,
-    /// Of the claims: those of which the store has said nothing yet.
+    /// Claims to undo of which the store has said nothing yet.
     unheard: AtomicUsize,
     bodies: AtomicUsize,
     /// Something came to its end.
@@ -51,7 +48,7 @@ pub(crate) struct Step {
     bytes: usize,
 }
 
-/// A claim to undo: counted until it is dropped.
+/// A claim to undo: counted until the store has answered, or it is dropped.
 pub(crate) struct Undo {
     background: Arc<Background>,
     heard: bool,
@@ -72,11 +69,10 @@ impl Background {
         Some(Step { background: self.clone(), bytes })
     }
 
-    /// Counts a claim to undo; `None` if there are too many.
-    pub(crate) fn undo(self: &Arc<Self>) -> Option<Undo> {
-        add(&self.claims, 1, MAX_CLAIMS)?;
+    /// Counts a claim to undo.
+    pub(crate) fn undo(self: &Arc<Self>) -> Undo {
         self.unheard.fetch_add(1, Ordering::SeqCst);
-        Some(Undo { background: self.clone(), heard: false })
+        Undo { background: self.clone(), heard: false }
     }
 
     /// Counts a detached body.
@@ -139,12 +135,15 @@ impl Undo {
             self.background.ends(&self.background.unheard);
         }
     }
+
+    pub(crate) fn is_heard(&self) -> bool {
+        self.heard
+    }
 }
 
 impl Drop for Undo {
     fn drop(&mut self) {
         self.heard();
-        self.background.claims.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -191,15 +190,12 @@ mod tests {
     #[test]
     fn claims_to_undo_take_no_room_from_outcomes_and_are_waited_for_until_the_store_has_answered() {
         let background = Arc::new(Background::default());
-        let mut claims: Vec<_> = (0..MAX_CLAIMS).map(|_| background.undo().unwrap()).collect();
-        assert!(background.undo().is_none());
+        let mut claims: Vec<_> = (0..MAX_STEPS * 2).map(|_| background.undo()).collect();
         assert!(background.step(1).is_some());
         claims.iter_mut().skip(1).for_each(Undo::heard);
         assert_eq!(background.unfinished(), Some(Unfinished { bodies: 0, steps: 0, claims: 1 }));
-        assert!(background.undo().is_none());
         drop(claims);
         assert_eq!(background.unfinished(), None);
-        assert!(background.undo().is_some());
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
+use crate::codec::CodecContext;
 use crate::context;
 use crate::error::Error;
 use crate::error_policy::{Keepable, encode_error};
@@ -19,6 +20,8 @@ use crate::outcome::{Recorded, Storable};
 use crate::runtime::Runtime;
 
 /// What a call that is carried out step by step has to do. From [`Operation::begin`](crate::Operation::begin).
+///
+/// It is complete, so it may be matched without a wildcard: what is to be added is added to [`Lease`] and [`Recorded`].
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is abandoned"]
 pub enum Begin {
@@ -114,7 +117,8 @@ impl Lease {
     pub async fn commit<T: Storable<Via>, Via>(&self, value: &T) -> Result<(), Error> {
         match &self.guarded {
             Some(guarded) => {
-                let outcome = guarded.runtime.codec.encode(value.to_stored());
+                let outcome =
+                    guarded.runtime.codec.encode(CodecContext::of_value(&guarded.term.id), &value.to_stored());
                 let mut held = guarded.held.lock().await;
                 held.commits(outcome);
                 held.try_out().await.inspect_err(|_| context::trouble())
@@ -136,10 +140,11 @@ impl Lease {
     /// As [`commit`](Self::commit).
     pub async fn commit_error<E: Keepable>(&self, error: &E, ttl: Option<Duration>) -> Result<(), Error> {
         let Some(guarded) = &self.guarded else { return Ok(()) };
-        let encoded = encode_error(&guarded.runtime.codec, error).map_err(|failure| Error::Config {
-            operation: guarded.term.id.operation().into(),
-            reason: format!("the error to keep cannot be written: {failure}").into(),
-        })?;
+        let encoded =
+            encode_error(&guarded.runtime.codec, &guarded.term.id, error).map_err(|failure| Error::Config {
+                operation: guarded.term.id.operation().into(),
+                reason: format!("the error to keep cannot be written: {failure}").into(),
+            })?;
         let mut held = guarded.held.lock().await;
         held.keeps(encoded, ttl);
         held.try_out().await.inspect_err(|_| context::trouble())

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::record::Encoded;
+use crate::record::{Encoded, RecordId};
 
 /// The name of a codec, as it stands in each record: 1 to 8 lower-case letters and digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,13 +54,57 @@ impl fmt::Debug for CodecId {
 /// Any error that a codec can have.
 pub type CodecFailure = Box<dyn std::error::Error + Send + Sync>;
 
+/// What a [`Codec`] is told of the outcome that it encodes or decodes.
+///
+/// Operation, key and kind are the same when an outcome is written and when it is read. A codec that encrypts binds them to the ciphertext
+/// as associated data, so that an outcome that was copied to another key, or from a value to an error, is refused.
+#[derive(Clone, Copy)]
+pub struct CodecContext<'a> {
+    id: &'a RecordId,
+    is_error: bool,
+}
+
+impl<'a> CodecContext<'a> {
+    pub(crate) fn of_value(id: &'a RecordId) -> Self {
+        Self { id, is_error: false }
+    }
+
+    pub(crate) fn of_error(id: &'a RecordId) -> Self {
+        Self { id, is_error: true }
+    }
+
+    /// Returns the operation's name.
+    pub fn operation(&self) -> &'a str {
+        self.id.operation()
+    }
+
+    /// Returns the key as it is encoded in the store. Two different keys of one operation never have one encoding.
+    pub fn key(&self) -> &'a str {
+        self.id.key()
+    }
+
+    /// Returns whether the outcome is an error that is kept, and not a value.
+    pub fn is_error(&self) -> bool {
+        self.is_error
+    }
+}
+
+impl fmt::Debug for CodecContext<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Keys may be personal data.
+        f.debug_struct("CodecContext").field("id", self.id).field("is_error", &self.is_error).finish()
+    }
+}
+
 /// Another way than JSON to turn outcomes into bytes: for [`Builder::codec`](crate::Builder::codec).
+///
+/// Values and kept errors are both written by it. See [`CodecContext`] for what it is told of each.
 ///
 /// # Examples
 ///
 /// ```
 /// # use idem_core as idem;
-/// use idem::{Codec, CodecFailure, CodecId};
+/// use idem::{Codec, CodecContext, CodecFailure, CodecId};
 ///
 /// /// JSON with line breaks.
 /// struct Pretty;
@@ -70,12 +114,17 @@ pub type CodecFailure = Box<dyn std::error::Error + Send + Sync>;
 ///         CodecId::parse(b"pretty").expect("a valid name")
 ///     }
 ///
-///     fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+///     fn encode(
+///         &self,
+///         _: CodecContext<'_>,
+///         value: &dyn erased_serde::Serialize,
+///     ) -> Result<Vec<u8>, CodecFailure> {
 ///         Ok(serde_json::to_vec_pretty(value)?)
 ///     }
 ///
 ///     fn decode(
 ///         &self,
+///         _: CodecContext<'_>,
 ///         bytes: &[u8],
 ///         read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
 ///     ) -> Result<(), CodecFailure> {
@@ -96,7 +145,7 @@ pub trait Codec: Send + Sync + 'static {
     /// # Errors
     ///
     /// If the value cannot be written. The call's outcome is then recorded as done, without the value.
-    fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure>;
+    fn encode(&self, context: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure>;
 
     /// Reads a value: hands a deserialiser over `bytes` to `read`, once, and refuses what is left over.
     ///
@@ -105,6 +154,7 @@ pub trait Codec: Send + Sync + 'static {
     /// If the bytes cannot be read. The duplicate gets `Error::Codec`; the body is not run again.
     fn decode(
         &self,
+        context: CodecContext<'_>,
         bytes: &[u8],
         read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecFailure>;
@@ -119,23 +169,32 @@ pub(crate) enum AnyCodec {
 }
 
 impl AnyCodec {
-    pub(crate) fn encode<T: Serialize + ?Sized>(&self, value: &T) -> Result<Encoded, CodecFailure> {
+    pub(crate) fn encode<T: Serialize + ?Sized>(
+        &self,
+        context: CodecContext<'_>,
+        value: &T,
+    ) -> Result<Encoded, CodecFailure> {
         let (codec, payload) = match self {
             Self::Json => (CodecId::JSON, json(value)?),
-            Self::Other(codec) => (codec.id(), codec.encode(&value)?.into()),
+            Self::Other(codec) => (codec.id(), codec.encode(context, &value)?.into()),
         };
-        Ok(Encoded { is_error: false, codec, payload })
+        Ok(Encoded { is_error: context.is_error, codec, payload })
     }
 
-    pub(crate) fn decode<T: DeserializeOwned>(&self, outcome: &Encoded) -> Result<T, CodecFailure> {
+    /// Reads the outcome of the record with that id.
+    pub(crate) fn decode<T: DeserializeOwned>(&self, id: &RecordId, outcome: &Encoded) -> Result<T, CodecFailure> {
         match self {
-            Self::Json if outcome.codec == CodecId::JSON => Ok(serde_json::from_slice(&outcome.payload)?),
+            Self::Json if outcome.codec == CodecId::JSON => {
+                serde_json::from_slice(&outcome.payload).map_err(|error| without_contents(&error, outcome.codec))
+            }
             Self::Other(codec) if outcome.codec == codec.id() => {
                 let mut value = None;
-                codec.decode(&outcome.payload, &mut |deserializer| {
+                let context = CodecContext { id, is_error: outcome.is_error };
+                let read = codec.decode(context, &outcome.payload, &mut |deserializer| {
                     value = Some(erased_serde::deserialize(deserializer)?);
                     Ok(())
-                })?;
+                });
+                read.map_err(|error| without_contents(&*error, outcome.codec))?;
                 value.ok_or_else(|| "the codec read no value".into())
             }
             _ => Err(format!(
@@ -145,6 +204,25 @@ impl AnyCodec {
             .into()),
         }
     }
+}
+
+/// What is said of a failure to read an outcome. Errors are logged, and what a decoder says may quote what it read.
+fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -> CodecFailure {
+    use serde_json::error::Category;
+
+    let Some(error) = error.downcast_ref::<serde_json::Error>() else {
+        return format!(
+            "the codec `{codec}` cannot read it (what it says is left out, since it may quote the outcome)"
+        )
+        .into();
+    };
+    let what = match error.classify() {
+        Category::Data => "a value is missing, or of another type than expected,",
+        Category::Syntax => "it is no JSON",
+        Category::Eof => "it is cut off",
+        Category::Io => "it cannot be read",
+    };
+    format!("{what} at line {}, column {}", error.line(), error.column()).into()
 }
 
 /// Writes a value as JSON, in one allocation of the right length: it is written where the thread has room, which a short one is copied
@@ -178,31 +256,70 @@ impl fmt::Debug for AnyCodec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::Key;
+
+    fn id() -> RecordId {
+        RecordId::new("orders", &Key::encode("o-1").unwrap()).unwrap()
+    }
+
+    fn encode<T: Serialize + ?Sized>(value: &T) -> Encoded {
+        AnyCodec::Json.encode(CodecContext::of_value(&id()), value).unwrap()
+    }
+
+    fn decode<T: DeserializeOwned>(outcome: &Encoded) -> Result<T, CodecFailure> {
+        AnyCodec::Json.decode(&id(), outcome)
+    }
 
     #[test]
     fn unit_zero_empty_and_none_are_outcomes() {
-        let json = AnyCodec::Json;
-        json.decode::<()>(&json.encode(&()).unwrap()).unwrap();
-        assert_eq!(json.decode::<u8>(&json.encode(&0u8).unwrap()).unwrap(), 0);
-        assert_eq!(json.decode::<String>(&json.encode("").unwrap()).unwrap(), "");
-        assert_eq!(json.decode::<Option<u8>>(&json.encode(&None::<u8>).unwrap()).unwrap(), None);
-        assert!(json.decode::<Vec<u8>>(&json.encode(&Vec::<u8>::new()).unwrap()).unwrap().is_empty());
+        decode::<()>(&encode(&())).unwrap();
+        assert_eq!(decode::<u8>(&encode(&0u8)).unwrap(), 0);
+        assert_eq!(decode::<String>(&encode("")).unwrap(), "");
+        assert_eq!(decode::<Option<u8>>(&encode(&None::<u8>)).unwrap(), None);
+        assert!(decode::<Vec<u8>>(&encode(&Vec::<u8>::new())).unwrap().is_empty());
     }
 
     #[test]
     fn floats_are_read_as_they_were_written() {
-        let json = AnyCodec::Json;
         for float in [31.245_270_191_439_438, f64::MIN_POSITIVE, f64::MAX, -0.1 - 0.2] {
-            let read: f64 = json.decode(&json.encode(&float).unwrap()).unwrap();
+            let read: f64 = decode(&encode(&float)).unwrap();
             assert_eq!(read.to_bits(), float.to_bits(), "{float}");
         }
+    }
+
+    #[test]
+    fn an_outcome_that_cannot_be_read_is_not_quoted() {
+        struct Other;
+        impl Codec for Other {
+            fn id(&self) -> CodecId {
+                CodecId::JSON
+            }
+            fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+                Ok(serde_json::to_vec(value)?)
+            }
+            fn decode(
+                &self,
+                bytes: &[u8],
+                read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+            ) -> Result<(), CodecFailure> {
+                let mut json = serde_json::Deserializer::from_slice(bytes);
+                Ok(read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?)
+            }
+        }
+        let outcome = AnyCodec::Json.encode(&["jane@example.org"]).unwrap();
+        for codec in [AnyCodec::Json, AnyCodec::Other(Arc::new(Other))] {
+            let said = codec.decode::<[u64; 1]>(&outcome).unwrap_err().to_string();
+            assert!(!said.contains("jane"), "{said}");
+        }
+        let said = AnyCodec::Json.decode::<[u64; 1]>(&outcome).unwrap_err().to_string();
+        assert!(said.ends_with("line 1, column 19"), "{said}");
     }
 
     #[test]
     fn another_codecs_bytes_are_refused() {
         let foreign =
             Encoded { is_error: false, codec: CodecId::parse(b"cbor").unwrap(), payload: Bytes::from_static(b"1") };
-        assert!(AnyCodec::Json.decode::<u8>(&foreign).is_err());
+        assert!(decode::<u8>(&foreign).is_err());
         for name in ["", "Ab", "toolongname", "a b"] {
             assert_eq!(CodecId::parse(name.as_bytes()), None);
         }

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::error::ConfigError;
 use crate::record::RecordId;
 use crate::runtime::Idempotency;
+use crate::watch;
 
 static INSTALLED: OnceLock<Idempotency> = OnceLock::new();
 
@@ -111,7 +112,7 @@ pub(crate) fn is_inside() -> bool {
 }
 
 /// The call whose body is running, or the mark of an unguarded body inside one.
-fn innermost() -> Option<Call> {
+pub(crate) fn innermost() -> Option<Call> {
     CALL.try_with(Clone::clone).ok()
 }
 
@@ -120,7 +121,9 @@ fn innermost() -> Option<Call> {
 pub(crate) async fn unguarded<F: Future>(id: Option<&RecordId>, body: F) -> F::Output {
     let outer = innermost();
     let hidden = id.is_none();
-    let Some(id) = id.or(outer.as_ref().map(|outer| &outer.0.id)).cloned() else { return body.await };
+    let Some(id) = id.or(outer.as_ref().map(|outer| &outer.0.id)).cloned() else {
+        return if watch::is_watched() { Box::pin(watch::inside(body)).await } else { body.await };
+    };
     let inner = Inner {
         id,
         hidden,
@@ -129,6 +132,7 @@ pub(crate) async fn unguarded<F: Future>(id: Option<&RecordId>, body: F) -> F::O
         troubled: AtomicBool::new(false),
         asks: false,
         question: AtomicU8::new(NOT_ASKED),
+        omits: AtomicBool::new(false),
         over: AtomicBool::new(true),
         runtime: 0,
         outer,
@@ -167,6 +171,8 @@ struct Inner {
     asks: bool,
     /// How far the body is with asking what became of an earlier attempt.
     question: AtomicU8,
+    /// The body has said that its outcome is not to be recorded.
+    omits: AtomicBool,
     /// The body has ended, though what it began may go on.
     over: AtomicBool,
     /// No call of its own: the mark of an unguarded body whose key is not known.
@@ -191,11 +197,17 @@ impl Call {
             troubled: AtomicBool::new(false),
             asks: after_abandoned && asks,
             question: AtomicU8::new(NOT_ASKED),
+            omits: AtomicBool::new(false),
             over: AtomicBool::new(false),
             hidden: false,
             runtime,
             outer: innermost(),
         }))
+    }
+
+    /// Whether both are the same call.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The operation's name.
@@ -228,6 +240,40 @@ impl Call {
             .finalize_xof()
             .fill(&mut digest);
         Uuid::new_v8(digest).to_string()
+    }
+
+    /// Has the call recorded as done, without the value that its body returns.
+    ///
+    /// For values that are too large to record, or that the store must not hold. The caller gets its value, a duplicate
+    /// gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). It holds for this try of the body; errors that are kept
+    /// are recorded all the same.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let export = || {
+    ///     idempotency.operation("exports.create").key("e-1").run(|| async {
+    ///         if let Some(call) = idem::current() {
+    ///             call.omit_outcome();
+    ///         }
+    ///         Ok::<_, Error>("a very long text".to_owned())
+    ///     })
+    /// };
+    /// assert_eq!(export().await.unwrap().into_inner(), "a very long text");
+    /// assert!(matches!(export().await, Err(Error::AlreadyDone { .. })));
+    /// # }
+    /// ```
+    pub fn omit_outcome(&self) {
+        self.0.omits.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the value is left out of the record.
+    pub(crate) fn omits_outcome(&self) -> bool {
+        self.0.omits.load(Ordering::Relaxed)
     }
 
     /// Whether the body must ask first what became of an earlier attempt, which it now does. A body that is tried again has asked.
@@ -282,6 +328,7 @@ impl Call {
         }
         self.0.over.store(false, Ordering::Relaxed);
         self.0.troubled.store(false, Ordering::Relaxed);
+        self.0.omits.store(false, Ordering::Relaxed);
         let over = Over(self);
         // Not awaited in an `async` block, which would hold the body's future twice.
         CALL.scope(self.clone(), body).map(move |output| {

@@ -4,6 +4,9 @@
 //! out. In short: a claim of unknown fate is sent once more by the same owner and, failing that, given back; the lease counts from
 //! before the claim was sent; what comes after the claim is the business of [`Held`](crate::held::Held).
 
+// `sent` and `seat` are the words of `flight.rs`.
+#![allow(clippy::similar_names)]
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +16,8 @@ use crate::clock;
 use crate::context;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint::Fingerprint;
-use crate::flight::{Ending, Flight, Followed, Joined, Leader};
-use crate::held::{Orphan, Owned};
+use crate::flight::{Ending, Joined, Seat, Turn};
+use crate::held::Owned;
 use crate::lease::Term;
 use crate::observe::{self, Decision};
 use crate::outcome::Recorded;
@@ -22,6 +25,7 @@ use crate::policy::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
 use crate::record::{Claim, Claimed, Encoded, Origin, Owner, RecordId};
 use crate::runtime::Runtime;
 use crate::token::{Flaw, Submission};
+use crate::undo::Orphan;
 
 /// The store's clock and the waiter's may differ a little; a look just before a lease runs out would only have to be repeated.
 const PAST_THE_LEASE: Duration = Duration::from_millis(5);
@@ -53,7 +57,7 @@ enum Said {
     /// The call has something to do, or fails.
     Over(Result<Begun, Error>),
     /// Somebody else is the owner, for this long unless the lease is renewed.
-    InFlight { attempt: u64, lease_left: Duration, leader: Option<Leader> },
+    InFlight { attempt: u64, lease_left: Duration, seat: Option<Box<Seat>> },
 }
 
 impl Runtime {
@@ -72,20 +76,19 @@ impl Runtime {
         {
             return self.replay(request, outcome);
         }
-        let leader = if self.store.is_local() {
+        let seat = if self.store.is_local() {
             None
         } else {
             match self.flights.join(&request.id, request.fingerprint) {
-                Joined::Leader(leader) => Some(leader),
-                Joined::Alone => None,
-                Joined::Follower(flight) => return Box::pin(self.follow(request, began, flight)).await,
+                Joined::First(seat) => Some(Box::new(seat)),
+                Joined::Behind(seat) => return Box::pin(self.share(request, began, Box::new(seat))).await,
             }
         };
-        self.lead(request, began, began, leader).await
+        self.lead(request, began, seat).await
     }
 
     /// Refuses a submission whose token cannot be right, and one of a subject that has tried too many such.
-    fn admit(&self, request: &Request, submission: &Submission, now: Instant) -> Result<(), Error> {
+    pub(crate) fn admit(&self, request: &Request, submission: &Submission, now: Instant) -> Result<(), Error> {
         if let Some(throttle) = self.throttle.as_ref().filter(|_| !submission.settles)
             && let Some(retry_after) = throttle.check(request.id.operation(), submission.subject, now)
         {
@@ -94,92 +97,94 @@ impl Runtime {
         submission.flaw.map_or(Ok(()), |flaw| Err(self.reject(request, &Rejected::Token(flaw))))
     }
 
-    /// Does as another call of this process with this key does.
-    async fn follow(
-        self: &Arc<Self>,
-        request: &Request,
-        began: Instant,
-        mut flight: Arc<Flight>,
-    ) -> Result<Begun, Error> {
+    /// Shares claims, waits and answers with the other calls of this process that have this key.
+    async fn share(self: &Arc<Self>, request: &Request, began: Instant, mut seat: Box<Seat>) -> Result<Begun, Error> {
         let wait_until = request.wait_until(began);
-        let leader = loop {
+        let mut pause = Pause::default();
+        loop {
             let entered = clock::now();
-            let followed = flight.follow(request.fingerprint, wait_until).await;
-            if wait_until.is_some() && !matches!(followed, Followed::Mismatch) {
+            let (turn, has_waited) = seat.turn(request.fingerprint, wait_until).await;
+            if has_waited && wait_until.is_some() && !matches!(turn, Turn::Mismatch) {
                 self.waited(request, entered);
             }
-            match followed {
-                Followed::Over(Ending::Committed(outcome)) => return self.replay(request, outcome),
-                Followed::Over(Ending::Done) => return Err(self.reject(request, &Rejected::Done)),
-                Followed::Over(Ending::InFlight(left)) if wait_until.is_none_or(has_passed) => {
+            let shared = match turn {
+                Turn::Ask => Some(seat),
+                Turn::Alone | Turn::Answer(Ending::Unshared) => {
+                    drop(seat);
+                    None
+                }
+                Turn::Wait { attempt, until: lease_until } => {
+                    pause.before_waiting_again(attempt).await;
+                    let lease_left = lease_until.saturating_duration_since(clock::now());
+                    let until = wait_until.unwrap_or(entered);
+                    seat.while_waiting(self.wait_for(request, attempt, until, lease_left)).await;
+                    seat.waited();
+                    continue;
+                }
+                Turn::Answer(Ending::Committed(outcome)) => return self.replay(request, outcome),
+                Turn::Answer(Ending::Done) => return Err(self.reject(request, &Rejected::Done)),
+                Turn::Answer(Ending::InFlight { until, .. }) => {
+                    let left = until.saturating_duration_since(clock::now());
                     return Err(self.reject(request, &Rejected::InFlight(left)));
                 }
-                Followed::Over(Ending::Failed(error)) => return self.without_store(request, error),
-                Followed::Over(Ending::Unshared) | Followed::Ask => break None,
-                Followed::Over(Ending::InFlight(_) | Ending::Gone) => {}
-                Followed::Mismatch => return Err(self.reject(request, &Rejected::Mismatch)),
-                Followed::InFlight(left) => return Err(self.reject(request, &Rejected::InFlight(left))),
+                Turn::Answer(Ending::Failed(error)) => return self.without_store(request, error),
+                Turn::Mismatch => return Err(self.reject(request, &Rejected::Mismatch)),
+                Turn::InFlight(left) => return Err(self.reject(request, &Rejected::InFlight(left))),
+            };
+            let (sent, owner) = (clock::now(), self.store.owner());
+            let answer = self.claim(request, owner).await;
+            match self.said(request, owner, sent, answer, shared) {
+                Said::Over(answer) => return answer,
+                Said::InFlight { seat: Some(still), .. } => seat = still,
+                Said::InFlight { attempt, lease_left, seat: None } => {
+                    return self.stand_in_line(request, began, (attempt, lease_left)).await;
+                }
             }
-            match self.flights.join(&request.id, request.fingerprint) {
-                Joined::Leader(leader) => break Some(leader),
-                Joined::Alone => break None,
-                Joined::Follower(another) => flight = another,
-            }
-        };
-        self.lead(request, began, clock::now(), leader).await
+        }
     }
 
-    /// Asks the store, and waits there, for this call and for those that follow it.
+    /// Asks the store first, and then waits as it says.
     ///
     /// No `async fn`: what it is given would be in its future twice.
     fn lead<'a>(
         self: &'a Arc<Self>,
         request: &'a Request,
-        began: Instant,
         sent: Instant,
-        leader: Option<Leader>,
+        seat: Option<Box<Seat>>,
     ) -> impl Future<Output = Result<Begun, Error>> + use<'a> {
         let owner = self.store.owner();
         async move {
             let answer = self.claim(request, owner).await;
-            let (seen, leader) = match self.said(request, owner, sent, answer, leader) {
-                Said::Over(answer) => return answer,
-                Said::InFlight { attempt, lease_left, leader } => ((attempt, lease_left), leader),
-            };
-            Box::pin(self.stand_in_line(request, began, seen, leader)).await
+            match self.said(request, owner, sent, answer, seat) {
+                Said::Over(answer) => answer,
+                Said::InFlight { seat: Some(seat), .. } => Box::pin(self.share(request, sent, seat)).await,
+                Said::InFlight { attempt, lease_left, seat: None } => {
+                    Box::pin(self.stand_in_line(request, sent, (attempt, lease_left))).await
+                }
+            }
         }
     }
 
-    /// Waits for the owner, and claims again, until the call has an answer.
+    /// Waits for the owner, and claims again, until the call has an answer: for a call that shares with no other.
     async fn stand_in_line(
         self: &Arc<Self>,
         request: &Request,
         began: Instant,
         (mut attempt, mut lease_left): (u64, Duration),
-        mut leader: Option<Leader>,
     ) -> Result<Begun, Error> {
         let wait_until = request.wait_until(began);
         let mut pause = Pause::default();
         loop {
             let Some(until) = wait_until.filter(|until| !has_passed(*until)) else {
-                end(leader, Ending::InFlight(lease_left));
                 return Err(self.reject(request, &Rejected::InFlight(lease_left)));
             };
-            if let Some(leader) = &leader {
-                leader.waits(lease_left);
-            }
             pause.before_waiting_again(attempt).await;
             self.wait_for(request, attempt, until, lease_left).await;
-            if let Some(leader) = &leader {
-                leader.claims();
-            }
             let (sent, owner) = (clock::now(), self.store.owner());
             let answer = self.claim(request, owner).await;
-            match self.said(request, owner, sent, answer, leader.take()) {
+            match self.said(request, owner, sent, answer, None) {
                 Said::Over(answer) => return answer,
-                Said::InFlight { attempt: now, lease_left: left, leader: still } => {
-                    (attempt, lease_left, leader) = (now, left, still);
-                }
+                Said::InFlight { attempt: now, lease_left: left, .. } => (attempt, lease_left) = (now, left),
             }
         }
     }
@@ -191,21 +196,28 @@ impl Runtime {
         owner: Owner,
         sent: Instant,
         answer: Result<Claimed, StoreError>,
-        leader: Option<Leader>,
+        mut seat: Option<Box<Seat>>,
     ) -> Said {
+        let fingerprint = request.fingerprint;
+        let mut tell = |ending| {
+            if let Some(seat) = &mut seat {
+                seat.answered(fingerprint, ending);
+            }
+        };
         let (ending, why) = match answer {
             Ok(Claimed::Owned { attempt, from }) => {
-                return Said::Over(self.own(request, owner, (attempt, from), sent, leader).map(Begun::Owner));
+                return Said::Over(self.own(request, owner, (attempt, from), sent, seat).map(Begun::Owner));
             }
-            Ok(Claimed::InFlight { attempt, lease_left }) => return Said::InFlight { attempt, lease_left, leader },
+            Ok(Claimed::InFlight { attempt, lease_left }) => {
+                tell(Ending::InFlight { attempt, until: clock::after(clock::now(), lease_left) });
+                return Said::InFlight { attempt, lease_left, seat };
+            }
             Ok(Claimed::Committed { outcome, .. }) => {
-                if let Some(leader) = leader {
-                    leader.end(Ending::Committed(outcome.clone()));
-                }
+                tell(Ending::Committed(outcome.clone()));
                 return Said::Over(self.replay(request, outcome));
             }
             Err(error) => {
-                end(leader, Ending::Failed(error.clone()));
+                tell(Ending::Failed(error.clone()));
                 return Said::Over(self.without_store(request, error));
             }
             Ok(Claimed::Done { .. }) => (Ending::Done, Rejected::Done),
@@ -215,7 +227,7 @@ impl Runtime {
             Ok(Claimed::NotIssued) => (Ending::Unshared, Rejected::Token(Flaw::Unknown)),
             Ok(Claimed::IssueExpired) => (Ending::Unshared, Rejected::Token(Flaw::Expired)),
         };
-        end(leader, ending);
+        tell(ending);
         Said::Over(Err(self.reject(request, &why)))
     }
 
@@ -258,21 +270,29 @@ impl Runtime {
         owner: Owner,
         (attempt, from): (u64, Origin),
         sent: Instant,
-        leader: Option<Leader>,
+        seat: Option<Box<Seat>>,
     ) -> Result<Owned, Error> {
         let Settings { lease, .. } = request.settings;
-        let term = Term::new(request.id.clone(), owner, attempt, (lease, request.settings.hold()), sent);
+        let term = Term::new(request.id.clone(), owner, attempt, (lease, request.settings.in_flight_expiry()), sent);
         let now = clock::now();
         if term.is_lost_at(now) {
             // The answer took as long as the lease: by now, the key may be somebody else's.
             drop(Orphan::new(self, request, owner));
             return Err(self.reject(request, &Rejected::TooLate(attempt)));
         }
-        self.observer.took(&request.id, attempt, lease, now.saturating_duration_since(sent));
+        self.keepers.round_trips().took(&request.id, attempt, lease, (sent, now));
         if from == Origin::Abandoned {
             self.observer.decided(Decision::TakenOver, &request.id, attempt);
+            if request.settings.abandoned == Abandoned::Reject {
+                let why = format!(
+                    "nobody settled the key within its `hold`, {:?}: the call runs although attempt {} was cut off",
+                    request.settings.hold(),
+                    attempt.saturating_sub(1)
+                );
+                self.observer.decided_because(Decision::HoldEnded, &request.id, attempt, &why);
+            }
         }
-        Ok(Owned { enrolled: self.keepers.enrol(term), origin: from, leader })
+        Ok(Owned { enrolled: self.keepers.enrol(term), origin: from, seat })
     }
 
     fn without_store(&self, request: &Request, error: StoreError) -> Result<Begun, Error> {
@@ -316,7 +336,7 @@ impl Runtime {
         observe::wait_took(&request.id, clock::now().saturating_duration_since(since));
     }
 
-    fn reject(&self, request: &Request, why: &Rejected) -> Error {
+    pub(crate) fn reject(&self, request: &Request, why: &Rejected) -> Error {
         let (operation, key) = (request.id.operation().into(), request.id.digest());
         let (decision, attempt, error) = match *why {
             Rejected::InFlight(retry_after) => {
@@ -379,7 +399,7 @@ impl Pause {
 }
 
 /// Why a call does not run.
-enum Rejected {
+pub(crate) enum Rejected {
     InFlight(Duration),
     Duplicate,
     Done,
@@ -399,9 +419,10 @@ impl Request {
             id: self.id.clone(),
             owner,
             lease: self.settings.lease,
-            hold: self.settings.hold(),
+            hold: self.settings.in_flight_expiry(),
             fingerprint: self.fingerprint,
             take_over: self.settings.abandoned == Abandoned::Rerun,
+            take_over_after: self.settings.take_over_after(),
             max_attempts: self.settings.max_attempts,
             must_be_issued: self.submission.is_some(),
         }
@@ -417,13 +438,6 @@ impl Request {
 
     pub(crate) fn in_flight(&self, retry_after: Duration) -> Error {
         Error::InFlight { operation: self.id.operation().into(), key: self.id.digest(), retry_after }
-    }
-}
-
-/// Tells those who follow a call, if there is somebody to follow it, that it has its answer.
-fn end(leader: Option<Leader>, ending: Ending) {
-    if let Some(leader) = leader {
-        leader.end(ending);
     }
 }
 

@@ -1,30 +1,37 @@
 //! What a guarded call can fail with, besides the body's own error.
 
+mod kind;
+mod made;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::kind::ErrorKind;
 use crate::key::KeyDigest;
 
 /// Why a guarded call did not give the body's result.
 ///
-/// Each message says which operation, and what to do. Keys appear as a digest only, because they may be personal data.
+/// Each message says which operation, and what to do: it is for operators. Keys appear as a digest only, because they may be personal data.
+/// What a client may see is [`client_message`](Self::client_message); the status of an HTTP response is [`http_status`](Self::http_status).
 ///
 /// # Examples
 ///
 /// ```
 /// # use idem_core as idem;
-/// fn status(error: &idem::Error) -> u16 {
-///     match error {
-///         idem::Error::InFlight { .. } => 409,
-///         idem::Error::FingerprintMismatch { .. } => 422,
-///         idem::Error::MissingKey { .. } => 400,
-///         idem::Error::UnknownToken { .. } => 403, // with a fresh form
-///         idem::Error::Throttled { .. } => 429,
-///         error if error.is_retryable() => 503,
-///         _ => 500,
-///     }
+/// use std::time::Duration;
+///
+/// /// Status, body, and the seconds of `Retry-After`.
+/// fn response(error: &idem::Error) -> (u16, String, Option<u64>) {
+///     let body = format!("{}: {}", error.code(), error.client_message());
+///     let seconds = error.retry_after().map(|wait| wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
+///     (error.http_status(), body, seconds)
 /// }
+///
+/// let error = idem::Error::in_flight("orders.create", "o-1", Duration::from_secs(30));
+/// let (status, body, retry_after) = response(&error);
+/// assert_eq!((status, retry_after), (409, Some(1)));
+/// assert!(body.starts_with("in_flight: "));
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -229,7 +236,42 @@ impl Error {
         }
     }
 
-    /// The operation that failed.
+    /// Returns how long to wait before the same call is made again; `None` if that would not help.
+    ///
+    /// In flight, it is one second, or less if the owner's lease ends sooner: an owner that lives answers long before its lease ends. Throttled, it
+    /// is the time until tokens of the subject are looked at again. Otherwise it is one second. HTTP's `Retry-After` has whole
+    /// seconds: round up.
+    pub fn retry_after(&self) -> Option<Duration> {
+        const SOON: Duration = Duration::from_secs(1);
+        match self {
+            Self::InFlight { retry_after, .. } => Some(SOON.min(*retry_after)),
+            Self::Throttled { retry_after, .. } => Some(*retry_after),
+            error => error.is_retryable().then_some(SOON),
+        }
+    }
+
+    /// Returns the digest of the key by which logs name it; `None` where there is no key.
+    pub fn key(&self) -> Option<KeyDigest> {
+        match self {
+            Self::InFlight { key, .. }
+            | Self::Duplicate { key, .. }
+            | Self::AlreadyDone { key, .. }
+            | Self::FingerprintMismatch { key, .. }
+            | Self::Abandoned { key, .. }
+            | Self::AttemptsExhausted { key, .. }
+            | Self::LeaseLost { key, .. }
+            | Self::Reentrant { key, .. }
+            | Self::UnknownToken { key, .. }
+            | Self::Throttled { key, .. }
+            | Self::Store { key, .. }
+            | Self::Codec { key, .. } => Some(*key),
+            Self::MissingKey { .. } | Self::MissingSubject { .. } | Self::NotInstalled { .. } | Self::Config { .. } => {
+                None
+            }
+        }
+    }
+
+    /// Returns the operation that failed.
     pub fn operation(&self) -> &str {
         match self {
             Self::InFlight { operation, .. }
@@ -270,6 +312,7 @@ pub struct StoreError {
     kind: StoreErrorKind,
     message: Arc<str>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+    is_unsent: bool,
 }
 
 impl fmt::Display for StoreError {
@@ -305,13 +348,20 @@ pub enum StoreErrorKind {
 impl StoreError {
     /// A failure of a kind, with what happened and what to do, in plain words, without secrets.
     pub fn new(kind: StoreErrorKind, message: impl Into<Arc<str>>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), source: None, is_unsent: false }
     }
 
     /// With the error that caused it.
     #[must_use]
     pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Says that the step was not sent at all, so that it was not carried out, whatever the kind of failure.
+    #[must_use]
+    pub fn unsent(mut self) -> Self {
+        self.is_unsent = true;
         self
     }
 
@@ -327,6 +377,6 @@ impl StoreError {
 
     /// Whether the step may have been carried out although it failed, so that only asking again, as the same owner, can tell.
     pub fn is_unknown(&self) -> bool {
-        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout)
+        !self.is_unsent && matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout)
     }
 }

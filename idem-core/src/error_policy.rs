@@ -1,15 +1,16 @@
 //! What becomes of a call whose body returned an error: the author says it, for each error.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::codec::{AnyCodec, CodecFailure};
+use crate::codec::{AnyCodec, CodecContext, CodecFailure};
 use crate::error::Error;
 use crate::outcome::Recorded;
 use crate::policy::{MAX_LENGTH, whole_millis};
-use crate::record::Encoded;
+use crate::record::{Encoded, RecordId};
 
 /// What becomes of a call whose body returned an error. From a policy: see [`Operation::errors`](crate::Operation::errors) and
 /// [`ErrorPolicy`].
@@ -33,6 +34,64 @@ pub enum ErrorAction {
     /// without waiting for the lease to run out. The next call runs the body, is rejected, or asks, as
     /// [`abandoned`](crate::Operation::abandoned) and [`reconcile`](crate::Operation::reconcile) say.
     Abandon,
+    /// Nobody has said what becomes of this error: [`Builder::default_error`](crate::Builder::default_error) decides. So it is with every
+    /// error of a function or a call without a policy, and with each variant that `#[derive(ErrorPolicy)]` finds without an action.
+    Unlisted,
+}
+
+/// What becomes of a call whose body returned an error, where no error is kept: nothing is then asked of the error's type. For
+/// [`Operation::errors`](crate::Operation::errors), in place of [`ErrorAction`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnkeptAction {
+    /// As [`ErrorAction::Release`].
+    Release,
+    /// As [`ErrorAction::Retry`]. A retry that ends in [`then_keep`](Retry::then_keep) has nothing to keep with: it releases the key, and
+    /// the event `error_not_kept` says so.
+    Retry(Retry),
+    /// As [`ErrorAction::Abandon`].
+    Abandon,
+    /// As [`ErrorAction::Unlisted`].
+    Unlisted,
+}
+
+/// What a policy gives for an error: [`ErrorAction`], with which errors can be kept, or [`UnkeptAction`]. Sealed.
+pub trait Action: sealed::Action {
+    /// Whether errors can be kept.
+    type Keeps: Frequency;
+}
+
+impl Action for ErrorAction {
+    type Keeps = Sometimes;
+}
+
+impl Action for UnkeptAction {
+    type Keeps = Never;
+}
+
+mod sealed {
+    use super::{ErrorAction, UnkeptAction};
+
+    pub trait Action {
+        fn into_action(self) -> ErrorAction;
+    }
+
+    impl Action for ErrorAction {
+        fn into_action(self) -> ErrorAction {
+            self
+        }
+    }
+
+    impl Action for UnkeptAction {
+        fn into_action(self) -> ErrorAction {
+            match self {
+                Self::Release => ErrorAction::Release,
+                Self::Retry(retry) => ErrorAction::Retry(retry),
+                Self::Abandon => ErrorAction::Abandon,
+                Self::Unlisted => ErrorAction::Unlisted,
+            }
+        }
+    }
 }
 
 /// How a body is tried again in place: under the same lease, which is renewed meanwhile, and as the same attempt.
@@ -109,8 +168,10 @@ impl Retry {
 }
 
 /// The retries of one call.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tries {
+    /// What is done with an error that nobody lists.
+    unlisted: Then,
     made: u32,
     /// One of them ended in an error after which nobody knows what was done.
     unknown: bool,
@@ -123,13 +184,24 @@ pub(crate) enum Next {
     Then(Then),
 }
 
+impl Default for Tries {
+    fn default() -> Self {
+        Self::new(Then::Release)
+    }
+}
+
 impl Tries {
+    pub(crate) fn new(unlisted: Then) -> Self {
+        Self { unlisted, made: 0, unknown: false }
+    }
+
     pub(crate) fn next(&mut self, action: ErrorAction) -> Next {
         match action {
             ErrorAction::Keep => Next::Then(Then::Keep(None)),
             ErrorAction::KeepFor(ttl) => Next::Then(Then::Keep(Some(ttl))),
             ErrorAction::Release => Next::Then(Then::Release),
             ErrorAction::Abandon => Next::Then(Then::Abandon),
+            ErrorAction::Unlisted => Next::Then(self.unlisted),
             ErrorAction::Retry(retry) if self.made < retry.max => {
                 let doubled = 2_u32.checked_pow(self.made).unwrap_or(u32::MAX);
                 self.made += 1;
@@ -162,7 +234,7 @@ pub(crate) fn keep_for(ttl: Duration) -> Duration {
 /// What an error type says of its values, for every annotated function that returns it and has no `errors(..)` of its own.
 ///
 /// `#[derive(ErrorPolicy)]` writes it, from `#[idem(keep)]`, `#[idem(release)]` and `#[idem(retry(max = 3, backoff = "100ms"))]` on the
-/// variants. By hand, it is given to a call as `.errors(OrderError::action)`.
+/// variants. By hand, it is given to a call as `.errors_by_type::<OrderError>()`.
 ///
 /// # Examples
 ///
@@ -262,8 +334,10 @@ impl<E: Serialize + DeserializeOwned> Keepable for E {}
 /// How kept errors of a type are written and read.
 #[derive(Debug)]
 pub struct Keeper<E> {
-    pub(crate) encode: fn(&AnyCodec, &E) -> Result<Encoded, CodecFailure>,
+    pub(crate) encode: fn(&AnyCodec, &RecordId, &E) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<E, Error>,
+    /// Whether an error of ours is among the sources of this one, as far as that can be seen.
+    pub(crate) has_ours: fn(&E) -> bool,
 }
 
 impl<E> Keeper<E> {
@@ -272,13 +346,13 @@ impl<E> Keeper<E> {
     where
         E: Keepable,
     {
-        Self { encode: encode_error, decode: Recorded::decode_error }
+        Self { encode: encode_error, decode: Recorded::decode_error, has_ours: |_| false }
     }
 }
 
 /// Writes an error as an outcome.
-pub(crate) fn encode_error<E: Serialize>(codec: &AnyCodec, error: &E) -> Result<Encoded, CodecFailure> {
-    codec.encode(error).map(|encoded| Encoded { is_error: true, ..encoded })
+pub(crate) fn encode_error<E: Serialize>(codec: &AnyCodec, id: &RecordId, error: &E) -> Result<Encoded, CodecFailure> {
+    codec.encode(CodecContext::of_error(id), error)
 }
 
 /// Whether an error of type `E` must be such that it can be kept: if its policy keeps any.
@@ -333,10 +407,43 @@ impl<P, E> Policy<P, E> {
     }
 }
 
+impl<P, E: std::error::Error> Policy<P, E> {
+    /// A policy that keeps no error of which an [`Error`] is a source.
+    ///
+    /// This is found before [`Opaque`]'s method of the same name, if the type is an error.
+    #[must_use]
+    pub fn looking_inside(mut self) -> Self {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.has_ours = has_ours;
+        }
+        self
+    }
+}
+
+/// The policy of an error type that has no sources.
+pub trait Opaque: Sized {
+    /// As it is.
+    #[must_use]
+    fn looking_inside(self) -> Self {
+        self
+    }
+}
+
+impl<P, E> Opaque for Policy<P, E> {}
+
+fn has_ours<E: std::error::Error>(error: &E) -> bool {
+    /// No chain is longer, but for one that is a circle.
+    const MOST: usize = 100;
+    let is_ours = |error: &(dyn std::error::Error + 'static)| {
+        error.is::<Error>() || error.is::<Box<Error>>() || error.is::<Arc<Error>>()
+    };
+    std::iter::successors(error.source(), |error| error.source()).take(MOST).any(is_ours)
+}
+
 impl<E> Policy<fn(&E) -> ErrorAction, E> {
-    /// Every error releases the key.
-    pub(crate) fn releasing() -> Self {
-        Self::new(|_| ErrorAction::Release)
+    /// No error is listed.
+    pub(crate) fn unlisted() -> Self {
+        Self::new(|_| ErrorAction::Unlisted)
     }
 }
 

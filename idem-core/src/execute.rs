@@ -22,6 +22,7 @@ use crate::operation::Prepared;
 use crate::outcome::{Outcome, Recorded, Witness};
 use crate::record::{Encoded, RecordId};
 use crate::runtime::Runtime;
+use crate::watch::{self, Seen};
 
 /// How a call is carried out: what is done with what its body returns, and where the next try comes from.
 pub(crate) struct Execution<R, T, E, P, G> {
@@ -43,18 +44,19 @@ where
     pub(crate) async fn run(&mut self, prepared: &Prepared<'_>, body: Pin<&mut Option<Body>>) -> Result<Outcome<T>, E> {
         prepared.announce();
         let (runtime, request) = match prepared {
-            Prepared::Refused(error) => return Err(self.fail(error.clone())),
+            Prepared::Refused(error) => return Err(self.refuse(error.clone())),
             Prepared::Unguarded(operation, _) => return self.unguarded(operation, None, body).await,
             Prepared::Guarded(runtime, request) => (runtime, request),
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
         async move {
             let mut held = match runtime.begin(request).await {
-                Err(error) => return Err(self.fail(error)),
+                Err(error) => return Err(self.refuse(error)),
                 Ok(Begun::Replay(recorded)) => return self.replay(&recorded),
                 Ok(Begun::Unguarded) => None,
                 Ok(Begun::Owner(owned)) => Some(Held::new(runtime, request, owned)),
             };
+            watch::saw(Seen::Executed);
             match &mut held {
                 None => self.unguarded(request.id.operation(), Some(&request.id), body).await,
                 Some(held) => {
@@ -81,7 +83,7 @@ where
         prepared.announce();
         let fail = self.witness.fail;
         let (runtime, request) = match &prepared {
-            Prepared::Refused(error) => return Err(self.fail(error.clone())),
+            Prepared::Refused(error) => return Err(self.refuse(error.clone())),
             Prepared::Unguarded(operation, runtime) => {
                 let operation = operation.clone().into_owned();
                 return self.unguarded_and_detached(operation, None, runtime.as_ref(), body).await;
@@ -91,12 +93,13 @@ where
         let (span, is_traced) = runtime.observer.span(&request.id);
         async {
             let held = match runtime.begin(request).await {
-                Err(error) => return Err(self.fail(error)),
+                Err(error) => return Err(self.refuse(error)),
                 Ok(Begun::Replay(recorded)) => return self.replay(&recorded),
                 Ok(Begun::Unguarded) => None,
                 Ok(Begun::Owner(owned)) => Some(Held::new(runtime, request, owned)),
             };
-            let Some(mut held) = held else {
+            watch::saw(Seen::Executed);
+            let Some(held) = held else {
                 let (operation, id) = (request.id.operation().to_owned(), request.id.clone());
                 return self.unguarded_and_detached(operation, Some(id), Some(runtime), body).await;
             };
@@ -107,7 +110,9 @@ where
             let (asks, runtime) = (request.settings.reconciles, runtime.clone());
             let counted = runtime.background.body();
             let owning = async move {
+                // Dropped after what is held, which may leave a step behind: `shutdown` sees the one or the other.
                 let _counted = counted;
+                let mut held = held;
                 self.own(&runtime, asks, &mut held, pin!(Some(body))).await
             };
             // Only a tokio runtime that shuts down stops the task.
@@ -123,12 +128,23 @@ where
         (self.witness.fail)(error)
     }
 
+    /// Fails without a body or a recorded outcome.
+    fn refuse(&self, error: Error) -> E {
+        watch::saw(Seen::Failed);
+        self.fail(error)
+    }
+
     fn replay(&self, recorded: &Recorded) -> Result<Outcome<T>, E> {
-        match &self.policy.keeper {
-            Some(keeper) if recorded.is_error() => {
-                Err((keeper.decode)(recorded).unwrap_or_else(|error| self.fail(error)))
+        let replayed = match &self.policy.keeper {
+            Some(keeper) if recorded.is_error() => (keeper.decode)(recorded).map(Err),
+            _ => (self.witness.decode)(recorded).map(Ok),
+        };
+        match replayed {
+            Ok(replayed) => {
+                watch::saw(Seen::Replayed);
+                replayed.map(Outcome::replayed)
             }
-            _ => (self.witness.decode)(recorded).map(Outcome::replayed).map_err(|error| self.fail(error)),
+            Err(error) => Err(self.refuse(error)),
         }
     }
 
@@ -143,7 +159,7 @@ where
         let term = held.term().clone();
         let call = Call::new(term.id.clone(), term.attempt, held.after_abandoned(), asks, runtime.identity());
         async move {
-            let mut tries = Tries::default();
+            let mut tries = Tries::new(runtime.unlisted);
             let end = loop {
                 let watch = BodyWatch::start();
                 let end = call.around(body::run(&term, body.as_mut())).await;
@@ -194,7 +210,11 @@ where
         let unknown = tries.is_outcome_unknown();
         let panicked = |held: &mut Held, panic| {
             observer.decided(Decision::Panicked, &term.id, term.attempt);
-            held.releases(unknown || call.is_unreconciled());
+            if call.is_unreconciled() {
+                held.stays_unanswered();
+            } else {
+                held.releases(unknown);
+            }
             Ended::For(Answer::Panics(panic))
         };
         let error = match end {
@@ -203,8 +223,12 @@ where
                     if call.is_reconciled() {
                         observer.decided(Decision::Reconciled, &term.id, term.attempt);
                     }
-                    // A panic in the value's own code is no reason to forget that the body has run.
-                    held.commits(caught(|| (self.witness.encode)(&runtime.codec, &value)));
+                    if call.omits_outcome() {
+                        held.commits_without_outcome();
+                    } else {
+                        // A panic in the value's own code is no reason to forget that the body has run.
+                        held.commits(caught(|| (self.witness.encode)(&runtime.codec, &term.id, &value)));
+                    }
                     return Ended::For(Answer::Gives(Ok(Outcome::executed(value))));
                 }
                 Err(error) => error,
@@ -214,7 +238,7 @@ where
         };
         if call.is_unreconciled() {
             // Not the body's own error: the record stays abandoned, whatever is said of such an error.
-            held.releases(true);
+            held.stays_unanswered();
             return Ended::For(Answer::Gives(Err(error)));
         }
         let action = match catch_unwind(AssertUnwindSafe(|| (self.policy.action)(&error))) {
@@ -238,7 +262,7 @@ where
             // As it stands.
             Then::Release => {}
             Then::Abandon => held.releases(true),
-            Then::Keep(ttl) => match self.encoded(runtime, call, &error) {
+            Then::Keep(ttl) => match self.encoded(runtime, &term.id, call, &error) {
                 Ok(encoded) => held.keeps(encoded, ttl),
                 Err(failure) => {
                     observer.decided_because(Decision::ErrorNotKept, &term.id, term.attempt, &failure);
@@ -248,14 +272,19 @@ where
         Ended::For(Answer::Gives(Err(error)))
     }
 
-    fn encoded(&self, runtime: &Runtime, call: &Call, error: &E) -> Result<Encoded, CodecFailure> {
+    fn encoded(&self, runtime: &Runtime, id: &RecordId, call: &Call, error: &E) -> Result<Encoded, CodecFailure> {
         let Some(keeper) = &self.policy.keeper else {
-            return Err("its policy says that errors of this type are never kept".into());
+            return Err("its policy says that no error of this type is kept".into());
         };
         if call.is_troubled() {
             return Err("a guarded call inside of it failed with an error of idem, which is never kept".into());
         }
-        caught(|| (keeper.encode)(&runtime.codec, error))
+        caught(|| {
+            if (keeper.has_ours)(error) {
+                return Err("an error of idem is among its sources, and is never kept".into());
+            }
+            (keeper.encode)(&runtime.codec, id, error)
+        })
     }
 
     /// Runs the body without a record: an error can be tried again, and there is nothing to keep or to give up.

@@ -16,7 +16,7 @@ use shuttle::{Config, Runner, thread};
 use crate::background::Background;
 use crate::clock::{self, Clock};
 use crate::codec::CodecId;
-use crate::flight::{Ending, Flights, Followed, Joined};
+use crate::flight::{Ending, Flights, Joined, Turn};
 use crate::keeper::explored as keeper;
 use crate::key::Key;
 use crate::lease::Term;
@@ -68,6 +68,7 @@ fn claim(key: &str) -> Claim {
         hold: LONG,
         fingerprint: None,
         take_over: true,
+        take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
     }
@@ -180,54 +181,92 @@ fn memory_an_owner_that_is_renewed_while_it_commits_changes_nothing_twice() {
     });
 }
 
-/// One key of one process, whose calls share flights: each leads, or follows and gets what the leader got.
+/// The store of one key, as far as flights see it: whether there is an outcome, and of which life of the key.
+#[derive(Default)]
+struct Stored {
+    lives: u64,
+    committed: Option<u64>,
+    owned: bool,
+}
+
+/// One key of one process, whose calls share flights: each asks, or gets what another was told, and nobody gets an outcome that was
+/// forgotten before the call began.
 #[test]
-fn flights_have_one_leader_at_a_time_and_forget_no_follower() {
+fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_than_the_call() {
     explore(|| {
         let flights = Arc::new(Flights::new());
-        let leaders = Arc::new(AtomicUsize::new(0));
-        // What the store has.
-        let committed = Arc::new(Mutex::new(false));
+        let (asking, key) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Stored::default())));
         let caller = |gives_up: bool| {
-            let (flights, leaders, committed) = (flights.clone(), leaders.clone(), committed.clone());
+            let (flights, asking, key) = (flights.clone(), asking.clone(), key.clone());
             async move {
+                // A life that is over when the call begins is over for it.
+                let begun = key.lock().unwrap().lives;
+                let deadline = Some(clock::after(clock::now(), LONG));
+                let (mut seat, mut first) = match flights.join(&id("k"), None) {
+                    Joined::First(seat) => (seat, true),
+                    Joined::Behind(seat) => (seat, false),
+                };
                 loop {
-                    match flights.join(&id("k"), None) {
-                        Joined::Leader(leader) => {
-                            assert_eq!(leaders.fetch_add(1, Ordering::SeqCst), 0, "two leaders");
-                            if *committed.lock().unwrap() {
-                                leaders.fetch_sub(1, Ordering::SeqCst);
-                                return leader.end(Ending::Committed(outcome("1")));
+                    if !std::mem::replace(&mut first, false) {
+                        match seat.turn(None, deadline).await.0 {
+                            Turn::Ask => {}
+                            Turn::Answer(Ending::Committed(outcome)) => {
+                                let life: u64 = std::str::from_utf8(&outcome.payload).unwrap().parse().unwrap();
+                                return assert!(life >= begun, "an outcome of life {life} for a call of life {begun}");
                             }
-                            leader.owns(Arc::new(term()));
-                            thread::yield_now();
-                            leaders.fetch_sub(1, Ordering::SeqCst);
-                            if gives_up {
-                                // Dropped: one of those who follow leads.
-                                return;
-                            }
-                            *committed.lock().unwrap() = true;
-                            return leader.end(Ending::Committed(outcome("1")));
+                            _ => panic!("a call learned what nobody said"),
                         }
-                        Joined::Follower(flight) => {
-                            let deadline = Some(clock::after(clock::now(), LONG));
-                            match flight.follow(None, deadline).await {
-                                Followed::Over(Ending::Committed(outcome)) => {
-                                    assert!(*committed.lock().unwrap());
-                                    return assert_eq!(&*outcome.payload, b"1");
-                                }
-                                Followed::Over(Ending::Gone) => {}
-                                _ => panic!("a follower learned what nobody said"),
-                            }
-                        }
-                        Joined::Alone => panic!("a flight that could not be shared"),
                     }
+                    assert_eq!(asking.fetch_add(1, Ordering::SeqCst), 0, "two ask");
+                    thread::yield_now();
+                    // The store decides, and its answer takes its time.
+                    let (committed, life) = {
+                        let mut key = key.lock().unwrap();
+                        assert!(!key.owned, "somebody owns the key");
+                        key.owned = key.committed.is_none();
+                        (key.committed, key.lives)
+                    };
+                    thread::yield_now();
+                    asking.fetch_sub(1, Ordering::SeqCst);
+                    if let Some(life) = committed {
+                        return seat.answered(None, Ending::Committed(of_life(life)));
+                    }
+                    seat.owns(None, Arc::new(term()));
+                    thread::yield_now();
+                    if gives_up {
+                        key.lock().unwrap().owned = false;
+                        // Dropped: another one asks.
+                        return;
+                    }
+                    seat.sends();
+                    thread::yield_now();
+                    {
+                        let mut key = key.lock().unwrap();
+                        (key.committed, key.owned) = (Some(life), false);
+                    }
+                    thread::yield_now();
+                    return seat.ends(Some(Ending::Committed(of_life(life))));
                 }
             }
         };
-        at_once([caller(true), caller(false), caller(false)]);
-        assert!(matches!(flights.join(&id("k"), None), Joined::Leader(_)), "a flight was left behind");
+        let forgets = {
+            let key = key.clone();
+            async move {
+                let mut key = key.lock().unwrap();
+                if key.committed.take().is_some() {
+                    key.lives += 1;
+                }
+            }
+        };
+        let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + Send>>; 4] =
+            [Box::pin(caller(true)), Box::pin(caller(false)), Box::pin(forgets), Box::pin(caller(false))];
+        at_once(futures);
+        assert!(matches!(flights.join(&id("k"), None), Joined::First(_)), "a flight was left behind");
     });
+}
+
+fn of_life(life: u64) -> Encoded {
+    Encoded { payload: Bytes::from(life.to_string()), ..outcome("") }
 }
 
 fn term() -> Term {

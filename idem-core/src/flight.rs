@@ -1,10 +1,15 @@
-//! Calls of one process with one key share one claim, one wait and one answer.
+//! Calls of one process with one key share their claims, their waits and the answers.
 //!
-//! The first call of a key is the leader: it alone talks to the store. The others follow it: they are told its answer, or that there is
-//! none, and then one of them leads. A flight says nothing that the store has not said; it saves asking it again.
+//! At any time one of them asks the store and one waits there; the others wait for these two. An answer serves the calls that had
+//! joined before its message was sent, and no others: an older answer may describe a record that was forgotten since. So of many
+//! duplicates the first asks for itself, the second for all others.
+//!
+//! The call that asks or waits may be alive and not polled. After [`PATIENCE`] another one takes over.
 
 use std::collections::hash_map::RandomState;
+use std::future::{Future, pending};
 use std::hash::BuildHasher as _;
+use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -20,75 +25,155 @@ use crate::record::{Encoded, RecordId};
 use crate::sync::{Mutex, MutexGuard, Notify};
 
 const SHARDS: usize = 32;
-/// How long a call that does not wait for an owner gives the leader to find out whether there is one: as long as a claim may take.
-const ANSWER: Duration = Duration::from_secs(2);
+/// How long a call that asks the store, waits there or sends a commit is given before another call asks too. Each takeover doubles
+/// it, so that a store that is slow to fail gets few more claims.
+const PATIENCE: Duration = Duration::from_millis(250);
+const MAX_DOUBLINGS: u32 = 6;
 
 /// The flights of a runtime.
 pub(crate) struct Flights {
-    shards: [Mutex<HashTable<Arc<Flight>>>; SHARDS],
+    shards: [Mutex<HashTable<Place>>; SHARDS],
     hasher: RandomState,
 }
 
-/// One key that a call of this process is busy with.
-pub(crate) struct Flight {
+struct Place {
+    flight: Arc<Flight>,
+    seats: usize,
+}
+
+/// One key that calls of this process are busy with.
+struct Flight {
+    flights: Arc<Flights>,
     id: RecordId,
-    /// Of the id.
+    /// The hash of the id.
     hash: u64,
-    /// What the leader's claim carries.
-    fingerprint: Option<Fingerprint>,
-    stage: Mutex<Stage>,
+    state: Mutex<State>,
     changed: Notify,
 }
 
-#[derive(Clone)]
-enum Stage {
-    /// The leader is asking the store.
-    Claiming,
-    /// Another process is the owner, with a lease until then; the leader waits.
-    Waiting(Instant),
-    /// The leader is the owner.
-    Owned(Arc<Term>),
-    /// The leader has an answer.
-    Over(Ending),
+#[derive(Default)]
+struct State {
+    /// Counts the messages that calls of this flight have sent: claims, waits, commits and releases.
+    sent: u64,
+    asking: Option<Asking>,
+    waiting: Option<Waiting>,
+    owned: Option<Owned>,
+    /// The answer to the latest message that was answered.
+    answer: Option<Answer>,
+    /// How often the asking was taken over since the last answer.
+    takeovers: u32,
 }
 
-/// How a flight ended.
+/// A claim is under way.
+struct Asking {
+    message: u64,
+    fingerprint: Option<Fingerprint>,
+    /// From here on another call asks.
+    until: Instant,
+}
+
+/// A call waits at the store.
+struct Waiting {
+    message: u64,
+    fingerprint: Option<Fingerprint>,
+    /// When it was last polled.
+    seen: Instant,
+}
+
+/// A call is the owner.
+struct Owned {
+    /// The claim that made it the owner.
+    claim: u64,
+    fingerprint: Option<Fingerprint>,
+    term: Arc<Term>,
+    /// Its commit or release, once one was sent.
+    step: Option<Step>,
+}
+
+#[derive(Clone, Copy)]
+struct Step {
+    first: u64,
+    latest: u64,
+    since: Instant,
+}
+
+struct Answer {
+    message: u64,
+    fingerprint: Option<Fingerprint>,
+    ending: Ending,
+}
+
+/// What a message was answered with.
 #[derive(Clone)]
 pub(crate) enum Ending {
     /// The outcome is recorded.
     Committed(Encoded),
-    /// It is known that there was an outcome.
+    /// There was an outcome, which is no longer kept.
     Done,
-    /// Another process is the owner, for this long unless it renews its lease; the leader would not wait (longer).
-    InFlight(Duration),
+    /// Another owner holds the key.
+    InFlight {
+        /// Its attempt.
+        attempt: u64,
+        /// When its lease ends unless it is renewed.
+        until: Instant,
+    },
     /// The store could not answer.
     Failed(StoreError),
-    /// There was an answer that depends on what the leader asked: each follower asks for itself.
+    /// The answer depends on the settings of the call that asked: each of the others asks for itself.
     Unshared,
-    /// Nothing that a follower could use: released, given up, lost. One of them leads now.
-    Gone,
 }
 
 /// What a call finds in its own process.
 pub(crate) enum Joined {
-    /// Nobody is busy with the key: this call leads.
-    Leader(Leader),
-    /// Somebody is.
-    Follower(Arc<Flight>),
-    /// Somebody is, but with other arguments, or with a lease that is lost: this call asks for itself.
-    Alone,
+    /// No other call is busy with the key: this one asks.
+    First(Seat),
+    /// Other calls are.
+    Behind(Seat),
 }
 
-/// What a follower learns.
-pub(crate) enum Followed {
-    /// The flight is over.
-    Over(Ending),
-    /// The leader is the owner, with another fingerprint.
-    Mismatch,
-    /// The follower does not wait (longer). The owner's lease ends in this time unless it is renewed.
-    InFlight(Duration),
-    /// The leader is no help: it has lost its lease, or does not come to an answer. The follower asks for itself.
+/// What a call does next.
+pub(crate) enum Turn {
+    /// Asks the store, for all calls that are here.
     Ask,
+    /// Asks the store for itself: the answer to the claim under way would not be its own.
+    Alone,
+    /// Waits at the store, for all calls that wait.
+    Wait {
+        /// For the end of this attempt.
+        attempt: u64,
+        /// When its lease ends unless it is renewed.
+        until: Instant,
+    },
+    /// Uses this answer.
+    Answer(Ending),
+    /// Fails: a call of this process is the owner, with another fingerprint.
+    Mismatch,
+    /// Fails: a call of this process is the owner, with so much of its lease left.
+    InFlight(Duration),
+}
+
+/// What a call waits for inside its process.
+struct Patience {
+    term: Option<Arc<Term>>,
+    until: Option<Instant>,
+}
+
+/// A call's place in a flight; given up when dropped, and so is what the call was doing for the others.
+pub(crate) struct Seat {
+    flight: Arc<Flight>,
+    /// Answers to this message and earlier ones are too old for this call.
+    joined: u64,
+    /// The message by which the role is known.
+    message: u64,
+    role: Role,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    None,
+    Asks,
+    Waits,
+    Owns,
 }
 
 impl Flights {
@@ -99,28 +184,38 @@ impl Flights {
     /// Joins the flight of a key, or begins one.
     pub(crate) fn join(self: &Arc<Self>, id: &RecordId, fingerprint: Option<Fingerprint>) -> Joined {
         let hash = self.hasher.hash_one(id);
-        match self.shard(hash).entry(hash, |flight| flight.id == *id, |flight| flight.hash) {
-            Entry::Occupied(entry) if entry.get().can_be_shared_with(fingerprint) => {
-                Joined::Follower(entry.get().clone())
+        let flight = match self.shard(hash).entry(hash, |place| place.flight.id == *id, |place| place.flight.hash) {
+            Entry::Occupied(mut entry) => {
+                let place = entry.get_mut();
+                place.seats += 1;
+                place.flight.clone()
             }
-            Entry::Occupied(_) => Joined::Alone,
             Entry::Vacant(entry) => {
-                let (stage, changed) = (Mutex::new(Stage::Claiming), Notify::new());
-                let flight = Arc::new(Flight { id: id.clone(), hash, fingerprint, stage, changed });
-                entry.insert(flight.clone());
-                Joined::Leader(Leader { flying: Some((self.clone(), flight)) })
+                let until = clock::after(clock::now(), PATIENCE);
+                let asking = Some(Asking { message: 1, fingerprint, until });
+                let state = Mutex::new(State { sent: 1, asking, ..State::default() });
+                let (flights, id, changed) = (self.clone(), id.clone(), Notify::new());
+                let flight = Arc::new(Flight { flights, id, hash, state, changed });
+                entry.insert(Place { flight: flight.clone(), seats: 1 });
+                return Joined::First(Seat { flight, joined: 0, message: 1, role: Role::Asks });
+            }
+        };
+        let joined = flight.lock().sent;
+        Joined::Behind(Seat { flight, joined, message: 0, role: Role::None })
+    }
+
+    fn leave(&self, flight: &Arc<Flight>) {
+        let mut shard = self.shard(flight.hash);
+        if let Ok(mut entry) = shard.find_entry(flight.hash, |place| Arc::ptr_eq(&place.flight, flight)) {
+            let place = entry.get_mut();
+            place.seats -= 1;
+            if place.seats == 0 {
+                entry.remove();
             }
         }
     }
 
-    /// Takes a flight out, of which there is one for each id.
-    fn take_out(&self, flight: &Arc<Flight>) {
-        if let Ok(entry) = self.shard(flight.hash).find_entry(flight.hash, |other| Arc::ptr_eq(other, flight)) {
-            entry.remove();
-        }
-    }
-
-    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<Arc<Flight>>> {
+    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<Place>> {
         // Other bits than those by which the table inside begins to look.
         let index = usize::try_from(hash >> 32).unwrap_or_default() % SHARDS;
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
@@ -128,113 +223,227 @@ impl Flights {
 }
 
 impl Flight {
-    /// Follows the leader: until it has an answer, or until `deadline`; `None` does not wait for an owner.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn sends(&mut self) -> u64 {
+        self.sent += 1;
+        self.sent
+    }
+
+    fn answers(&mut self, answer: Answer) {
+        self.takeovers = 0;
+        if self.answer.as_ref().is_none_or(|known| known.message < answer.message) {
+            self.answer = Some(answer);
+        }
+    }
+}
+
+impl Owned {
+    /// Until when the owner speaks for a call that joined then; `None` if it does not.
+    fn speaks_to(&self, joined: u64, now: Instant) -> Option<Instant> {
+        if self.term.is_lost_at(now) {
+            return None;
+        }
+        let Some(step) = self.step else { return Some(clock::after(now, Duration::MAX)) };
+        let until = clock::after(step.since, PATIENCE);
+        // What was sent before the call joined may be carried out by now, and undone by others.
+        (joined < step.first && now < until).then_some(until)
+    }
+}
+
+/// Whether what a call with one fingerprint learned holds for a call with another.
+fn serves(of: Option<Fingerprint>, to: Option<Fingerprint>) -> bool {
+    to.is_none() || to == of
+}
+
+impl Seat {
+    /// Waits until this call has something to do. Waits for nobody after `deadline`, or at all without one. Says whether it waited.
     ///
-    /// A leader may be a future that nobody polls, so no follower hangs on it: who would have to be refused without knowing that
-    /// somebody owns the key asks the store first.
-    pub(crate) async fn follow(&self, fingerprint: Option<Fingerprint>, deadline: Option<Instant>) -> Followed {
+    /// Cancel safe.
+    pub(crate) async fn turn(&mut self, fingerprint: Option<Fingerprint>, deadline: Option<Instant>) -> (Turn, bool) {
+        let mut waited = false;
+        let flight = self.flight.clone();
         loop {
-            // Before the look, so that a change in between is not missed: it is told to all that are there, polled or not.
-            let changed = self.changed.notified();
-            match self.stage() {
-                // It became an answer to other arguments between joining and now: this call asks for itself.
-                Stage::Over(_) if self.mismatches(fingerprint) => return Followed::Ask,
-                Stage::Over(ending) => return Followed::Over(ending),
-                Stage::Owned(term) if term.is_lost() => return Followed::Ask,
-                Stage::Owned(_) if self.mismatches(fingerprint) => return Followed::Mismatch,
-                Stage::Owned(term) => {
-                    let Some(deadline) = deadline else { return Followed::InFlight(term.left()) };
-                    tokio::select! {
-                        () = changed => {}
-                        () = term.lost() => return Followed::Ask,
-                        () = tokio::time::sleep_until(deadline) => return Followed::InFlight(term.left()),
-                    }
+            // Before the look, so that a change in between is not missed: all that are there are woken, polled or not.
+            let changed = flight.changed.notified();
+            let Patience { term, until } = match self.look(fingerprint, deadline) {
+                Ok(turn) => return (turn, waited),
+                Err(patience) => patience,
+            };
+            waited = true;
+            let lost = async {
+                match &term {
+                    Some(term) => term.lost().await,
+                    None => pending().await,
                 }
-                Stage::Waiting(until) if deadline.is_none() => {
-                    return Followed::InFlight(until.saturating_duration_since(clock::now()));
+            };
+            let too_long = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => pending().await,
                 }
-                Stage::Claiming | Stage::Waiting(_) => {
-                    let deadline = deadline.unwrap_or_else(|| clock::after(clock::now(), ANSWER));
-                    if tokio::time::timeout_at(deadline, changed).await.is_err() {
-                        return Followed::Ask;
-                    }
-                }
+            };
+            tokio::select! {
+                () = changed => {}
+                () = lost => {}
+                () = too_long => {}
             }
         }
     }
 
-    /// Whether the leader's answer would be this call's too, or is known to be a mismatch.
-    fn can_be_shared_with(&self, fingerprint: Option<Fingerprint>) -> bool {
-        match self.stage() {
-            Stage::Owned(term) => !term.is_lost(),
-            _ => fingerprint.is_none() || fingerprint == self.fingerprint,
+    fn look(&mut self, fingerprint: Option<Fingerprint>, deadline: Option<Instant>) -> Result<Turn, Patience> {
+        let now = clock::now();
+        let deadline = deadline.filter(|deadline| now < *deadline);
+        let mut state = self.flight.lock();
+        match &state.answer {
+            Some(answer) if answer.message <= self.joined || !serves(answer.fingerprint, fingerprint) => {}
+            Some(Answer { ending: Ending::InFlight { .. }, .. }) if deadline.is_some() => {}
+            Some(answer) => return Ok(Turn::Answer(answer.ending.clone())),
+            None => {}
+        }
+        if let Some(owned) = &state.owned
+            && let Some(until) = owned.speaks_to(self.joined, now)
+        {
+            if matches!((owned.fingerprint, fingerprint), (Some(one), Some(two)) if one != two) {
+                return Ok(Turn::Mismatch);
+            }
+            return match deadline {
+                None => Ok(Turn::InFlight(owned.term.left())),
+                Some(deadline) => Err(Patience { term: Some(owned.term.clone()), until: Some(until.min(deadline)) }),
+            };
+        }
+        if let Some(asking) = state.asking.as_ref().filter(|asking| now < asking.until) {
+            if !serves(asking.fingerprint, fingerprint) {
+                return Ok(Turn::Alone);
+            }
+            return Err(Patience { term: None, until: Some(asking.until) });
+        }
+        if let Some(deadline) = deadline {
+            if let Some(waiting) = &state.waiting {
+                let until = clock::after(waiting.seen, PATIENCE);
+                if now < until && serves(waiting.fingerprint, fingerprint) {
+                    return Err(Patience { term: None, until: Some(until.min(deadline)) });
+                }
+            }
+            if let Some(Answer { ending: Ending::InFlight { attempt, until }, fingerprint: of, .. }) = &state.answer
+                && serves(*of, fingerprint)
+            {
+                let turn = Turn::Wait { attempt: *attempt, until: *until };
+                (self.role, self.message) = (Role::Waits, state.sends());
+                state.waiting = Some(Waiting { message: self.message, fingerprint, seen: now });
+                return Ok(turn);
+            }
+        }
+        state.takeovers = if state.asking.is_some() { (state.takeovers + 1).min(MAX_DOUBLINGS) } else { 0 };
+        let until = clock::after(now, PATIENCE * (1 << state.takeovers));
+        (self.role, self.message) = (Role::Asks, state.sends());
+        state.asking = Some(Asking { message: self.message, fingerprint, until });
+        Ok(Turn::Ask)
+    }
+
+    /// The claim was answered.
+    pub(crate) fn answered(&mut self, fingerprint: Option<Fingerprint>, ending: Ending) {
+        let mut state = self.flight.lock();
+        state.asking.take_if(|asking| asking.message == self.message);
+        state.answers(Answer { message: self.message, fingerprint, ending });
+        drop(state);
+        self.role = Role::None;
+        self.flight.changed.notify_waiters();
+    }
+
+    /// Waits at the store, and lets the others see that it is polled. Ends early if another call learns what this one waits for.
+    pub(crate) async fn while_waiting(&self, wait: impl Future<Output = ()>) {
+        let mut wait = pin!(wait);
+        loop {
+            let changed = self.flight.changed.notified();
+            if self.has_answer() {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = &mut wait => return,
+                () = changed => {}
+                () = tokio::time::sleep(PATIENCE / 2) => self.is_here(),
+            }
         }
     }
 
-    fn mismatches(&self, fingerprint: Option<Fingerprint>) -> bool {
-        matches!((self.fingerprint, fingerprint), (Some(one), Some(two)) if one != two)
+    fn has_answer(&self) -> bool {
+        let state = self.flight.lock();
+        let fingerprint = state.waiting.as_ref().and_then(|waiting| waiting.fingerprint);
+        state.answer.as_ref().is_some_and(|answer| {
+            let is_new = answer.message > self.joined && serves(answer.fingerprint, fingerprint);
+            is_new && !matches!(answer.ending, Ending::InFlight { .. })
+        })
     }
 
-    fn stage(&self) -> Stage {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn is_here(&self) {
+        let mut state = self.flight.lock();
+        if let Some(waiting) = state.waiting.as_mut().filter(|waiting| waiting.message == self.message) {
+            waiting.seen = clock::now();
+        }
     }
 
-    fn set(&self, stage: Stage) {
-        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = stage;
+    /// The wait at the store is over: what was known of the owner is too old.
+    pub(crate) fn waited(&mut self) {
+        let mut state = self.flight.lock();
+        if state.waiting.take_if(|waiting| waiting.message == self.message).is_some() {
+            state.answer.take_if(|answer| matches!(answer.ending, Ending::InFlight { .. }));
+        }
+        self.role = Role::None;
     }
 
-    fn enter(&self, stage: Stage) {
-        self.set(stage);
-        self.changed.notify_waiters();
+    /// The call is the owner.
+    pub(crate) fn owns(&mut self, fingerprint: Option<Fingerprint>, term: Arc<Term>) {
+        let mut state = self.flight.lock();
+        state.asking.take_if(|asking| asking.message == self.message);
+        (state.answer, state.takeovers) = (None, 0);
+        state.owned = Some(Owned { claim: self.message, fingerprint, term, step: None });
+        drop(state);
+        self.role = Role::Owns;
+        self.flight.changed.notify_waiters();
+    }
+
+    /// The owner is about to send its commit or release.
+    pub(crate) fn sends(&self) {
+        let mut state = self.flight.lock();
+        let message = state.sends();
+        if let Some(owned) = state.owned.as_mut().filter(|owned| owned.claim == self.message) {
+            let since = owned.step.map_or_else(clock::now, |step| step.since);
+            let first = owned.step.map_or(message, |step| step.first);
+            owned.step = Some(Step { first, latest: message, since });
+        }
+    }
+
+    /// The owner's commit or release was answered.
+    pub(crate) fn ends(self, ending: Option<Ending>) {
+        let mut state = self.flight.lock();
+        let owned = state.owned.take_if(|owned| owned.claim == self.message);
+        if let (Some(Owned { fingerprint, step: Some(step), .. }), Some(ending)) = (owned, ending) {
+            state.answers(Answer { message: step.latest, fingerprint, ending });
+        }
+        drop(state);
+        // The others are told when this is dropped, which is now.
     }
 }
 
-/// The leader's end of a flight. Dropped without an answer, it lets a follower lead.
-pub(crate) struct Leader {
-    /// `None` once it is over.
-    flying: Option<(Arc<Flights>, Arc<Flight>)>,
-}
-
-impl Leader {
-    /// Another process is the owner for this long, and the leader waits.
-    pub(crate) fn waits(&self, lease_left: Duration) {
-        if let Some((_, flight)) = &self.flying {
-            flight.enter(Stage::Waiting(clock::after(clock::now(), lease_left)));
-        }
-    }
-
-    /// The leader asks the store again. No follower needs to know.
-    pub(crate) fn claims(&self) {
-        if let Some((_, flight)) = &self.flying {
-            flight.set(Stage::Claiming);
-        }
-    }
-
-    /// The leader is the owner.
-    pub(crate) fn owns(&self, lease: Arc<Term>) {
-        if let Some((_, flight)) = &self.flying {
-            flight.enter(Stage::Owned(lease));
-        }
-    }
-
-    /// Ends the flight with an answer.
-    pub(crate) fn end(mut self, ending: Ending) {
-        self.land(ending);
-    }
-
-    fn land(&mut self, ending: Ending) {
-        let Some((flights, flight)) = self.flying.take() else { return };
-        // Out of the map first: who comes now must not find an answer that is growing old.
-        flights.take_out(&flight);
-        // Nobody can come any more, so if nobody is there nobody has to be told.
-        if Arc::strong_count(&flight) > 1 {
-            flight.enter(Stage::Over(ending));
-        }
-    }
-}
-
-impl Drop for Leader {
+impl Drop for Seat {
     fn drop(&mut self) {
-        self.land(Ending::Gone);
+        let mut state = self.flight.lock();
+        match self.role {
+            Role::None => {}
+            Role::Asks => drop(state.asking.take_if(|asking| asking.message == self.message)),
+            Role::Waits => drop(state.waiting.take_if(|waiting| waiting.message == self.message)),
+            Role::Owns => drop(state.owned.take_if(|owned| owned.claim == self.message)),
+        }
+        drop(state);
+        if self.role != Role::None {
+            self.flight.changed.notify_waiters();
+        }
+        self.flight.flights.leave(&self.flight);
     }
 }

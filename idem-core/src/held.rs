@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::{Handle, Id};
+
 use crate::background;
 use crate::clock;
 use crate::codec::CodecFailure;
@@ -14,18 +16,20 @@ use crate::engine::Request;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::error_policy::keep_for;
 use crate::fingerprint::Fingerprint;
-use crate::flight::{Ending, Leader};
+use crate::flight::{Ending, Seat};
 use crate::keeper::Enrolled;
 use crate::lease::Term;
-use crate::local_cache::{LocalCache, Sending};
+use crate::local_cache::Sending;
 use crate::observe::Decision;
 use crate::policy::{keep_released, seconds};
-use crate::record::{AsClaimed, Commit, Encoded, Origin, Owner, Ownership, Release, ReleaseTo};
+use crate::record::{AsClaimed, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
 use crate::runtime::Runtime;
 
 /// The first pause before a commit or release is tried again; it doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// How often a step moves to another tokio runtime.
+const MOVES: u8 = 8;
 
 /// What a late owner is told.
 const NOT_THE_OWNER: &str = "nothing was recorded: somebody else has claimed the key since, or the store has forgotten this claim (restarted without its data, evicted, failed over)";
@@ -34,7 +38,7 @@ const NOT_THE_OWNER: &str = "nothing was recorded: somebody else has claimed the
 pub(crate) struct Owned {
     pub(crate) enrolled: Enrolled,
     pub(crate) origin: Origin,
-    pub(crate) leader: Option<Leader>,
+    pub(crate) seat: Option<Box<Seat>>,
 }
 
 /// The owner's end of a record in flight.
@@ -48,7 +52,7 @@ struct Parts {
     // Before the runtime, so that the last lease is gone when the runtime tells its keepers to end.
     enrolled: Enrolled,
     runtime: Arc<Runtime>,
-    leader: Option<Leader>,
+    seat: Option<Box<Seat>>,
     origin: Origin,
     fingerprint: Option<Fingerprint>,
     times: Times,
@@ -61,7 +65,7 @@ struct Parts {
     settles: bool,
     /// It is recorded.
     committed: bool,
-    /// A release may have been carried out although no answer came.
+    /// A release was sent that may have been carried out although no answer came.
     doubtful: bool,
 }
 
@@ -95,10 +99,21 @@ enum Step {
     /// The body has ended, and this is to be recorded: `None` for an outcome that cannot be written. With a time of its own, it is kept
     /// and remembered for that.
     Committing { outcome: Option<Encoded>, own: Option<Duration> },
-    /// The body has ended, and the key is to be given up: to run again, or left abandoned.
-    Releasing { abandoned: bool },
+    /// The body has ended, and the key is to be given up.
+    Releasing(GiveUp),
     /// Nothing is left to do.
     Over,
+}
+
+/// How a key is given up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GiveUp {
+    /// The body may run again.
+    Release,
+    /// What the body did is unknown.
+    Abandon,
+    /// No body has begun: what an earlier one did is still unknown.
+    Unanswered,
 }
 
 /// What became of a step at the store.
@@ -113,15 +128,15 @@ enum Tried {
 
 impl Held {
     pub(crate) fn new(runtime: &Arc<Runtime>, request: &Request, owned: Owned) -> Self {
-        let Owned { enrolled, origin, leader } = owned;
-        if let Some(leader) = &leader {
-            leader.owns(enrolled.term.clone());
+        let Owned { enrolled, origin, mut seat } = owned;
+        if let Some(seat) = &mut seat {
+            seat.owns(request.fingerprint, enrolled.term.clone());
         }
         let settings = &request.settings;
         let parts = Parts {
             runtime: runtime.clone(),
             enrolled,
-            leader,
+            seat,
             origin,
             fingerprint: request.fingerprint,
             times: Times::new(settings.ttl, settings.remember()),
@@ -151,6 +166,13 @@ impl Held {
         }
     }
 
+    /// The body has ended, and it is recorded that it did, without an outcome.
+    pub(crate) fn commits_without_outcome(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.step = Step::Committing { outcome: None, own: None };
+        }
+    }
+
     /// The body has ended, and its error is the outcome, for a time of its own if it has one.
     pub(crate) fn keeps(&mut self, error: Encoded, ttl: Option<Duration>) {
         if let Some(parts) = &mut self.parts {
@@ -161,7 +183,14 @@ impl Held {
     /// The body has ended, and the key is given up. If it is to run again, and this call goes no further, that is what is left to do.
     pub(crate) fn releases(&mut self, abandoned: bool) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Step::Releasing { abandoned };
+            parts.step = Step::Releasing(if abandoned { GiveUp::Abandon } else { GiveUp::Release });
+        }
+    }
+
+    /// No body has begun, since nobody said what became of an earlier one: the record stays abandoned.
+    pub(crate) fn stays_unanswered(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.step = Step::Releasing(GiveUp::Unanswered);
         }
     }
 
@@ -220,7 +249,7 @@ impl Drop for Held {
                 let term = &parts.enrolled.term;
                 parts.runtime.observer.decided(Decision::CallerDropped, &term.id, term.attempt);
             }
-            Step::Committing { .. } | Step::Releasing { .. } => parts.carry_on(),
+            Step::Committing { .. } | Step::Releasing(_) => parts.carry_on(),
         }
     }
 }
@@ -239,7 +268,10 @@ impl Parts {
         let term = &*self.enrolled.term;
         let (id, owner, attempt, store) = (term.id.clone(), term.owner, term.attempt, &self.runtime.store);
         if self.sending.is_none() {
-            self.sending = self.runtime.cache.as_ref().map(LocalCache::sending);
+            self.sending = self.runtime.cache.as_ref().map(|cache| cache.sending(&id));
+        }
+        if let Some(seat) = &self.seat {
+            seat.sends();
         }
         let answer = match &self.step {
             Step::Committing { outcome, own } => {
@@ -249,22 +281,44 @@ impl Parts {
                 let as_claimed = Some(AsClaimed { origin: self.origin, lease: term.length(), hold: term.hold() });
                 store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember, as_claimed })
             }
-            Step::Releasing { abandoned: true } => store.release(Release { id, owner, to: ReleaseTo::Abandoned }),
-            Step::Releasing { abandoned: false } => {
-                let keep = keep_released(self.times.ttl(), term.length(), self.least_secs);
-                store.release(Release { id, owner, to: ReleaseTo::Released { keep } })
+            Step::Releasing(how) => {
+                let to = match how {
+                    GiveUp::Abandon => ReleaseTo::Abandoned,
+                    GiveUp::Unanswered => ReleaseTo::Unanswered,
+                    GiveUp::Release => {
+                        let keep = keep_released(self.times.ttl(), term.length(), self.least_secs);
+                        ReleaseTo::Released { keep }
+                    }
+                };
+                store.release(Release { id, owner, to })
             }
             Step::Running | Step::Over => return Tried::Over(Ownership::Held),
         };
-        match answer.await {
-            Ok(ownership) => {
-                if ownership == Ownership::Held {
-                    self.cache();
-                }
-                Tried::Over(ownership)
+        // A caller that goes away before the answer leaves a release of unknown fate.
+        let was_doubtful = self.doubtful;
+        self.doubtful |= matches!(self.step, Step::Releasing { .. });
+        let answer = answer.await;
+        self.doubtful = was_doubtful || (self.doubtful && answer.as_ref().is_err_and(StoreError::is_unknown));
+        match answer {
+            Ok(Ownership::Held) => {
+                self.cache();
+                Tried::Over(Ownership::Held)
             }
+            Ok(Ownership::Lost) => Tried::Over(Box::pin(self.after_all()).await),
             Err(error) if error.kind() == StoreErrorKind::Unreadable => Tried::Hopeless(error),
             Err(error) => Tried::Failed(error),
+        }
+    }
+
+    /// What became of a step that was refused: a store that sends a release again by itself is told that there is nothing to give up.
+    async fn after_all(&self) -> Ownership {
+        let term = &self.enrolled.term;
+        if self.doubtful || !matches!(self.step, Step::Releasing(GiveUp::Release)) {
+            return Ownership::Lost;
+        }
+        match self.runtime.store.inspect(&term.id).await {
+            Ok(Some(found)) if found.state == RecordState::Released && found.attempt == term.attempt => Ownership::Held,
+            _ => Ownership::Lost,
         }
     }
 
@@ -305,7 +359,7 @@ impl Parts {
         }
     }
 
-    /// Reports what the store said of the step, and tells those who follow.
+    /// Reports what the store said of the step, and tells the other calls.
     fn finish(&mut self, ownership: Ownership) {
         let term = &self.enrolled.term;
         let (decision, ending) = match (std::mem::replace(&mut self.step, Step::Over), ownership) {
@@ -317,13 +371,13 @@ impl Parts {
                     Some(outcome) if outcome.is_error => Decision::ErrorKept,
                     _ => Decision::Executed,
                 };
-                (decision, outcome.map_or(Ending::Done, Ending::Committed))
+                (decision, Some(outcome.map_or(Ending::Done, Ending::Committed)))
             }
-            (Step::Committing { .. }, Ownership::Lost) => (Decision::CommitRefused, Ending::Gone),
-            (Step::Releasing { .. }, Ownership::Lost) if !self.doubtful => (Decision::ReleaseRefused, Ending::Gone),
+            (Step::Committing { .. }, Ownership::Lost) => (Decision::CommitRefused, None),
+            (Step::Releasing(_), Ownership::Lost) if !self.doubtful => (Decision::ReleaseRefused, None),
             // Or it was before, when its reply was lost.
-            (Step::Releasing { abandoned: true }, _) => (Decision::Abandoned, Ending::Gone),
-            (Step::Releasing { .. }, _) => (Decision::Released, Ending::Gone),
+            (Step::Releasing(GiveUp::Release), _) => (Decision::Released, None),
+            (Step::Releasing(GiveUp::Abandon | GiveUp::Unanswered), _) => (Decision::Abandoned, None),
             (Step::Running | Step::Over, _) => return,
         };
         // Nothing is left to renew, nor to lose.
@@ -339,8 +393,8 @@ impl Parts {
             }
             _ => observer.decided(decision, &term.id, term.attempt),
         }
-        if let Some(leader) = self.leader.take() {
-            leader.end(ending);
+        if let Some(seat) = self.seat.take() {
+            seat.ends(ending);
         }
     }
 
@@ -350,25 +404,16 @@ impl Parts {
             Step::Committing { outcome: Some(outcome), .. } => outcome.payload.len(),
             _ => 0,
         };
-        let (Some(counted), Ok(handle)) = (self.runtime.background.step(bytes), tokio::runtime::Handle::try_current())
-        else {
-            return self.give_up(
-                &"too many others are being tried again (10,000, or 64 MiB of outcomes), or there is no tokio runtime to do it on",
-            );
+        let Some(counted) = self.runtime.background.step(bytes) else {
+            return self.give_up(&"too many others are being tried again (10,000, or 64 MiB of outcomes)");
         };
-        handle.spawn(async move {
-            Retrying { parts: Some(self) }.run().await;
-            drop(counted);
-        });
+        let handle = Handle::try_current().ok().or_else(|| self.runtime.keepers.known().another(None));
+        Retrying { parts: Some(self), counted: Some(counted), on: None, moves: 0 }.start(handle);
     }
 
     fn delayed(&mut self, error: &StoreError) {
-        let decision = if let Step::Committing { .. } = self.step {
-            Decision::CommitDelayed
-        } else {
-            self.doubtful |= error.is_unknown();
-            Decision::ReleaseDelayed
-        };
+        let decision =
+            if let Step::Committing { .. } = self.step { Decision::CommitDelayed } else { Decision::ReleaseDelayed };
         let term = &self.enrolled.term;
         self.runtime.observer.decided_because(decision, &term.id, term.attempt, error);
     }
@@ -377,7 +422,7 @@ impl Parts {
     fn give_up(&mut self, why: &dyn std::fmt::Display) {
         let decision = match std::mem::replace(&mut self.step, Step::Over) {
             Step::Committing { .. } => Decision::NotRecorded,
-            Step::Releasing { .. } => Decision::NotReleased,
+            Step::Releasing(_) => Decision::NotReleased,
             Step::Running | Step::Over => return,
         };
         let term = &self.enrolled.term;
@@ -385,12 +430,27 @@ impl Parts {
     }
 }
 
-/// A step that is tried again in the background until the store takes it, or it makes no sense any more.
+/// A step that is tried again in the background until the store takes it, or it makes no sense any more. When its tokio runtime ends, it
+/// moves to another one.
 struct Retrying {
     parts: Option<Parts>,
+    counted: Option<background::Step>,
+    /// The tokio runtime that it is on.
+    on: Option<Id>,
+    moves: u8,
 }
 
 impl Retrying {
+    fn start(mut self, handle: Option<Handle>) {
+        match handle {
+            Some(handle) => {
+                self.on = Some(handle.id());
+                handle.spawn(self.run());
+            }
+            None => self.give_up(),
+        }
+    }
+
     async fn run(mut self) {
         let Some(parts) = &mut self.parts else { return };
         // A commit is accepted from the last owner even after its lease ran out, so it is worth more than a lease of trying. A release
@@ -424,76 +484,31 @@ impl Retrying {
         }
         self.parts = None;
     }
+
+    fn give_up(&mut self) {
+        if let Some(mut parts) = self.parts.take() {
+            parts.give_up(&"its tokio runtime was shut down first, and there is no other to try it on");
+        }
+    }
 }
 
 impl Drop for Retrying {
     fn drop(&mut self) {
-        if let Some(mut parts) = self.parts.take() {
-            parts.give_up(&"its tokio runtime was shut down first");
-        }
-    }
-}
-
-/// A claim whose fate is unknown. Unless it is adopted by a clear answer, it is undone in the background: it may have been carried out, or
-/// may yet be, and nobody would be there to run the body.
-pub(crate) struct Orphan<'a> {
-    runtime: &'a Arc<Runtime>,
-    request: &'a Request,
-    owner: Owner,
-    adopted: bool,
-}
-
-impl<'a> Orphan<'a> {
-    pub(crate) fn new(runtime: &'a Arc<Runtime>, request: &'a Request, owner: Owner) -> Self {
-        Self { runtime, request, owner, adopted: false }
-    }
-
-    /// There was a clear answer.
-    pub(crate) fn is_adopted(&mut self) {
-        self.adopted = true;
-    }
-}
-
-impl Drop for Orphan<'_> {
-    fn drop(&mut self) {
-        if self.adopted {
-            return;
-        }
-        let Self { runtime, request, owner, .. } = *self;
-        let (hold, lease) = (request.settings.hold(), request.settings.lease);
-        let to = ReleaseTo::Undone { keep: hold.max(lease.saturating_mul(10)) };
-        let (runtime, release) = (runtime.clone(), Release { id: request.id.clone(), owner, to });
-        let (Some(counted), Ok(handle)) = (runtime.background.undo(), tokio::runtime::Handle::try_current()) else {
-            return runtime.observer.decided(Decision::NotReleased, &release.id, 0);
+        let Some(mut parts) = self.parts.take_if(|_| self.moves < MOVES && !std::thread::panicking()) else {
+            return self.give_up();
         };
-        handle.spawn(async move {
-            undo(&runtime, release, lease, counted).await;
-        });
-    }
-}
-
-/// Undoes a claim that was, or may yet be, carried out: tries for as long as the lease would lock others out.
-async fn undo(runtime: &Runtime, release: Release, lease: Duration, mut counted: background::Undo) {
-    let until = clock::after(clock::now(), lease);
-    let mut pause = FIRST_PAUSE;
-    loop {
-        let answer = runtime.store.release(release.clone()).await;
-        if let Ok(Ownership::Held) = answer {
-            return runtime.observer.decided(Decision::GivenBack, &release.id, 0);
+        let Some(handle) = parts.runtime.keepers.known().another(self.on) else {
+            self.parts = Some(parts);
+            return self.give_up();
+        };
+        if matches!(parts.step, Step::Committing { .. }) {
+            // The keeper has ended with the tokio runtime, and its renewal with it.
+            let term = parts.enrolled.term.clone();
+            term.not_renewed();
+            parts.enrolled = parts.runtime.keepers.enrol_on(&handle, term);
         }
-        if answer.is_ok() {
-            counted.heard();
-        }
-        let left = until.saturating_duration_since(clock::now());
-        if left.is_zero() {
-            if let Err(error) = answer {
-                runtime.observer.decided_because(Decision::NotReleased, &release.id, 0, &error);
-            }
-            return;
-        }
-        // Not there: the claim may still be on its way. The pause grows with no bound but the lease, so this is a handful of looks.
-        tokio::time::sleep(jittered(pause).min(left)).await;
-        pause *= 2;
+        let (counted, moves) = (self.counted.take(), self.moves + 1);
+        Self { parts: Some(parts), counted, on: None, moves }.start(Some(handle));
     }
 }
 

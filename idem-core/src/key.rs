@@ -150,7 +150,10 @@ impl Key {
         write_after(&mut text, value).then(|| Self(text.into_boxed_str()))
     }
 
-    /// The encoded text: printable, without spaces, braces or control characters.
+    /// The encoded text, without spaces, braces or control characters.
+    ///
+    /// Other characters are kept as they are, including format characters such as U+202E (which reverses the text after it) and U+200B
+    /// (which is invisible). Escape them before you print a key that a client has chosen; the runtime's own events do.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -61,9 +61,9 @@ pub(crate) enum Due {
     Later {
         /// When a renewal is due, or the deadline while one is under way.
         at: Instant,
-        /// When it is lost unless it is renewed.
-        deadline: Instant,
     },
+    /// Tell those who wait for it that it is lost.
+    Lost,
     /// Nothing any more.
     Never,
 }
@@ -173,24 +173,33 @@ impl Term {
         Renewal { id: self.id.clone(), owner: self.owner, hold: self.hold }
     }
 
-    /// What is due at `now`. Marks the lease lost where its deadline has passed.
+    /// What is due at `now`. Marks the lease lost where its deadline has passed; the caller [tells](Self::tell_lost) those who wait.
     pub(crate) fn due(&self, now: Instant) -> Due {
         let mut times = self.lock();
         if times.fate != Fate::Held {
             Due::Never
         } else if now >= times.deadline {
             times.fate = Fate::RanOut;
-            drop(times);
-            self.lost.notify_waiters();
-            Due::Never
+            Due::Lost
         } else if times.renewing {
-            Due::Later { at: times.deadline, deadline: times.deadline }
+            Due::Later { at: times.deadline }
         } else if now >= times.renew_at {
             times.renewing = true;
             Due::Renew { deadline: times.deadline }
         } else {
-            Due::Later { at: times.renew_at, deadline: times.deadline }
+            Due::Later { at: times.renew_at }
         }
+    }
+
+    /// When there is something due; `None` if there is nothing any more.
+    pub(crate) fn look_at(&self) -> Option<Instant> {
+        let times = self.lock();
+        (times.fate == Fate::Held).then_some(if times.renewing { times.deadline } else { times.renew_at })
+    }
+
+    /// Wakes those who wait for its loss.
+    pub(crate) fn tell_lost(&self) {
+        self.lost.notify_waiters();
     }
 
     /// The renewal that was sent at `sent` was carried out. It comes too late when the deadline has passed, looked at or not: the key may

@@ -6,6 +6,8 @@
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
+use std::hash::BuildHasher as _;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use quick_cache::UnitWeighter;
@@ -15,16 +17,19 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::fingerprint::Fingerprint;
 use crate::record::{Encoded, RecordId};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A larger outcome is left to the store: what is bounded is the number of entries, and this bounds their size.
 const MAX_BYTES: usize = 64 << 10;
+const STRIPES: usize = 32;
 
 /// The cache of a runtime.
 pub(crate) struct LocalCache {
     entries: Cache<RecordId, Entry, UnitWeighter, RandomState>,
-    /// Goes up with each record that this process removes, so that a commit which was under way meanwhile leaves nothing behind.
-    removals: AtomicU64,
+    /// For a part of the keys each: goes up with each record that this process removes, so that a commit which was under way meanwhile leaves
+    /// nothing behind. Locked while an entry is put in or taken out.
+    removals: [Mutex<u64>; STRIPES],
+    hasher: RandomState,
 }
 
 #[derive(Clone)]
@@ -46,7 +51,7 @@ impl LocalCache {
         let (expected, most) = (max_entries.min(1 << 10), u64::try_from(max_entries).unwrap_or(u64::MAX));
         let (hasher, lifecycle) = (RandomState::new(), DefaultLifecycle::default());
         let entries = Cache::with(expected, most, UnitWeighter, hasher, lifecycle);
-        Self { entries, removals: AtomicU64::new(0) }
+        Self { entries, removals: std::array::from_fn(|_| Mutex::default()), hasher: RandomState::new() }
     }
 
     /// The outcome of a key, for a call with this fingerprint.
@@ -62,8 +67,8 @@ impl LocalCache {
     }
 
     /// Before a commit is sent.
-    pub(crate) fn sending(&self) -> Sending {
-        Sending { at: clock::now(), removals: self.removals.load(Ordering::SeqCst) }
+    pub(crate) fn sending(&self, id: &RecordId) -> Sending {
+        Sending { at: clock::now(), removals: *self.removals(id) }
     }
 
     /// The store has taken the commit.
@@ -79,10 +84,10 @@ impl LocalCache {
             return;
         }
         let until = clock::after(sending.at, (ttl / 10).saturating_mul(9));
-        self.entries.insert(id.clone(), Entry { fingerprint, outcome: outcome.clone(), until });
-        // Looked at only now: who removes counts first and takes the entry out then, so one of the two sees the other.
-        if self.removals.load(Ordering::SeqCst) != sending.removals {
-            self.entries.remove(id);
+        let removals = self.removals(id);
+        // Not put in and taken out again: a call that began after the removal must not find it in between.
+        if *removals == sending.removals {
+            self.entries.insert(id.clone(), Entry { fingerprint, outcome: outcome.clone(), until });
         }
     }
 
@@ -94,8 +99,14 @@ impl LocalCache {
     }
 
     fn forget(&self, id: &RecordId) {
-        self.removals.fetch_add(1, Ordering::SeqCst);
+        let mut removals = self.removals(id);
+        *removals += 1;
         self.entries.remove(id);
+    }
+
+    fn removals(&self, id: &RecordId) -> MutexGuard<'_, u64> {
+        let stripe = usize::try_from(self.hasher.hash_one(id)).unwrap_or_default() % STRIPES;
+        self.removals[stripe].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -138,7 +149,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_outcome_is_gone_before_the_store_can_forget_it() {
         let cache = LocalCache::new(10);
-        let sending = cache.sending();
+        let sending = cache.sending(&id(1));
         // The store took its time.
         tokio::time::advance(TTL / 2).await;
         cache.committed(sending, &id(1), None, &outcome("1"), TTL);
@@ -152,7 +163,7 @@ mod tests {
     async fn another_payload_does_not_get_it() {
         let (cache, now) = (LocalCache::new(10), clock::now());
         let [one, two] = ["one", "two"].map(|value| Fingerprint::of(value).ok());
-        cache.committed(cache.sending(), &id(1), one, &outcome("1"), TTL);
+        cache.committed(cache.sending(&id(1)), &id(1), one, &outcome("1"), TTL);
         assert_eq!(cache.find(&id(1), two, now), None);
         for fingerprint in [one, None] {
             assert_eq!(cache.find(&id(1), fingerprint, now), Some(outcome("1")));
@@ -162,11 +173,11 @@ mod tests {
     #[tokio::test]
     async fn a_commit_that_was_under_way_during_a_removal_leaves_nothing_behind() {
         let (cache, now) = (LocalCache::new(10), clock::now());
-        let sending = cache.sending();
+        let sending = cache.sending(&id(1));
         drop(cache.removing(&id(1)));
         cache.committed(sending, &id(1), None, &outcome("1"), TTL);
         assert_eq!(cache.find(&id(1), None, now), None);
-        cache.committed(cache.sending(), &id(1), None, &outcome("1"), TTL);
+        cache.committed(cache.sending(&id(1)), &id(1), None, &outcome("1"), TTL);
         drop(cache.removing(&id(1)));
         assert_eq!(cache.find(&id(1), None, now), None);
     }
@@ -175,11 +186,11 @@ mod tests {
     async fn it_holds_no_more_than_it_may_and_nothing_that_is_large() {
         let cache = LocalCache::new(100);
         for key in 0..10_000 {
-            cache.committed(cache.sending(), &id(key), None, &outcome("1"), TTL);
+            cache.committed(cache.sending(&id(key)), &id(key), None, &outcome("1"), TTL);
         }
         assert!((1..=100).contains(&cache.entries.len()), "{cache:?}");
         let large = LocalCache::new(100);
-        large.committed(large.sending(), &id(1), None, &outcome(vec![b'1'; MAX_BYTES + 1]), TTL);
+        large.committed(large.sending(&id(1)), &id(1), None, &outcome(vec![b'1'; MAX_BYTES + 1]), TTL);
         assert_eq!(large.entries.len(), 0);
         // As many as can be is no reason to ask for the memory at once.
         let _ = LocalCache::new(usize::MAX);

@@ -1,16 +1,21 @@
 //! Nothing silent: every decision is a tracing event and, with the feature `metrics`, a counter.
 //!
 //! Events have the target `idem` and the fields `operation`, `key` (a digest unless the runtime logs keys), `decision`, `attempt`
-//! where there is one, and `detail`. The counter is `idem_decisions_total` with the labels `operation` and `decision`; the
+//! where there is one, and `detail`. An operation's invalid name is escaped and cut, and its label is `(invalid)`. The counter is `idem_decisions_total` with the labels `operation` and `decision`; the
 //! histograms `idem_body_seconds` and `idem_wait_seconds` have the label `operation`; the gauge `idem_background` has the label `kind`,
 //! `steps` or `bodies`.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::{Level, Span};
 
-use crate::record::RecordId;
+use crate::clock;
+use crate::printable::{Printable, shown_name};
+use crate::record::{RecordId, is_valid_operation};
 
 /// What happened in a call. The names are those of the metrics' label and of the events' field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +29,7 @@ pub(crate) enum Decision {
     Released,
     Abandoned,
     TakenOver,
+    HoldEnded,
     Reconciled,
     ClaimResent,
     RejectedInFlight,
@@ -53,6 +59,7 @@ pub(crate) enum Decision {
     GivenBack,
     NotInstalled,
     Misconfigured,
+    LookedUp,
     Forgotten,
     Settled,
     Issued,
@@ -77,6 +84,7 @@ impl Decision {
             Self::Abandoned => ("abandoned", Level::INFO),
             Self::ClaimResent => ("claim_resent", Level::INFO),
             Self::TakenOver => ("taken_over", Level::INFO),
+            Self::HoldEnded => ("hold_ended", Level::WARN),
             Self::Reconciled => ("reconciled", Level::INFO),
             Self::RejectedInFlight => ("rejected_in_flight", QUIET),
             Self::RejectedDuplicate => ("rejected_duplicate", QUIET),
@@ -105,6 +113,7 @@ impl Decision {
             Self::GivenBack => ("given_back", Level::INFO),
             Self::NotInstalled => ("not_installed", Level::WARN),
             Self::Misconfigured => ("misconfigured", Level::WARN),
+            Self::LookedUp => ("looked_up", QUIET),
             Self::Forgotten => ("forgotten", Level::INFO),
             Self::Settled => ("settled", Level::INFO),
             Self::Issued => ("issued", QUIET),
@@ -116,6 +125,9 @@ impl Decision {
         }
     }
 }
+
+/// The label of all operations whose names are not valid.
+const INVALID: &str = "(invalid)";
 
 /// Where a runtime's decisions go.
 #[derive(Debug, Clone, Copy, Default)]
@@ -133,17 +145,6 @@ impl Observer {
     /// Reports a decision about a record, and why.
     pub(crate) fn decided_because(self, decision: Decision, id: &RecordId, attempt: u64, why: &dyn fmt::Display) {
         self.report(decision, id, attempt, Some(why));
-    }
-
-    /// Looks whether a lease is long enough for the way to the store, on which a claim or renewal took so long: with fewer than three
-    /// round trips, one slow renewal loses it.
-    pub(crate) fn took(self, id: &RecordId, attempt: u64, lease: Duration, round_trip: Duration) {
-        if lease < round_trip.saturating_mul(3) {
-            let why = format!(
-                "the lease is {lease:?} and a round trip to the store took {round_trip:.1?}; make `lease` longer than three of them"
-            );
-            self.decided_because(Decision::LeaseTooShort, id, attempt, &why);
-        }
     }
 
     fn report(self, decision: Decision, id: &RecordId, attempt: u64, why: Option<&dyn fmt::Display>) {
@@ -175,12 +176,18 @@ impl Observer {
     /// Reports a call that has no record: its key is missing, or there is no store to ask.
     pub(crate) fn decided_without_key(decision: Decision, operation: &str) {
         let (name, level) = decision.describe();
-        if level == Level::WARN {
-            tracing::warn!(target: "idem", operation, decision = name, "{name}");
+        let (operation, label) = if is_valid_operation(operation) {
+            (Cow::Borrowed(operation), operation)
         } else {
-            tracing::info!(target: "idem", operation, decision = name, "{name}");
+            // Its contents may be anything, and a metric keeps each of its labels for ever.
+            (Cow::Owned(shown_name(operation)), INVALID)
+        };
+        if level == Level::WARN {
+            tracing::warn!(target: "idem", operation = &*operation, decision = name, "{name}");
+        } else {
+            tracing::info!(target: "idem", operation = &*operation, decision = name, "{name}");
         }
-        count(operation, name);
+        count(label, name);
     }
 
     /// The span around a call: the body's own events are inside. Says whether anybody listens.
@@ -194,6 +201,47 @@ impl Observer {
         );
         let is_traced = !span.is_disabled();
         (span, is_traced)
+    }
+}
+
+/// Looks whether leases are long enough for the way to the store: with fewer than three round trips, one slow renewal loses a lease.
+///
+/// A slow store makes all of them too short at once, so this is said once in [`QUIET`](Self::QUIET), with how often it was found.
+pub(crate) struct RoundTrips {
+    observer: Observer,
+    /// When it was last said, and how often it was found since.
+    said: Mutex<(Option<Instant>, u64)>,
+}
+
+impl RoundTrips {
+    const QUIET: Duration = Duration::from_secs(1);
+
+    pub(crate) fn new(observer: Observer) -> Self {
+        Self { observer, said: Mutex::new((None, 0)) }
+    }
+
+    pub(crate) fn observer(&self) -> Observer {
+        self.observer
+    }
+
+    /// A claim or renewal took this long.
+    pub(crate) fn took(&self, id: &RecordId, attempt: u64, lease: Duration, (sent, answered): (Instant, Instant)) {
+        let round_trip = answered.saturating_duration_since(sent);
+        if lease >= round_trip.saturating_mul(3) {
+            return;
+        }
+        let others = {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            if said.0.is_some_and(|at| answered < clock::after(at, Self::QUIET)) {
+                said.1 += 1;
+                return;
+            }
+            std::mem::replace(&mut *said, (Some(answered), 0)).1
+        };
+        let why = format!(
+            "the lease is {lease:?} and a round trip to the store took {round_trip:.1?}; make `lease` longer than three of them; so it was {others} times more since this was last said"
+        );
+        self.observer.decided_because(Decision::LeaseTooShort, id, attempt, &why);
     }
 }
 
@@ -265,6 +313,6 @@ struct Label<'a> {
 
 impl fmt::Display for Label<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.plain { f.write_str(self.id.key()) } else { self.id.digest().fmt(f) }
+        if self.plain { Printable(self.id.key()).fmt(f) } else { self.id.digest().fmt(f) }
     }
 }

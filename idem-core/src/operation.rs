@@ -1,29 +1,27 @@
 //! A guarded call without the attribute, which itself is written with nothing else.
 
+mod records;
+mod run;
+
 use std::borrow::Cow;
 use std::fmt;
-use std::future::Future;
-use std::pin::pin;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::by_hand::{Begin, Lease};
-use crate::codec::CodecFailure;
-use crate::context;
-use crate::engine::{Begun, Request};
+use crate::engine::Request;
 use crate::error::Error;
-use crate::error_policy::{ErrorAction, Keepable, Policy, encode_error};
-use crate::execute::{Again, Execution};
+use crate::error_policy::{Action, ErrorAction, ErrorPolicy, Keeper, KeepsErrors, Policy};
 use crate::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
-use crate::held::Held;
 use crate::key::{KeyDigest, KeyPart};
 use crate::observe::{Decision, Observer};
-use crate::outcome::{Outcome, Storable, outcome_of};
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
-use crate::reconcile::{Question, Reconcile, asked};
-use crate::record::{Encoded, RecordId, RecordInfo, Removed, is_valid_operation};
+use crate::printable::shown_name;
+use crate::reconcile::Reconcile;
+use crate::record::{RecordId, is_valid_operation};
 use crate::runtime::{Idempotency, Runtime};
 use crate::token::{AsToken, Submission};
+use crate::watch::{self, Seen};
 
 /// One call of an operation: its key, its fingerprint, and what differs from the runtime's defaults. From
 /// [`Idempotency::operation`].
@@ -44,22 +42,52 @@ pub(crate) struct Draft<'a> {
     settings: Settings,
     id: Option<RecordId>,
     fingerprint: Option<Fingerprint>,
+    /// It was said that there is no fingerprint.
+    has_no_fingerprint: bool,
     /// The key is that of a token.
     submission: Option<Box<Submission>>,
     /// The first thing that was wrong: the call will fail with it.
     problem: Option<Error>,
 }
 
-/// The policy of [`Operation::errors`].
-#[derive(Debug)]
-pub struct Errors<P>(P);
+/// What an error's type says of it.
+type ActionOf<E> = fn(&E) -> ErrorAction;
+
+/// The policy of [`Operation::errors`]: `P` gives an `A` for each `E`.
+pub struct Errors<P, E, A = ErrorAction> {
+    policy: P,
+    keeper: Option<Keeper<E>>,
+    gives: PhantomData<fn() -> A>,
+}
+
+impl<P: Fn(&E) -> A, E, A: Action> Errors<P, E, A> {
+    fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction, E> {
+        let Self { policy, keeper, .. } = self;
+        Policy { action: move |error: &E| policy(error).into_action(), keeper }
+    }
+}
+
+impl<P, E, A> fmt::Debug for Errors<P, E, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Errors").field("keeps", &self.keeper.is_some()).finish_non_exhaustive()
+    }
+}
 
 impl<'a> Operation<'a> {
     #[inline]
     pub(crate) fn new(idempotency: Idempotency, name: Cow<'a, str>) -> Self {
         let runtime = idempotency.runtime;
         let settings = runtime.as_ref().map_or(Settings::DEFAULT, |runtime| runtime.settings.clone());
-        let mut draft = Draft { runtime, name, settings, id: None, fingerprint: None, submission: None, problem: None };
+        let mut draft = Draft {
+            runtime,
+            name,
+            settings,
+            id: None,
+            fingerprint: None,
+            has_no_fingerprint: false,
+            submission: None,
+            problem: None,
+        };
         if let Some(problem) = draft.runtime.as_ref().and_then(|runtime| runtime.problem.clone()) {
             draft.misconfigured(problem.0);
         }
@@ -132,6 +160,14 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
+    /// Says that there is nothing that must be equal when the key comes again: the key alone says all of the request. Under
+    /// [`Builder::strict`](crate::Builder::strict) a call says either this or its [fingerprint](Self::fingerprint).
+    #[inline]
+    pub fn no_fingerprint(mut self) -> Self {
+        (self.draft.fingerprint, self.draft.has_no_fingerprint) = (None, true);
+        self
+    }
+
     /// How long the outcome is kept, from the commit.
     #[inline]
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -143,6 +179,38 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     #[inline]
     pub fn remember(mut self, remember: Duration) -> Self {
         self.draft.settings.set_remember(remember);
+        self
+    }
+
+    /// How long an unsettled record protects its key, where abandoned records are [rejected](Abandoned::Reject) or
+    /// [asked about](Self::reconcile): counted from the last sign of life of its owner, which is its claim or last renewal. Default: 30 days.
+    /// From 1 ms to 100 years; the record is never kept for less than `ttl`, `remember` and two leases.
+    ///
+    /// With `reject`, the first call after that runs the body, as the next attempt, with the event `hold_ended`. With `reconcile`, each call asks
+    /// for as long as there is a record. It ends after twice this time, and nothing is known of the key then. A commit counts its own times.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Abandoned, Error, Idempotency, MemoryStore};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let outcome = idempotency
+    ///     .operation("payments.charge")
+    ///     .key("o-1")
+    ///     .abandoned(Abandoned::Reject)
+    ///     .hold(Duration::from_secs(90 * 86_400))
+    ///     .run(|| async { Ok::<_, Error>(42) })
+    ///     .await?;
+    /// # assert_eq!(outcome.into_inner(), 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn hold(mut self, hold: Duration) -> Self {
+        self.draft.settings.set_hold(hold);
         self
     }
 
@@ -195,7 +263,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// How many attempts the key may have in all.
+    /// How many attempts the key may have in all, after releases and crashes alike. An attempt whose [question](Self::reconcile) failed is not
+    /// counted; one that was cut off while it asked is.
     #[inline]
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
         self.draft.settings.max_attempts = Some(max_attempts);
@@ -203,7 +272,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     }
 
     /// To ask what became of the work of an owner that was cut off, before the body runs again: `Some` is committed and given,
-    /// `None` runs the body. An `Err` reaches the caller, and the next call asks again, as the next attempt.
+    /// `None` runs the body. An `Err` reaches the caller, and the next call asks again, as the next attempt, which does not count
+    /// towards `max_attempts`.
     pub fn reconcile<R, Asked>(self, reconcile: R) -> Operation<'a, Reconcile<R>, P>
     where
         R: FnOnce() -> Asked,
@@ -219,11 +289,12 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// What becomes of the call when the body returns an error: without this, each releases the key. A type's own policy is given as
-    /// `.errors(OrderError::action)`.
+    /// Sets what becomes of the call when the body returns an error. Without this, each error is
+    /// [unlisted](crate::Builder::default_error), and releases the key.
     ///
-    /// The error then is such that it can be kept, and the body such that it can be run again: a closure that does not use up what it
-    /// captures.
+    /// A policy that gives [`ErrorAction`] may keep errors, so `E` must be `Serialize + DeserializeOwned`. One that gives
+    /// [`UnkeptAction`](crate::UnkeptAction) keeps none, and asks nothing of `E`. The body must be a closure that can be called again: one that
+    /// does not use up what it captures. What a type says of its own errors is [`errors_by_type`](Self::errors_by_type).
     ///
     /// # Examples
     ///
@@ -257,293 +328,72 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// }
     /// # }
     /// ```
-    pub fn errors<E, A>(self, policy: A) -> Operation<'a, Q, Errors<A>>
+    ///
+    /// An error that is never kept need not be serialisable:
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore, Retry, UnkeptAction};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let outcome = idempotency
+    ///     .operation("orders.create")
+    ///     .key("o-1")
+    ///     .errors(|error: &Error| match error {
+    ///         Error::Store { .. } => UnkeptAction::Retry(Retry::new(3)),
+    ///         _ => UnkeptAction::Release,
+    ///     })
+    ///     .run(|| async { Ok(42) })
+    ///     .await?;
+    /// # assert_eq!(outcome.into_inner(), 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn errors<E, A, F>(self, policy: F) -> Operation<'a, Q, Errors<F, E, A>>
     where
-        A: Fn(&E) -> ErrorAction,
+        F: Fn(&E) -> A,
+        A: Action<Keeps: KeepsErrors<E>>,
     {
-        let Self { draft, question, .. } = self;
-        Operation { draft, question, policy: Errors(policy) }
+        self.with_policy(policy, A::Keeps::keeper())
     }
-}
 
-impl<Q> Operation<'_, Q> {
-    /// Runs the body, or gives what it gave before.
+    /// Sets what becomes of the call when the body returns an error, as the error's type says with [`ErrorPolicy`].
     ///
-    /// The body runs if this call is the first of its key, or every earlier one failed. Then its `Ok` is recorded, and its `Err` gives the
-    /// key up for the next call. It is stopped (its future is dropped) if the lease is lost.
-    ///
-    /// # Errors
-    ///
-    /// The body's own, or an [`Error`], turned into one.
-    ///
-    /// # Cancellation safety
-    ///
-    /// Dropped while the body runs, the record stays in flight until its lease runs out: the body was cut somewhere. Dropped after
-    /// the body has ended, the outcome is recorded all the same, in the background.
+    /// `E` must be `Serialize + DeserializeOwned` if its policy keeps errors.
     ///
     /// # Examples
     ///
     /// ```
     /// # use idem_core as idem;
-    /// # use idem::{Error, Idempotency, MemoryStore, Outcome};
-    /// # use std::time::Duration;
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
-    /// # let idempotency = Idempotency::new(MemoryStore::new());
-    /// for replayed in [false, true] {
-    ///     let outcome: Outcome<u32> = idempotency
-    ///         .operation("orders.create")
-    ///         .key(&("tenant-1", 4711))
-    ///         .fingerprint(&"two apples")
-    ///         .ttl(Duration::from_secs(300))
-    ///         .run(|| async { Ok::<_, Error>(42) })
-    ///         .await?;
-    ///     assert_eq!(outcome.is_replayed(), replayed);
-    ///     assert_eq!(outcome.into_inner(), 42);
+    /// # use idem::{Error, ErrorAction, ErrorPolicy, Idempotency, MemoryStore, Never};
+    /// # #[derive(Debug)] struct OrderError;
+    /// # impl From<Error> for OrderError { fn from(_: Error) -> Self { Self } }
+    /// impl ErrorPolicy for OrderError {
+    ///     type Keeps = Never;
+    ///     type Retries = Never;
+    ///
+    ///     fn action(&self) -> ErrorAction {
+    ///         ErrorAction::Abandon
+    ///     }
     /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), OrderError> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let call = idempotency.operation("orders.create").key("o-1").errors_by_type::<OrderError>();
+    /// assert_eq!(call.run(|| async { Ok(42) }).await?.into_inner(), 42);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn run<T, E, F, Body, Via>(self, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
+    pub fn errors_by_type<E>(self) -> Operation<'a, Q, Errors<ActionOf<E>, E>>
     where
-        Q: Question<T, E>,
-        F: FnOnce() -> Body,
-        Body: Future<Output = Result<T, E>>,
-        T: Storable<Via>,
-        E: From<Error>,
+        E: ErrorPolicy<Keeps: KeepsErrors<E>>,
     {
-        // No `async fn`, whose future would hold the whole description beside what is prepared of it.
-        let (prepared, question) = (self.draft.prepare(), self.question);
-        async move {
-            // The closure is the body's beginning: it is called where the body runs, or not at all.
-            let body = pin!(Some(async move {
-                match asked(Some(question)).await {
-                    Some(settled) => settled,
-                    None => body().await,
-                }
-            }));
-            let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::releasing());
-            Execution { witness, policy, again: None::<fn() -> _> }.run(&prepared, body).await
-        }
+        self.with_policy(E::action as ActionOf<E>, E::Keeps::keeper())
     }
 
-    /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not stop it. `scope` and
-    /// [`current`](crate::current) go along.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run).
-    pub async fn run_detached<T, E, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
-    where
-        Q: Question<T, E, Asked: Send> + Send + 'static,
-        F: FnOnce() -> Body + Send + 'static,
-        Body: Future<Output = Result<T, E>> + Send + 'static,
-        T: Storable<Via> + Send + 'static,
-        E: From<Error> + Send + 'static,
-        Via: 'static,
-    {
+    fn with_policy<F, E, A>(self, policy: F, keeper: Option<Keeper<E>>) -> Operation<'a, Q, Errors<F, E, A>> {
         let Self { draft, question, .. } = self;
-        let body = async move {
-            match asked(Some(question)).await {
-                Some(settled) => settled,
-                None => body().await,
-            }
-        };
-        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::releasing());
-        Execution { witness, policy, again: None::<fn() -> _> }.run_detached(draft.prepare(), body).await
-    }
-}
-
-impl<Q, P> Operation<'_, Q, Errors<P>> {
-    /// Runs the body, or gives what it gave before, its error included, if that was kept.
-    ///
-    /// What is said of [`run`](Operation::run) without a policy holds here too; only what becomes of an `Err` is as the policy says. The
-    /// closure is called once for each try.
-    ///
-    /// # Errors
-    ///
-    /// The body's own, now or before, or an [`Error`], turned into one. The errors of a [question](Self::reconcile) are not asked of the
-    /// policy.
-    ///
-    /// # Cancellation safety
-    ///
-    /// Dropped while the body runs, the record stays in flight until its lease runs out. Dropped between two tries, the key is given
-    /// up: no body was cut. Dropped after the last one, its outcome is recorded all the same, in the background.
-    pub async fn run<T, E, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
-    where
-        P: Fn(&E) -> ErrorAction,
-        Q: Question<T, E>,
-        F: FnMut() -> Body,
-        Body: Future<Output = Result<T, E>>,
-        T: Storable<Via>,
-        E: From<Error> + Keepable,
-    {
-        let Self { draft, question, policy } = self;
-        let (body, mut question) = (Again::new(body), Some(question));
-        let mut start = move || {
-            let (question, body) = (question.take(), body.clone());
-            async move {
-                match asked(question).await {
-                    Some(settled) => settled,
-                    None => body.call().await,
-                }
-            }
-        };
-        let first = pin!(Some(start()));
-        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::new(policy.0).keeping());
-        Execution { witness, policy, again: Some(start) }.run(&draft.prepare(), first).await
-    }
-
-    /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not stop it. `scope` and
-    /// [`current`](crate::current) go along.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run).
-    pub async fn run_detached<T, E, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
-    where
-        P: Fn(&E) -> ErrorAction + Send + 'static,
-        Q: Question<T, E, Asked: Send> + Send + 'static,
-        F: FnMut() -> Body + Send + 'static,
-        Body: Future<Output = Result<T, E>> + Send + 'static,
-        T: Storable<Via> + Send + 'static,
-        E: From<Error> + Keepable + Send + 'static,
-        Via: 'static,
-    {
-        let Self { draft, question, policy } = self;
-        let (body, mut question) = (Again::new(body), Some(question));
-        let mut start = move || {
-            let (question, body) = (question.take(), body.clone());
-            async move {
-                match asked(question).await {
-                    Some(settled) => settled,
-                    None => body.call().await,
-                }
-            }
-        };
-        let first = start();
-        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::new(policy.0).keeping());
-        Execution { witness, policy, again: Some(start) }.run_detached(draft.prepare(), first).await
-    }
-}
-
-impl Operation<'_> {
-    /// Claims the key for a call that is carried out step by step.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run), but for the body's own. With `missing_key = run` a missing key is an error all the same.
-    ///
-    /// # Cancellation safety
-    ///
-    /// Dropped, it gives back what it may have claimed.
-    pub async fn begin(self) -> Result<Begin, Error> {
-        self.try_begin().await.inspect_err(|_| context::trouble())
-    }
-
-    async fn try_begin(self) -> Result<Begin, Error> {
-        let Some((runtime, request)) = self.draft.prepare_by_hand()? else {
-            return Ok(Begin::Execute(Lease::unguarded()));
-        };
-        Ok(match runtime.begin(&request).await? {
-            Begun::Owner(owned) => Begin::Execute(Lease::new(Held::new(&runtime, &request, owned), &runtime)),
-            Begun::Replay(recorded) => Begin::Replay(recorded),
-            Begun::Unguarded => Begin::Execute(Lease::unguarded()),
-        })
-    }
-
-    /// Removes the record, so that the next call runs the body as the first attempt again. Says whether there was one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InFlight`] if a call is in flight: nothing is removed under a running body. [`Error::Store`] and
-    /// [`Error::MissingKey`].
-    pub async fn forget(self) -> Result<bool, Error> {
-        self.try_forget().await.inspect_err(|_| context::trouble())
-    }
-
-    async fn try_forget(self) -> Result<bool, Error> {
-        let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
-        let _removing = runtime.cache.as_ref().map(|cache| cache.removing(&request.id));
-        match runtime.store.remove(&request.id).await.map_err(|error| runtime.failed(&request.id, error))? {
-            Removed::Removed => {
-                runtime.observer.decided(Decision::Forgotten, &request.id, 0);
-                Ok(true)
-            }
-            Removed::Nothing => Ok(false),
-            Removed::InFlight { lease_left } => Err(request.in_flight(lease_left)),
-        }
-    }
-
-    /// What is known of the record, `None` if there is none.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`], [`Error::Codec`] and [`Error::MissingKey`].
-    pub async fn inspect(self) -> Result<Option<RecordInfo>, Error> {
-        self.try_inspect().await.inspect_err(|_| context::trouble())
-    }
-
-    async fn try_inspect(self) -> Result<Option<RecordInfo>, Error> {
-        let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(None) };
-        runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))
-    }
-
-    /// Commits an outcome by hand: for an abandoned record, once it is known what became of it. Also where there is no record, or a
-    /// released one, or a token that was only issued: to say that a call was carried out elsewhere.
-    ///
-    /// It knows nothing of an attribute: give it the operation's own [`ttl`](Self::ttl) and [`remember`](Self::remember), and a value of the
-    /// function's outcome type, or later duplicates cannot read it. An abandoned record keeps its fingerprint; where there is none, give that too.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InFlight`] if a call is in flight, [`Error::Duplicate`] if there is an outcome, [`Error::AlreadyDone`] if there was
-    /// one. After [`Error::Store`] it may be recorded all the same: it is tried again in the background. [`Error::Config`] if the value cannot be written. [`Error::Store`] and [`Error::MissingKey`].
-    ///
-    /// # Cancellation safety
-    ///
-    /// Dropped between its two steps, it leaves the record abandoned, one attempt later, after a lease.
-    pub async fn settle<T: Storable<Via>, Via>(self, value: &T) -> Result<(), Error> {
-        let settled = self.settle_with(|runtime| runtime.codec.encode(value.to_stored())).await;
-        settled.inspect_err(|_| context::trouble())
-    }
-
-    /// As [`settle`](Self::settle), with an error: for a record whose work is known to have failed for good. Duplicates then get it as one
-    /// that was kept.
-    ///
-    /// # Errors
-    ///
-    /// As [`settle`](Self::settle).
-    ///
-    /// # Cancellation safety
-    ///
-    /// As [`settle`](Self::settle).
-    pub async fn settle_error<E: Keepable>(self, error: &E) -> Result<(), Error> {
-        let settled = self.settle_with(|runtime| encode_error(&runtime.codec, error)).await;
-        settled.inspect_err(|_| context::trouble())
-    }
-
-    async fn settle_with(self, encode: impl FnOnce(&Runtime) -> Result<Encoded, CodecFailure>) -> Result<(), Error> {
-        let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else { return Ok(()) };
-        let outcome = encode(&runtime).map_err(|error| Error::Config {
-            operation: request.id.operation().into(),
-            reason: format!("the value to settle with cannot be written: {error}").into(),
-        })?;
-        (request.settings.abandoned, request.settings.max_attempts) = (Abandoned::Rerun, None);
-        (request.settings.in_flight, request.settings.duplicate) = (InFlight::Reject, Duplicate::Reject);
-        if request.fingerprint.is_none() {
-            // What must be equal for later duplicates stays as it was.
-            let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
-            request.fingerprint = info.and_then(|info| info.fingerprint);
-        }
-        request.settings.store_failure = StoreFailure::Reject;
-        if let Some(submission) = &mut request.submission {
-            submission.settles = true;
-        }
-        match runtime.begin(&request).await? {
-            Begun::Owner(owned) => Held::new(&runtime, &request, owned).settle(outcome).await,
-            // Neither happens: duplicates and store failures are rejected above.
-            Begun::Replay(_) | Begun::Unguarded => Ok(()),
-        }
+        Operation { draft, question, policy: Errors { policy, keeper, gives: PhantomData } }
     }
 }
 
@@ -581,13 +431,34 @@ impl<'a> Draft<'a> {
 
     fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
         if self.problem.is_none() {
-            self.problem = Some(Error::Config { operation: (*self.name).into(), reason: reason.into() });
+            let operation =
+                if is_valid_operation(&self.name) { (*self.name).into() } else { shown_name(&self.name).into() };
+            self.problem = Some(Error::Config { operation, reason: reason.into() });
         }
     }
 
-    /// What is to be done. Says nothing yet, since a future that is not polled does nothing.
+    /// Refuses a call that runs a body and leaves out what the runtime's profile asks of each.
+    fn check_profile(&mut self) {
+        let is_strict = self.runtime.as_ref().is_some_and(|runtime| runtime.is_strict);
+        if is_strict && self.fingerprint.is_none() && !self.has_no_fingerprint {
+            self.misconfigured(
+                "the runtime is `strict`, and this operation does not state its fingerprint; write `fingerprint = \"..\"` with what must be equal when the key comes again, or `fingerprint = none` (by hand: `.fingerprint(..)` or `.no_fingerprint()`)",
+            );
+        }
+    }
+
+    /// What is to be done, of a call that runs a body. Says nothing yet, since a future that is not polled does nothing.
     #[inline]
     pub(crate) fn prepare(mut self) -> Prepared<'a> {
+        self.check_profile();
+        self.prepared()
+    }
+
+    fn prepared(mut self) -> Prepared<'a> {
+        if self.id.is_none() && self.runtime.is_some() {
+            // Without a key, nobody has looked at the name yet.
+            self.check_name();
+        }
         if let Some(problem) = self.problem {
             return Prepared::Refused(problem);
         }
@@ -615,7 +486,7 @@ impl<'a> Draft<'a> {
     /// For those who want a record: a missing key is an error, a disabled runtime has no records.
     fn prepare_by_hand(mut self) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
         self.settings.missing_key = MissingKey::Reject;
-        let prepared = self.prepare();
+        let prepared = self.prepared();
         prepared.announce();
         match prepared {
             Prepared::Refused(error) => Err(error),
@@ -654,7 +525,10 @@ impl Prepared<'_> {
             Self::Refused(error @ (Error::MissingKey { .. } | Error::MissingSubject { .. })) => {
                 (Decision::RejectedMissingKey, error.operation())
             }
-            Self::Unguarded(operation, Some(_)) => (Decision::RanUnguarded, &**operation),
+            Self::Unguarded(operation, Some(_)) => {
+                watch::saw(Seen::Executed);
+                (Decision::RanUnguarded, &**operation)
+            }
             // Where there was none to ask, it was said when the call was made.
             Self::Refused(_) | Self::Unguarded(_, None) | Self::Guarded(..) => return,
         };

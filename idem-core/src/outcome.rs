@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::codec::{AnyCodec, CodecFailure};
+use crate::codec::{AnyCodec, CodecContext, CodecFailure};
+use crate::context;
 use crate::error::Error;
 use crate::error_policy::{ErrorAction, ErrorPolicy, KeepsErrors, Policy, RunsOnce};
 use crate::observe::{Decision, Observer};
@@ -41,25 +42,33 @@ impl<T> Outcome<T> {
     }
 }
 
-/// What can be kept as an outcome: every type that is `Serialize` and `DeserializeOwned` and, with the feature `axum`, `Json<T>` of
-/// such a `T`.
+/// What can be kept as an outcome: every type that is `Serialize` and `DeserializeOwned`. With the feature `axum`, also what handlers
+/// return: `Json<T>` and `Html<T>` of such a `T`, `StatusCode`, `NoContent`, `Redirect`, `HeaderMap`, `Bytes`, and with any outcome `T`
+/// `(StatusCode, T)`, `(HeaderMap, T)` and `(StatusCode, HeaderMap, T)`.
 ///
-/// `Via` says in which of these ways, so that both can be implemented; it is always inferred.
+/// `Via` says in which of these ways, so that all can be implemented; it is always inferred. The trait is sealed: it is implemented here
+/// alone.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be kept as an outcome",
     label = "cannot be stored and replayed",
     note = "an outcome is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both, and return owned data",
-    note = "axum's `Json<T>` of such a `T` can be kept with the feature `axum` of `idem-rs`"
+    note = "with the feature `axum` of `idem-rs`, it may be `Json<T>`, `Html<T>`, `StatusCode`, `Redirect`, `(StatusCode, T)`, `(HeaderMap, T)` or `(StatusCode, HeaderMap, T)`"
 )]
-pub trait Storable<Via>: Sized {
-    /// What is really stored.
-    type Stored: Serialize + DeserializeOwned;
+pub trait Storable<Via>: Sized + sealed::Storable<Via> {
+    /// What is read back.
+    type Stored: DeserializeOwned;
 
-    /// What is stored of this value.
-    fn to_stored(&self) -> &Self::Stored;
+    /// Returns what is stored of this value.
+    fn to_stored(&self) -> impl Serialize;
 
-    /// The value again.
-    fn from_stored(stored: Self::Stored) -> Self;
+    /// Makes the value from what was stored; `None` if no value is stored so.
+    fn from_stored(stored: Self::Stored) -> Option<Self>;
+}
+
+/// What keeps helper traits from being implemented elsewhere, so that they can grow.
+pub(crate) mod sealed {
+    pub trait Storable<Via> {}
+    impl<T: super::Serialize + super::DeserializeOwned> Storable<super::AsItIs> for T {}
 }
 
 /// A value that is stored as it is.
@@ -70,31 +79,12 @@ pub enum AsItIs {}
 impl<T: Serialize + DeserializeOwned> Storable<AsItIs> for T {
     type Stored = T;
 
-    fn to_stored(&self) -> &T {
+    fn to_stored(&self) -> impl Serialize {
         self
     }
 
-    fn from_stored(stored: T) -> Self {
-        stored
-    }
-}
-
-/// A value that is stored without the `Json` around it.
-#[cfg(feature = "axum")]
-#[derive(Debug)]
-pub enum InsideJson {}
-
-#[cfg(feature = "axum")]
-#[diagnostic::do_not_recommend]
-impl<T: Serialize + DeserializeOwned> Storable<InsideJson> for axum::Json<T> {
-    type Stored = T;
-
-    fn to_stored(&self) -> &T {
-        &self.0
-    }
-
-    fn from_stored(stored: T) -> Self {
-        Self(stored)
+    fn from_stored(stored: T) -> Option<Self> {
+        Some(stored)
     }
 }
 
@@ -138,7 +128,7 @@ impl<T, E> Returned for Result<T, E> {
 pub struct Witness<R, T, E> {
     pub(crate) split: fn(R) -> Result<T, E>,
     pub(crate) join: fn(Result<T, E>) -> R,
-    pub(crate) encode: fn(&AnyCodec, &T) -> Result<Encoded, CodecFailure>,
+    pub(crate) encode: fn(&AnyCodec, &RecordId, &T) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<T, Error>,
     pub(crate) fail: fn(Error) -> E,
 }
@@ -153,8 +143,8 @@ where
     Witness {
         split: R::into_result,
         join: R::from_result,
-        encode: |codec, value| codec.encode(value.to_stored()),
-        decode: Recorded::decode,
+        encode: |codec, id, value| codec.encode(CodecContext::of_value(id), &value.to_stored()),
+        decode: Recorded::decode_outcome,
         fail: R::Err::from,
     }
 }
@@ -201,17 +191,31 @@ impl<R, T, E: ErrorPolicy> Witness<R, T, E> {
 
 /// What is done with the errors of a type that says nothing, where the function says nothing either.
 pub trait NoPolicy<E> {
-    /// Each releases the key.
+    /// Each is treated as [`Builder::default_error`](crate::Builder::default_error) says.
     fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>;
 }
 
 impl<R, T, E> NoPolicy<E> for Witness<R, T, E> {
     fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E> {
-        Policy::releasing()
+        Policy::unlisted()
     }
 }
 
-/// A recorded outcome that was found by [`Operation::begin`](crate::Operation::begin).
+/// A recorded outcome, found by [`Operation::begin`](crate::Operation::begin) or [`Operation::lookup`](crate::Operation::lookup).
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// # use idem::{Begin, Error, Idempotency, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// # let idempotency = Idempotency::new(MemoryStore::new());
+/// # idempotency.operation("orders.create").key("o-1").run(|| async { Ok::<_, Error>(42) }).await?;
+/// let Begin::Replay(recorded) = idempotency.operation("orders.create").key("o-1").begin().await? else { return Ok(()) };
+/// assert_eq!(recorded.decode::<u32>()?, 42);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Recorded {
     pub(crate) id: RecordId,
@@ -221,24 +225,32 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Whether it is an error that was kept: read it with [`decode_error`](Self::decode_error).
+    /// Returns whether it is an error that was kept: read it with [`decode_error`](Self::decode_error).
     pub fn is_error(&self) -> bool {
         self.outcome.is_error
     }
 
-    /// Reads the value.
+    /// Decodes the value.
+    ///
+    /// Of an axum handler that returns `Json<T>`, the outcome is the `T`.
     ///
     /// # Errors
     ///
     /// [`Error::Codec`] if it cannot be read as a `T`, or is an error.
-    pub fn decode<T: Storable<Via>, Via>(&self) -> Result<T, Error> {
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         if self.is_error() {
             return Err(self.unreadable("it is an error that was kept, which this function or call does not expect"));
         }
-        self.read().map(T::from_stored)
+        self.read()
     }
 
-    /// Reads the error that was kept.
+    /// As [`decode`](Self::decode), of what a body returned.
+    pub(crate) fn decode_outcome<T: Storable<Via>, Via>(&self) -> Result<T, Error> {
+        let stored = self.decode::<T::Stored>()?;
+        T::from_stored(stored).ok_or_else(|| self.unreadable(&format!("it is no {}", std::any::type_name::<T>())))
+    }
+
+    /// Decodes the error that was kept.
     ///
     /// # Errors
     ///
@@ -252,11 +264,13 @@ impl Recorded {
 
     fn read<S: DeserializeOwned>(&self) -> Result<S, Error> {
         self.codec
-            .decode(&self.outcome)
+            .decode(&self.id, &self.outcome)
             .map_err(|error| self.unreadable(&format!("it is no {}: {error}", std::any::type_name::<S>())))
     }
 
     fn unreadable(&self, why: &str) -> Error {
+        // Inside a body it may become part of what the body fails with, which is not kept then.
+        context::trouble();
         self.observer.decided_because(Decision::Unreadable, &self.id, 0, &"the outcome is of another type");
         let reason = format!("its outcome cannot be read: {why}").into();
         Error::Codec { operation: self.id.operation().into(), key: self.id.digest(), reason }

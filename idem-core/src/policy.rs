@@ -6,6 +6,7 @@ use crate::error::ConfigError;
 
 /// What a call does when another one with its key is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum InFlight {
     /// Waits for it to end, for at most the `wait` time, and then takes its outcome, or its turn. The default.
     #[default]
@@ -16,6 +17,7 @@ pub enum InFlight {
 
 /// What a call gets when one with its key was carried out before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Duplicate {
     /// The outcome of that call. The default.
     #[default]
@@ -26,17 +28,21 @@ pub enum Duplicate {
 
 /// What a call does when an earlier owner was cut off and nobody knows what became of its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Abandoned {
     /// Runs the body again, as the next attempt. The default. To ask first what became of it, see
     /// [`Operation::reconcile`](crate::Operation::reconcile).
     #[default]
     Rerun,
-    /// Gets [`Error::Abandoned`](crate::Error::Abandoned), until somebody settles or forgets the key.
+    /// Gets [`Error::Abandoned`](crate::Error::Abandoned), until somebody settles or forgets the key, or the operation's
+    /// [`hold`](crate::Operation::hold) ends: 30 days after the last sign of life of the owner unless another time is set. The next call then
+    /// runs the body again, as the next attempt, and the event `hold_ended` says so. Nothing is known of the key after twice that time.
     Reject,
 }
 
 /// What a call does when the store cannot answer its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum StoreFailure {
     /// Gets [`Error::Store`](crate::Error::Store); the body does not run. The default.
     #[default]
@@ -47,6 +53,7 @@ pub enum StoreFailure {
 
 /// What a call without a key does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum MissingKey {
     /// Gets [`Error::MissingKey`](crate::Error::MissingKey); the body does not run. The default.
     #[default]
@@ -60,6 +67,8 @@ pub enum MissingKey {
 pub(crate) struct Settings {
     pub(crate) ttl: Duration,
     pub(crate) remember: Option<Duration>,
+    /// `remember` is the runtime's default: an operation with a longer `ttl` raises it.
+    pub(crate) remember_is_default: bool,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
     pub(crate) in_flight: InFlight,
@@ -70,6 +79,9 @@ pub(crate) struct Settings {
     pub(crate) max_attempts: Option<u64>,
     /// The body asks first what became of an abandoned attempt.
     pub(crate) reconciles: bool,
+    /// How long an unsettled record is kept, in milliseconds, where it is rejected or asked about. No `Duration`, which takes twice the room in
+    /// the future of every call.
+    hold_millis: u64,
     /// No record ends before this many seconds: the time for which the token of the call was issued. As short as can be, since it is in the
     /// future of every call.
     pub(crate) least_secs: u32,
@@ -77,6 +89,8 @@ pub(crate) struct Settings {
 
 /// The tenth by which an owner stops early must be more than timers and scheduling take.
 const MIN_LEASE: Duration = Duration::from_millis(100);
+/// Thirty days: somebody has to see the error, find out what became of the work, and settle it.
+const DEFAULT_HOLD_MILLIS: u64 = 30 * 24 * 60 * 60 * 1_000;
 /// Longer than this is taken for a mistake in the unit.
 pub(crate) const MAX_LENGTH: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
@@ -84,6 +98,7 @@ impl Settings {
     pub(crate) const DEFAULT: Self = Self {
         ttl: Duration::from_secs(24 * 60 * 60),
         remember: None,
+        remember_is_default: false,
         lease: Duration::from_secs(30),
         wait: Duration::from_secs(5),
         in_flight: InFlight::Wait,
@@ -93,13 +108,20 @@ impl Settings {
         missing_key: MissingKey::Reject,
         max_attempts: None,
         reconciles: false,
+        hold_millis: DEFAULT_HOLD_MILLIS,
         least_secs: 0,
     };
 
     /// Refuses what cannot be, saying what to write.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let refuse = |reason: String| Err(ConfigError::new(reason));
-        let lengths = [("ttl", self.ttl), ("remember", self.remember()), ("lease", self.lease), ("wait", self.wait)];
+        let lengths = [
+            ("ttl", self.ttl),
+            ("remember", self.remember()),
+            ("lease", self.lease),
+            ("wait", self.wait),
+            ("hold", self.hold()),
+        ];
         if let Some((name, length)) = lengths.into_iter().find(|(_, length)| *length > MAX_LENGTH) {
             return refuse(format!(
                 "`{name}` is {length:?}, more than the 100 years that it may be; is the unit right?"
@@ -108,13 +130,16 @@ impl Settings {
         if self.ttl.is_zero() {
             return refuse("`ttl` is zero, so that no outcome would be kept; set at least 1 ms".into());
         }
+        if self.hold_millis == 0 {
+            return refuse("`hold` is zero, so that an abandoned record would protect nothing; set at least 1 ms, or `abandoned` to `rerun`".into());
+        }
         if self.lease < MIN_LEASE {
             return refuse(format!(
                 "`lease` is {:?}; it must be at least {MIN_LEASE:?}, and should be several times the store's round trip",
                 self.lease
             ));
         }
-        if let Some(remember) = self.remember.filter(|remember| *remember < self.ttl) {
+        if let Some(remember) = self.remember.filter(|remember| *remember < self.ttl && !self.remember_is_default) {
             return refuse(format!(
                 "`remember` is {remember:?}, shorter than `ttl`, which is {:?} (24 h unless it is set); make it longer, or set a shorter `ttl`",
                 self.ttl
@@ -131,19 +156,38 @@ impl Settings {
         self.remember.unwrap_or(self.ttl).max(self.ttl).max(seconds(self.least_secs))
     }
 
-    /// How long a record in flight stays if nothing more is heard of its owner.
+    /// How long an unsettled record is kept, where it is rejected or asked about.
     pub(crate) fn hold(&self) -> Duration {
-        self.remember().max(self.lease.saturating_mul(2))
+        Duration::from_millis(self.hold_millis)
+    }
+
+    /// How long a record in flight stays if nothing more is heard of its owner. An unsettled one that protects stays for its hold, and for
+    /// as long again, so that the first call after it learns that it has ended.
+    pub(crate) fn in_flight_expiry(&self) -> Duration {
+        let least = self.remember().max(self.lease.saturating_mul(2));
+        if self.abandoned == Abandoned::Reject || self.reconciles {
+            least.max(self.hold().saturating_mul(2))
+        } else {
+            least
+        }
+    }
+
+    /// From which age on an abandoned record may be claimed, although it is rejected before.
+    pub(crate) fn take_over_after(&self) -> Option<Duration> {
+        (self.abandoned == Abandoned::Reject).then(|| self.hold())
     }
 
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
         self.ttl = whole_millis(ttl);
-        // A longer `ttl` on an operation is no mistake because the runtime's `remember` is shorter.
-        self.remember = self.remember.map(|remember| remember.max(self.ttl));
     }
 
     pub(crate) fn set_remember(&mut self, remember: Duration) {
         self.remember = Some(whole_millis(remember));
+        self.remember_is_default = false;
+    }
+
+    pub(crate) fn set_hold(&mut self, hold: Duration) {
+        self.hold_millis = u64::try_from(whole_millis(hold).as_millis()).unwrap_or(u64::MAX);
     }
 
     pub(crate) fn set_lease(&mut self, lease: Duration) {
@@ -186,6 +230,34 @@ mod tests {
         assert!(with(|s| s.set_remember(Duration::from_secs(1))).is_err());
         assert!(with(|s| s.max_attempts = Some(0)).is_err());
         assert!(with(|s| s.wait = Duration::ZERO).is_ok());
+        assert!(with(|s| s.set_hold(Duration::ZERO)).is_err());
+        assert!(with(|s| s.set_hold(Duration::MAX)).is_err());
+        assert!(with(|s| s.set_hold(Duration::from_nanos(1))).is_ok());
+    }
+
+    #[test]
+    fn a_remember_shorter_than_the_ttl_is_refused_in_either_order_unless_it_is_the_default() {
+        let (short, long) = (Duration::from_secs(1), Duration::from_secs(10));
+        let ttl_first = with(|s| {
+            s.set_ttl(long);
+            s.set_remember(short);
+        });
+        let ttl_last = with(|s| {
+            s.set_remember(short);
+            s.set_ttl(long);
+        });
+        assert!(ttl_first.is_err());
+        assert_eq!(ttl_first, ttl_last);
+
+        let mut default = Settings::DEFAULT;
+        default.set_ttl(short);
+        default.set_remember(short);
+        assert_eq!(default.check(), Ok(()));
+        default.remember_is_default = true;
+        default.set_ttl(long);
+        assert_eq!((default.check(), default.remember()), (Ok(()), long));
+        default.set_remember(short);
+        assert!(default.check().is_err());
     }
 
     #[test]
@@ -198,12 +270,26 @@ mod tests {
     fn a_record_in_flight_outlives_its_retention_and_its_lease() {
         let mut settings = Settings::DEFAULT;
         settings.set_ttl(Duration::from_secs(1));
-        assert_eq!(settings.hold(), Duration::from_secs(60));
+        assert_eq!(settings.in_flight_expiry(), Duration::from_secs(60));
         assert_eq!(keep_released(settings.ttl, settings.lease, 0), Duration::from_secs(300));
         settings.set_remember(Duration::from_secs(90));
-        assert_eq!(settings.hold(), Duration::from_secs(90));
+        assert_eq!(settings.in_flight_expiry(), Duration::from_secs(90));
         settings.least_secs = 900;
-        assert_eq!([settings.remember(), settings.hold()], [Duration::from_secs(900); 2]);
+        assert_eq!([settings.remember(), settings.in_flight_expiry()], [Duration::from_secs(900); 2]);
         assert_eq!(keep_released(settings.ttl, settings.lease, 900), Duration::from_secs(900));
+    }
+
+    #[test]
+    fn a_record_that_protects_outlives_its_hold() {
+        let day = Duration::from_secs(86_400);
+        let mut settings = Settings::DEFAULT;
+        assert_eq!((settings.in_flight_expiry(), settings.take_over_after()), (day, None));
+        settings.abandoned = Abandoned::Reject;
+        assert_eq!((settings.in_flight_expiry(), settings.take_over_after()), (day * 60, Some(day * 30)));
+        (settings.abandoned, settings.reconciles) = (Abandoned::Rerun, true);
+        settings.set_hold(day * 3);
+        assert_eq!((settings.in_flight_expiry(), settings.take_over_after()), (day * 6, None));
+        settings.set_ttl(day * 7);
+        assert_eq!(settings.in_flight_expiry(), day * 7);
     }
 }

@@ -6,51 +6,55 @@ use std::pin::{Pin, pin};
 use crate::context;
 use crate::error::Error;
 use crate::error_policy::ErrorAction;
-pub use crate::error_policy::{Keepable, Keeper, KeepsErrors, Policy, RunsOnce};
+pub use crate::error_policy::{Keepable, Keeper, KeepsErrors, Opaque, Policy, RunsOnce};
 use crate::execute::{Again, Execution};
 pub use crate::key::{CanBeMissing, KeyOf, NeverMissing, PerhapsMissing};
 use crate::key::{KeyPart, KeyWriter};
+pub use crate::lent::{Lent, Taken};
 use crate::observe::{Decision, Observer};
 pub use crate::operation::Operation;
 use crate::outcome::Outcome;
 pub use crate::outcome::{FromIdempotency, NoPolicy, Returned, Storable, Witness, outcome_of};
 use crate::runtime::Idempotency;
-pub use crate::site::Site;
+pub use crate::site::{Name, Site, checked_name};
+use crate::watch;
 
 /// Begins the call of an annotated function, on the default runtime.
 #[inline]
-pub fn operation(site: &'static Site) -> Operation<'static> {
+pub fn operation(site: &'static Site, name: Name) -> Operation<'static> {
     if let Some(runtime) = context::default_runtime() {
-        return operation_of(site, &runtime);
+        return operation_of(site, name, &runtime);
     }
-    Observer::decided_without_key(Decision::NotInstalled, site.label());
-    Operation::failing(site.label(), Error::NotInstalled { operation: site.label().into() })
+    Observer::decided_without_key(Decision::NotInstalled, name.label());
+    Operation::failing(name.label(), Error::NotInstalled { operation: name.label().into() })
 }
 
 /// As [`operation`], but `None` where the runtime is disabled: what is switched off must cost nothing.
 #[inline]
-pub fn operation_unless_disabled(site: &'static Site) -> Option<Operation<'static>> {
-    (!context::is_disabled_by_default()).then(|| operation(site))
+pub fn operation_unless_disabled(site: &'static Site, name: Name) -> Option<Operation<'static>> {
+    (!context::is_disabled_by_default()).then(|| operation(site, name))
 }
 
 /// As [`operation_of`], but `None` where the runtime is disabled.
 #[inline]
-pub fn operation_of_unless_disabled(site: &'static Site, runtime: &Idempotency) -> Option<Operation<'static>> {
-    (!runtime.is_disabled()).then(|| operation_of(site, runtime))
+pub fn operation_of_unless_disabled(
+    site: &'static Site,
+    name: Name,
+    runtime: &Idempotency,
+) -> Option<Operation<'static>> {
+    (!runtime.is_disabled()).then(|| operation_of(site, name, runtime))
 }
 
 /// Begins the call of an annotated function, on a runtime of its own.
 #[inline]
-pub fn operation_of(site: &'static Site, runtime: &Idempotency) -> Operation<'static> {
+pub fn operation_of(site: &'static Site, name: Name, runtime: &Idempotency) -> Operation<'static> {
+    let label = name.label();
     if runtime.is_disabled() {
-        return runtime.operation(site.label());
+        return runtime.operation(label);
     }
-    match site.name() {
-        Ok(name) => runtime.operation(name),
-        Err(reason) => {
-            let (operation, reason) = (site.label().into(), reason.into());
-            Operation::failing(site.label(), Error::Config { operation, reason })
-        }
+    match site.check(name) {
+        Ok(()) => runtime.operation(label),
+        Err(reason) => Operation::failing(label, Error::Config { operation: label.into(), reason: reason.into() }),
     }
 }
 
@@ -61,7 +65,7 @@ pub async fn run_unguarded<Body: Future>(body: Pin<&mut Option<Body>>) -> Body::
         // Callers pass a body.
         return pending().await;
     };
-    if context::is_inside() { context::unguarded(None, running).await } else { running.await }
+    if context::is_inside() || watch::is_watched() { context::unguarded(None, running).await } else { running.await }
 }
 
 /// Carries out the call of an annotated function.
@@ -177,7 +181,7 @@ pub fn again<T: UsedAgain>(argument: &T) -> T {
 #[diagnostic::on_unimplemented(
     message = "an argument of type `{Self}` cannot be used again, as this retry wants",
     label = "each try needs arguments of its own",
-    note = "take an argument that is `Clone`, such as a shared reference or an `Arc`; or handle the error in the body"
+    note = "take an argument that is `Clone`, such as an `Arc`, or a reference, shared or exclusive; or handle the error in the body"
 )]
 pub trait UsedAgain: Clone {}
 

@@ -10,7 +10,7 @@ use crate::context;
     label = "the body and the question differ",
     note = "for a body that gives `Result<T, E>`, `reconcile` gives a future of `Result<Option<T>, E>`"
 )]
-pub trait Question<T, E> {
+pub trait Question<T, E>: sealed::Question {
     /// Whether there is anything to ask.
     const ASKS: bool;
     /// The future that asks.
@@ -18,6 +18,13 @@ pub trait Question<T, E> {
 
     /// Asks.
     fn ask(self) -> Self::Asked;
+}
+
+/// Implemented here alone, so that it can grow.
+mod sealed {
+    pub trait Question {}
+    impl Question for () {}
+    impl<R> Question for super::Reconcile<R> {}
 }
 
 /// Nothing is asked.

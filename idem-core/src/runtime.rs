@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::background::{Background, Unfinished};
 use crate::codec::{AnyCodec, Codec};
 use crate::error::ConfigError;
+use crate::error_policy::{ErrorAction, Then};
 use crate::flight::Flights;
 use crate::keeper::Keepers;
 use crate::local_cache::LocalCache;
@@ -15,6 +16,7 @@ use crate::operation::Operation;
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
 use crate::store::{AnyStore, Store};
 use crate::throttle::Throttle;
+use crate::undo::Undoing;
 
 /// A runtime: a store, the defaults of all operations, and the leases of this process.
 ///
@@ -55,6 +57,11 @@ pub(crate) struct Runtime {
     pub(crate) throttle: Option<Throttle>,
     pub(crate) keepers: Keepers,
     pub(crate) background: Arc<Background>,
+    pub(crate) undoing: Arc<Undoing>,
+    /// Each operation must state its fingerprint.
+    pub(crate) is_strict: bool,
+    /// What becomes of errors that nobody lists.
+    pub(crate) unlisted: Then,
     /// A setting that cannot be: every call is refused.
     pub(crate) problem: Option<ConfigError>,
 }
@@ -74,6 +81,9 @@ impl Idempotency {
             observer: Observer::default(),
             local_cache: 0,
             throttle: None,
+            strict: false,
+            default_error: None,
+            is_abandoned_said: false,
         }
     }
 
@@ -176,9 +186,68 @@ pub struct Builder {
     observer: Observer,
     local_cache: usize,
     throttle: Option<(u32, Duration)>,
+    strict: bool,
+    default_error: Option<ErrorAction>,
+    /// Whether [`Builder::abandoned`] was called, whatever it was given.
+    is_abandoned_said: bool,
 }
 
 impl Builder {
+    /// Sets the profile for work that must not be done twice, such as payments: nothing that can run a body again, or give the answer to
+    /// another request, is left to a default.
+    ///
+    /// - Every operation states its fingerprint: `fingerprint = ".."` in the attribute, or `fingerprint = none` where there is none; by hand
+    ///   [`fingerprint`](Operation::fingerprint) or [`no_fingerprint`](Operation::no_fingerprint). A call that states neither is
+    ///   [`Error::Config`](crate::Error::Config), so the first call of an operation finds it. `inspect`, `lookup`, `settle` and `forget` need none.
+    /// - Errors that nobody lists [`Abandon`](ErrorAction::Abandon) the record: their outcome is unknown.
+    /// - After a crash the record is not run again: [`Abandoned::Reject`].
+    ///
+    /// An explicit statement wins, whichever is written first: [`default_error`](Self::default_error) and [`abandoned`](Self::abandoned) of this
+    /// builder, and on an operation `abandoned = rerun` or `reconcile`, and each error that is listed. A panic still releases the key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).strict().build();
+    ///
+    /// let charge = || async { Ok::<_, Error>(42) };
+    /// let careless = idempotency.operation("payments.charge").key("p-1").run(charge).await;
+    /// assert!(matches!(careless, Err(Error::Config { .. })));
+    ///
+    /// idempotency.operation("payments.charge").key("p-1").fingerprint(&(100, "EUR")).run(charge).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// Sets what becomes of a call whose body returned an error that nobody lists: of a function or a call without a policy, and of a variant
+    /// that `#[derive(ErrorPolicy)]` finds without an action. Default: [`ErrorAction::Release`]; under [`strict`](Self::strict),
+    /// [`ErrorAction::Abandon`].
+    ///
+    /// It is one of these two. Keeping an error or running a body again asks something of the error's type or the body's arguments, which only
+    /// the function itself can say; [`build`](Self::build) refuses them. What is listed is as it is listed, `_ => release` too.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// use idem::{ErrorAction, Idempotency, MemoryStore};
+    ///
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).default_error(ErrorAction::Abandon).build();
+    /// ```
+    #[must_use]
+    pub fn default_error(mut self, action: ErrorAction) -> Self {
+        self.default_error = Some(action);
+        self
+    }
+
     /// How long a committed outcome is kept, from the commit. Default: 24 hours. At least 1 ms.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -226,7 +295,7 @@ impl Builder {
     /// What a call does with an abandoned record. Default: it runs the body again.
     #[must_use]
     pub fn abandoned(mut self, abandoned: Abandoned) -> Self {
-        self.settings.abandoned = abandoned;
+        (self.settings.abandoned, self.is_abandoned_said) = (abandoned, true);
         self
     }
 
@@ -241,6 +310,14 @@ impl Builder {
     #[must_use]
     pub fn missing_key(mut self, missing_key: MissingKey) -> Self {
         self.settings.missing_key = missing_key;
+        self
+    }
+
+    /// How long an unsettled record protects its key, where abandoned records are rejected or asked about. Default: 30 days. See
+    /// [`Operation::hold`](crate::Operation::hold).
+    #[must_use]
+    pub fn hold(mut self, hold: Duration) -> Self {
+        self.settings.set_hold(hold);
         self
     }
 
@@ -306,7 +383,8 @@ impl Builder {
         self
     }
 
-    /// Writes keys into events and spans as they are, instead of a digest. They may be personal data.
+    /// Writes keys into events and spans as text, instead of a digest. They may be personal data. Characters that are not printable, such as
+    /// those that reverse or hide text, are percent-encoded.
     #[must_use]
     pub fn log_keys(mut self) -> Self {
         self.observer.plain_keys = true;
@@ -320,17 +398,26 @@ impl Builder {
         if let Some(problem) = &problem {
             tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of a setting that cannot be");
         }
-        let Self { store, settings, codec, observer, local_cache, throttle } = self;
+        let unlisted = self.unlisted().unwrap_or(Then::Abandon);
+        let Self { store, mut settings, codec, observer, local_cache, throttle, strict, is_abandoned_said, .. } = self;
+        if strict && !is_abandoned_said {
+            settings.abandoned = Abandoned::Reject;
+        }
+        settings.remember_is_default = true;
+        let keepers = Keepers::new(store.clone(), observer);
         let runtime = Runtime {
+            undoing: Arc::new(Undoing::new(store.clone(), observer, &keepers)),
+            keepers,
             cache: (local_cache > 0 && !store.is_local()).then(|| LocalCache::new(local_cache)),
             throttle: throttle.map(|(max, window)| Throttle::new(max, window)),
-            keepers: Keepers::new(store.clone(), observer),
             flights: Arc::new(Flights::new()),
             background: Arc::default(),
             store,
             settings,
             codec,
             observer,
+            is_strict: strict,
+            unlisted,
             problem,
         };
         Idempotency { runtime: Some(Arc::new(runtime)) }
@@ -352,7 +439,19 @@ impl Builder {
                 "`limit_token_failures` is given a zero; allow at least one failure, in a window of some seconds or minutes",
             ));
         }
+        self.unlisted()?;
         self.settings.check()
+    }
+
+    fn unlisted(&self) -> Result<Then, ConfigError> {
+        match self.default_error {
+            None if self.strict => Ok(Then::Abandon),
+            None | Some(ErrorAction::Release) => Ok(Then::Release),
+            Some(ErrorAction::Abandon) => Ok(Then::Abandon),
+            Some(other) => Err(ConfigError::new(format!(
+                "`default_error` is given `{other:?}`; for errors that nobody lists it is `ErrorAction::Release` or `ErrorAction::Abandon`; list those that are kept or retried, with `errors(..)` or `#[derive(ErrorPolicy)]`"
+            ))),
+        }
     }
 }
 

@@ -14,13 +14,30 @@
 //! - Whoever would reach the record has to know all 128 random bits, and be the subject: with another bit or another subject, it is the key
 //!   of no record. Nothing of it has to be remembered in the record, and nobody who sees the store, or keys in logs, can make a
 //!   submission of it.
-//! - No comparison depends on a secret. The check and the tag are computed from what the caller has sent, so their timing tells him what he
-//!   can compute himself. The store looks a digest up, whose bytes a guesser cannot choose: how far one goes along with another says
-//!   nothing of the token that it belongs to.
+//! - Timing tells nothing of anybody else's token. See below.
 //! - Check and tag keep nobody out. They tell for the events what was wrong, and spare the store what cannot be right: a text that `idem`
 //!   never made (forged, or cut short on its way), and another subject's token.
 //! - The `ttl` lets no record of the token end before the token itself would have: neither one that was used, so that a late duplicate still
 //!   learns that it is one, nor one that was given up, so that the token can be used again. What it says is part of the digest.
+//!
+//! # Timing
+//!
+//! Every place where bytes of a token, or bytes that follow from one, are compared:
+//!
+//! | comparison | constant time | what its timing tells |
+//! | --- | --- | --- |
+//! | text to bytes, length, `ttl` | no | how far the sender's own text is well-formed |
+//! | check | no | part of a digest without a secret, of bytes that the sender knows |
+//! | tag | no | part of a digest of the sender's own bytes, the operation, and the sender's own subject |
+//! | record's id, in the store, in flights, in the local cache | no | see below |
+//! | `Token == Token` | yes | nothing; `idem` itself never does it |
+//!
+//! - A wrong tag is answered without the store, so a right one takes a round trip longer. With some 2^24 tries a sender can find the tag
+//!   that fits their own subject, and then test guesses of how the server names them. So a subject must not be a secret from
+//!   the one whom it names. `limit_token_failures` bounds the tries.
+//! - An id is a digest of 128 bits. A sender who searches for tokens whose ids share a prefix with an existing one learns bits of that id.
+//!   An id leads to no token: that is a preimage of BLAKE3, over 128 random bits that the sender does not know.
+//! - Unknown, expired and used tokens take the same round trip. A sender gets to a used token's branch only with the token and its subject.
 
 use std::borrow::Cow;
 use std::fmt;

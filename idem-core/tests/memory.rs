@@ -23,6 +23,7 @@ fn claim(key: usize) -> Claim {
         hold: DAY,
         fingerprint,
         take_over: true,
+        take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
     }

@@ -10,10 +10,18 @@ fn charge<'life0, 'life1, 'async_trait>(
         let __self = self;
         let Json(req) = __arg1;
         let __ret: R = {
-            static __IDEM_SITE: ::idem::__private::Site = ::idem::__private::Site::named(
-                "orders.charge",
+            static __IDEM_SITE: ::idem::__private::Site = ::idem::__private::Site::new(
+                ::core::file!(),
+                ::core::line!(),
+                ::core::column!(),
             );
-            let __idem_operation = ::idem::__private::operation(&__IDEM_SITE)
+            let __idem_operation = ::idem::__private::operation(
+                    &__IDEM_SITE,
+                    ::idem::__private::Name::written(
+                        "orders.charge",
+                        || ::core::any::type_name_of_val(&|| ()),
+                    ),
+                )
                 .key(
                     &(
                         ::idem::__private::part(&__self.id),

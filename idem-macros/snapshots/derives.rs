@@ -36,7 +36,7 @@ const _: () = {
                 Self::Stock { 0: inner } => {
                     <StockError as ::idem::ErrorPolicy>::action(inner)
                 }
-                Self::Other { .. } => ::idem::ErrorAction::Release,
+                Self::Other { .. } => ::idem::ErrorAction::Unlisted,
             }
         }
     }

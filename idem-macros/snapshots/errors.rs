@@ -1,21 +1,27 @@
 async fn charge(mut req: Req, gateway: &Gateway, unused: u8) -> Result<u64, OrderError> {
-    static __IDEM_SITE: ::idem::__private::Site = ::idem::__private::Site::by_default(
-        ::core::concat!(::core::module_path!(), "::", "charge"),
+    static __IDEM_SITE: ::idem::__private::Site = ::idem::__private::Site::new(
         ::core::file!(),
         ::core::line!(),
         ::core::column!(),
-        || ::core::any::type_name_of_val(&|| ()),
     );
-    let __idem_operation = ::idem::__private::operation(&__IDEM_SITE).key(&req.id);
+    let __idem_operation = ::idem::__private::operation(
+            &__IDEM_SITE,
+            ::idem::__private::Name::of_function(
+                ::core::concat!(::core::module_path!(), "::", "charge"),
+                || ::core::any::type_name_of_val(&|| ()),
+            ),
+        )
+        .key(&req.id);
     let __idem_witness = ::idem::__private::outcome_of::<Result<u64, OrderError>, _>();
-    let __idem_time_0: ::core::time::Duration = req.keep;
+    let _ = &mut req;
+    let __idem_value_0: ::core::time::Duration = req.keep;
     #[deny(unreachable_patterns)]
     let __idem_policy = __idem_witness
         .errors(|__idem_error| match __idem_error {
             OrderError::Declined { .. } => ::idem::ErrorAction::Keep,
             OrderError::RateLimited(after) if *after < MAX => {
                 ::idem::ErrorAction::Retry(
-                    ::idem::Retry::new(3).backoff(*after).then_keep_for(__idem_time_0),
+                    ::idem::Retry::new(3).backoff(*after).then_keep_for(__idem_value_0),
                 )
             }
             OrderError::Down | OrderError::Gateway(Gateway::Timeout) => {
@@ -30,7 +36,7 @@ async fn charge(mut req: Req, gateway: &Gateway, unused: u8) -> Result<u64, Orde
     let __idem_policy = __idem_policy.keeping();
     let __idem_body = move || {
         #[allow(clippy::shadow_reuse)]
-        let mut req = ::idem::__private::again(&mut req);
+        let mut req = ::idem::__private::again(&req);
         #[allow(clippy::shadow_reuse)]
         let gateway = ::idem::__private::again(&gateway);
         async move {

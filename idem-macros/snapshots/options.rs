@@ -1,16 +1,22 @@
 async fn charge(self: Arc<Self>, req: Req) -> R {
-    static __IDEM_SITE: crate::idem::__private::Site = crate::idem::__private::Site::named(
-        "orders.charge",
+    static __IDEM_SITE: crate::idem::__private::Site = crate::idem::__private::Site::new(
+        ::core::file!(),
+        ::core::line!(),
+        ::core::column!(),
     );
-    let _ = || {
+    if false {
         use crate::idem::__private::PerhapsMissing as _;
         let __idem_key = crate::idem::__private::KeyOf(
             &(&(req.a + 1), &(&TENANT, &req.b)),
         );
         let _ = __idem_key.can_be_missing();
-    };
+    }
     let __idem_operation = crate::idem::__private::operation_of(
             &__IDEM_SITE,
+            crate::idem::__private::Name::written(
+                "orders.charge",
+                || ::core::any::type_name_of_val(&|| ()),
+            ),
             &self.idempotency,
         )
         .key(

@@ -1,14 +1,16 @@
 /// Creates an order.
 pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
-    static __IDEM_SITE: ::idem::__private::Site = ::idem::__private::Site::by_default(
-        ::core::concat!(::core::module_path!(), "::", "create_order"),
+    static __IDEM_SITE: ::idem::__private::Site = ::idem::__private::Site::new(
         ::core::file!(),
         ::core::line!(),
         ::core::column!(),
-        || ::core::any::type_name_of_val(&|| ()),
     );
     let __idem_operation = match ::idem::__private::operation_unless_disabled(
         &__IDEM_SITE,
+        ::idem::__private::Name::of_function(
+            ::core::concat!(::core::module_path!(), "::", "create_order"),
+            || ::core::any::type_name_of_val(&|| ()),
+        ),
     ) {
         ::core::option::Option::Some(__idem_operation) => {
             ::core::option::Option::Some(
@@ -33,6 +35,7 @@ pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
         > {
             return __idem_return;
         }
+        let _ = &req;
         #[allow(unused_braces)] { charge(&req).await }
     };
     let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));

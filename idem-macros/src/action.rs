@@ -17,6 +17,13 @@ pub(crate) struct Action {
     pub(crate) kind: Kind,
 }
 
+/// What a computed value is.
+#[derive(Clone, Copy)]
+pub(crate) enum Computed {
+    Time,
+    Count,
+}
+
 pub(crate) enum Kind {
     Keep(Option<Time>),
     Release,
@@ -120,28 +127,26 @@ impl Action {
         matches!(self.kind, Kind::Retry(_)).then_some(self.word)
     }
 
-    /// The durations that each call computes.
-    pub(crate) fn times(&mut self) -> Vec<&mut Expr> {
-        let times: [Option<&mut Time>; 3] = match &mut self.kind {
-            Kind::Keep(ttl) => [ttl.as_mut(), None, None],
-            Kind::Release | Kind::Abandon => [None, None, None],
+    /// The values that each call computes: durations, and how often the body is tried again.
+    pub(crate) fn computed(&mut self) -> Vec<(Computed, &mut Expr)> {
+        let (mut max, times): (Option<&mut Expr>, [Option<&mut Time>; 3]) = match &mut self.kind {
+            Kind::Keep(ttl) => (None, [ttl.as_mut(), None, None]),
+            Kind::Release | Kind::Abandon => (None, [None, None, None]),
             Kind::Retry(retry) => {
-                let Retry { backoff, max_backoff, then, .. } = &mut **retry;
+                let Retry { max, backoff, max_backoff, then } = &mut **retry;
                 let ttl = match then.as_mut().map(|then| &mut then.kind) {
                     Some(Kind::Keep(ttl)) => ttl.as_mut(),
                     _ => None,
                 };
-                [backoff.as_mut(), max_backoff.as_mut(), ttl]
+                (Some(max), [backoff.as_mut(), max_backoff.as_mut(), ttl])
             }
         };
-        times
-            .into_iter()
-            .flatten()
-            .filter_map(|time| match time {
-                Time::Computed(expr) => Some(&mut **expr),
-                Time::Fixed(_) => None,
-            })
-            .collect()
+        max = max.filter(|max| !matches!(value::bare(max), Expr::Lit(_)));
+        let times = times.into_iter().flatten().filter_map(|time| match time {
+            Time::Computed(expr) => Some((Computed::Time, &mut **expr)),
+            Time::Fixed(_) => None,
+        });
+        max.map(|max| (Computed::Count, max)).into_iter().chain(times).collect()
     }
 
     /// The `ErrorAction`.

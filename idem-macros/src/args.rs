@@ -35,6 +35,7 @@ pub(crate) struct Args {
     pub(crate) in_flight: Option<Setting>,
     pub(crate) duplicate: Option<Setting>,
     pub(crate) abandoned: Option<Setting>,
+    pub(crate) hold: Option<Setting>,
     pub(crate) store_failure: Option<Setting>,
     pub(crate) missing_key: Option<Setting>,
     pub(crate) max_attempts: Option<Setting>,
@@ -47,7 +48,7 @@ pub(crate) struct Args {
 }
 
 /// Each option's name, and how it is written.
-const OPTIONS: [(&str, &str); 18] = [
+const OPTIONS: [(&str, &str); 19] = [
     ("key", "key = \"req.order_id\""),
     ("token", "token = \"form.token\""),
     ("subject", "subject = \"user.id\""),
@@ -59,6 +60,7 @@ const OPTIONS: [(&str, &str); 18] = [
     ("in_flight", "in_flight = wait(\"5s\")"),
     ("duplicate", "duplicate = reject"),
     ("abandoned", "abandoned = reconcile(\"lookup(&req)\")"),
+    ("hold", "hold = \"30d\""),
     ("store_failure", "store_failure = run"),
     ("missing_key", "missing_key = run"),
     ("max_attempts", "max_attempts = 5"),
@@ -146,7 +148,7 @@ impl Args {
         }
         setting.value = Some(value(&setting.keyword, example, input)?);
         if !input.is_empty() && !input.peek(Token![,]) && !at_known_option(input) {
-            let message = if matches!(name.as_str(), "ttl" | "remember" | "lease") {
+            let message = if matches!(name.as_str(), "ttl" | "remember" | "lease" | "hold") {
                 // What was read is not all of it.
                 setting.value = None;
                 format!("a duration is written in quotes: write for example `{example}`")
@@ -182,6 +184,7 @@ impl Args {
             "in_flight" => &mut self.in_flight,
             "duplicate" => &mut self.duplicate,
             "abandoned" => &mut self.abandoned,
+            "hold" => &mut self.hold,
             "store_failure" => &mut self.store_failure,
             "missing_key" => &mut self.missing_key,
             "max_attempts" => &mut self.max_attempts,

@@ -32,6 +32,12 @@ impl Boxed {
         })
     }
 
+    /// The parameters that nothing is bound to, by the names that they have instead: `let __arg1 = __arg1;`.
+    pub(crate) fn unbound(&self) -> impl Iterator<Item = Ident> {
+        let names = self.bindings.iter().filter_map(|pattern| syn::parse2::<Ident>(pattern.clone()).ok());
+        names.filter(|name| name.to_string().starts_with("__arg"))
+    }
+
     /// The rewritten body, with other tokens in the author's block.
     pub(crate) fn replace(&self, body: &Group, with: TokenStream) -> Group {
         replace(body, &self.way, with)

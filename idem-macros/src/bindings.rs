@@ -5,7 +5,8 @@ use quote::ToTokens;
 use syn::parse::Parser as _;
 use syn::visit::{self, Visit};
 use syn::{
-    Expr, ExprPath, FnArg, GenericParam, Lifetime, Pat, PatIdent, Receiver, ReceiverKind, Signature, Token, Type,
+    Attribute, Expr, ExprPath, FnArg, GenericParam, Lifetime, Pat, PatIdent, Receiver, ReceiverKind, Signature, Token,
+    Type,
 };
 
 use crate::async_trait::{Boxed, is_item};
@@ -15,6 +16,45 @@ use crate::diag::{self, Errors};
 pub(crate) struct Binding {
     pub(crate) name: Ident,
     pub(crate) mutable: Option<Token![mut]>,
+    /// The parameter's conditions: it may not be there.
+    pub(crate) cfgs: Vec<Attribute>,
+    pub(crate) reference: Reference,
+}
+
+/// Whether a parameter is a reference, as far as that can be seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reference {
+    No,
+    Shared,
+    Exclusive,
+}
+
+impl Reference {
+    pub(crate) fn of_type(ty: &Type) -> Self {
+        match ty {
+            Type::Group(group) => Self::of_type(&group.elem),
+            Type::Paren(paren) => Self::of_type(&paren.elem),
+            Type::Reference(reference) if reference.mutability.is_some() => Self::Exclusive,
+            Type::Reference(_) => Self::Shared,
+            _ => Self::No,
+        }
+    }
+
+    pub(crate) fn of_receiver(receiver: &Receiver) -> Self {
+        match &receiver.kind {
+            ReceiverKind::Reference(_, _, mutability) if mutability.is_some() => Self::Exclusive,
+            ReceiverKind::Reference(..) => Self::Shared,
+            ReceiverKind::Typed(_, ty) => Self::of_type(ty),
+            _ => Self::No,
+        }
+    }
+}
+
+/// The conditions among the attributes of a parameter.
+pub(crate) fn conditions(attributes: &[Attribute]) -> Vec<Attribute> {
+    let is_condition =
+        |attribute: &&Attribute| attribute.path().is_ident("cfg") || attribute.path().is_ident("cfg_attr");
+    attributes.iter().filter(is_condition).cloned().collect()
 }
 
 /// All parameters of a function.
@@ -44,13 +84,19 @@ impl Bindings {
         // `#[async_trait]` has moved patterns, and what is not a reference, to the head of the body.
         for pattern in boxed.iter().flat_map(|boxed| &boxed.bindings) {
             match Pat::parse_single.parse2(pattern.clone()) {
-                Ok(pattern) => bindings.add(&pattern),
+                Ok(pattern) => bindings.add(&pattern, None, &[]),
                 Err(_) => bindings.incomplete = true,
             }
         }
         for input in &signature.inputs {
             if let FnArg::Typed(input) = input {
-                bindings.add(&input.pat);
+                bindings.add(&input.pat, Some(&input.ty), &input.attrs);
+            }
+        }
+        if let Some(receiver) = &bindings.receiver {
+            let reference = Reference::of_receiver(receiver);
+            if let Some(this) = bindings.all.iter_mut().find(|binding| binding.name == "__self") {
+                this.reference = reference;
             }
         }
         if boxed.is_some() {
@@ -59,14 +105,21 @@ impl Bindings {
         bindings
     }
 
-    fn add(&mut self, pattern: &Pat) {
+    fn add(&mut self, pattern: &Pat, ty: Option<&Type>, attributes: &[Attribute]) {
         let mut names = Names::default();
         names.visit_pat(pattern);
         self.incomplete |= names.macros;
+        // What `&pattern` binds was taken out of the reference.
+        let reference = match pattern {
+            Pat::Reference(_) => Reference::No,
+            _ => ty.map_or(Reference::No, Reference::of_type),
+        };
         for (name, mutable) in names.found {
-            if !self.all.iter().any(|binding| binding.name == name) {
-                self.all.push(Binding { name, mutable });
+            if let Some(known) = self.all.iter_mut().find(|binding| binding.name == name) {
+                known.reference = reference;
+                continue;
             }
+            self.all.push(Binding { name, mutable, cfgs: conditions(attributes), reference });
         }
     }
 
@@ -91,11 +144,11 @@ impl Bindings {
         }
     }
 
-    /// Whether the expression names a parameter.
-    pub(crate) fn are_in(&self, expr: &Expr) -> bool {
+    /// The parameter that the expression names, if it names one.
+    pub(crate) fn first_in(&self, expr: &Expr) -> Option<String> {
         let tokens = expr.to_token_stream();
         let receiver = self.receiver.as_ref().map(|_| "self".to_owned());
-        self.all.iter().map(|binding| binding.name.to_string()).chain(receiver).any(|name| mentions(&tokens, &name))
+        self.all.iter().map(|binding| binding.name.to_string()).chain(receiver).find(|name| mentions(&tokens, name))
     }
 
     fn unknown(&self, name: &Ident) -> String {
@@ -136,7 +189,6 @@ pub(crate) struct Borrow {
     /// Where an error about it lies.
     pub(crate) caret: TokenStream,
     pub(crate) is_static: bool,
-    pub(crate) is_mutable: bool,
 }
 
 impl Borrow {
@@ -145,12 +197,14 @@ impl Borrow {
         let inputs = signature.inputs.iter();
         let borrows = inputs.filter_map(|input| match input {
             FnArg::Receiver(receiver) => match &receiver.kind {
-                ReceiverKind::Reference(_, lifetime, mutability) => {
-                    Some(Self::new(vec!["self".to_owned()], receiver, lifetime.as_ref(), mutability.is_some()))
+                ReceiverKind::Reference(_, lifetime, _) => {
+                    Some(Self::new(vec!["self".to_owned()], receiver, lifetime.as_ref()))
                 }
                 ReceiverKind::Typed(_, ty) => Self::of_type(vec!["self".to_owned()], ty),
                 _ => None,
             },
+            // One that is not there is for the compiler.
+            FnArg::Typed(input) if !conditions(&input.attrs).is_empty() => None,
             FnArg::Typed(input) => {
                 let mut names = Names::default();
                 names.visit_pat(&input.pat);
@@ -162,12 +216,12 @@ impl Borrow {
 
     fn of_type(names: Vec<String>, ty: &Type) -> Option<Self> {
         let Type::Reference(reference) = ty else { return None };
-        Some(Self::new(names, ty, reference.lifetime.as_ref(), reference.mutability.is_some()))
+        Some(Self::new(names, ty, reference.lifetime.as_ref()))
     }
 
-    fn new(names: Vec<String>, caret: &impl ToTokens, lifetime: Option<&Lifetime>, is_mutable: bool) -> Self {
+    fn new(names: Vec<String>, caret: &impl ToTokens, lifetime: Option<&Lifetime>) -> Self {
         let is_static = lifetime.is_some_and(|lifetime| lifetime.ident == "static");
-        Self { names, caret: caret.to_token_stream(), is_static, is_mutable }
+        Self { names, caret: caret.to_token_stream(), is_static }
     }
 }
 

@@ -5,13 +5,13 @@ use quote::{quote, quote_spanned};
 use syn::parse::ParseStream;
 use syn::{Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Member, Token, Type, parse_quote};
 
-use crate::action::{Action, Kind};
+use crate::action::Action;
 use crate::diag::{self, Errors};
 use crate::paths::Krate;
 
 /// What becomes of one kind of error.
 enum Policy {
-    /// As it is written; `None` is not written at all, and releases.
+    /// As it is written; `None` is not written at all.
     Action(Option<Action>),
     /// What the error inside says.
     Inner(Span),
@@ -71,7 +71,7 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
             let releasing = derived.implementation(
                 &TokenStream::new(),
                 [derived.never(), derived.never()],
-                &derived.release(),
+                &derived.unlisted(),
                 &[],
             );
             quote!(#releasing #errors)
@@ -271,7 +271,7 @@ impl Derived<'_> {
             let action = quote_spanned!(here=> #ty::action);
             return quote_spanned!(here=> #path { #member: inner } => #action(inner),);
         }
-        let action = case.action().map_or_else(|| self.release(), |action| action.expand(&self.krate));
+        let action = case.action().map_or_else(|| self.unlisted(), |action| action.expand(&self.krate));
         quote_spanned!(here=> #path { .. } => #action,)
     }
 
@@ -310,7 +310,8 @@ impl Derived<'_> {
         quote_spanned!(Span::mixed_site()=> #krate::Sometimes)
     }
 
-    fn release(&self) -> TokenStream {
-        Action { word: Span::mixed_site(), kind: Kind::Release }.expand(&self.krate)
+    fn unlisted(&self) -> TokenStream {
+        let krate = self.krate.at(Span::mixed_site());
+        quote_spanned!(Span::mixed_site()=> #krate::ErrorAction::Unlisted)
     }
 }

@@ -5,16 +5,17 @@ use std::time::Duration;
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt as _;
-use syn::{Expr, PathArguments, Token, Type};
+use syn::{Expr, PathArguments, Type};
 
+use crate::action::Computed;
 use crate::args::Args;
+use crate::arguments::Arguments;
 use crate::arms::Arm;
 use crate::async_trait;
-use crate::bindings::Binding;
 use crate::diag::{self, Errors};
-use crate::item::{Form, Function};
+use crate::item::{self, Form, Function};
 use crate::plan::{Argument, Call, Handling, Matching, Plan};
-use crate::value::Time;
+use crate::value::{Name, Time};
 
 /// Expands `#[idempotent(..)]`. With any mistake in it, the item stays as it is written, next to the errors.
 pub(crate) fn idempotent(args: TokenStream, item: &TokenStream) -> TokenStream {
@@ -35,34 +36,49 @@ pub(crate) fn idempotent(args: TokenStream, item: &TokenStream) -> TokenStream {
 impl Plan {
     fn expand(&self) -> TokenStream {
         let Function { head, body, .. } = &self.function;
-        let body = match &self.form {
-            Form::Async => braced(self.guard(body), body.span()),
-            Form::Boxed(boxed) => boxed.replace(body, self.guard(&boxed.block)),
+        let block = match &self.form {
+            Form::Async => body,
+            Form::Boxed(boxed) => &boxed.block,
         };
+        let arguments = self.arguments(block);
+        let guarded = self.guard(arguments.block.as_ref().unwrap_or(block), &arguments);
+        let body = match &self.form {
+            Form::Async => braced(guarded, body.span()),
+            Form::Boxed(boxed) => boxed.replace(body, guarded),
+        };
+        let head = arguments.inputs.as_ref().map_or_else(|| head.clone(), |inputs| self.function.head_with(inputs));
         quote!(#head #body)
     }
 
     /// The statements that take the place of the author's block.
-    fn guard(&self, block: &Group) -> TokenStream {
+    fn guard(&self, block: &Group, arguments: &Arguments) -> TokenStream {
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
         let site = self.site();
         let operation = self.operation();
         let witness = self.witness();
         let policy = self.policy();
-        let (body, answer) = self.run(block);
+        let (body, answer) = self.run(block, arguments);
+        let first = &arguments.first;
         // No tail expression: what lints say of one is not the author's concern.
         let answer = match self.form {
             Form::Async => quote_spanned!(here=> return #answer;),
             Form::Boxed(_) => quote_spanned!(here=> let __idem_answer = #answer; __idem_answer),
         };
         let can_be_missing = self.can_be_missing();
+        let constant_name = self.constant_name();
         quote_spanned! {here=>
             static __IDEM_SITE: #krate::__private::Site = #site;
+            #constant_name
             #can_be_missing
             let __idem_operation = #operation;
             let __idem_witness = #witness;
+            #first
             #policy
+            let __idem_policy = {
+                use #krate::__private::Opaque as _;
+                __idem_policy.looking_inside()
+            };
             #body
             #answer
         }
@@ -86,7 +102,7 @@ impl Plan {
                 let policy = quote_spanned!(diag::located(*word)=> __idem_witness.errors_by_policy());
                 quote_spanned!(here=> let __idem_policy = #policy;)
             }
-            Handling::Arms(Matching { keyword, arms, times }) => {
+            Handling::Arms(Matching { keyword, arms, computed, .. }) => {
                 // A `match` that does not cover every error is an error at the word `errors`.
                 let scrutinee = Ident::new("__idem_error", diag::located(*keyword));
                 let arms = arms.iter().map(|Arm { pattern, guard, arrow, action }| {
@@ -97,10 +113,14 @@ impl Plan {
                     let action = self.in_scope(action.expand(&self.krate));
                     quote!(#pattern #guard #arrow #action,)
                 });
-                let times = times.iter().map(|(variable, expr)| {
+                let computed = computed.iter().map(|(variable, what, expr)| {
                     let (first, _) = diag::ends(expr);
                     let expr = self.in_scope(expr.to_token_stream());
-                    quote_spanned!(first=> let #variable: ::core::time::Duration = #expr;)
+                    let ty = match what {
+                        Computed::Time => quote_spanned!(first=> ::core::time::Duration),
+                        Computed::Count => quote_spanned!(first=> u32),
+                    };
+                    quote_spanned!(first=> let #variable: #ty = #expr;)
                 });
                 let keeping = self.errors.keeps().map(|word| {
                     let keeping = quote_spanned!(diag::located(word)=> __idem_policy.keeping());
@@ -109,10 +129,15 @@ impl Plan {
                 let deny = quote_spanned!(diag::located(*keyword)=> #[deny(unreachable_patterns)]);
                 // In its own task, the body takes the policy along.
                 let by_value = self.detached.map(|_| quote_spanned!(here=> move));
+                let policy = quote_spanned! {here=>
+                    __idem_witness.errors(#by_value |__idem_error| match #scrutinee { #(#arms)* })
+                };
+                let arguments = self.for_policy();
+                let policy = if arguments.is_empty() { policy } else { quote_spanned!(here=> { #arguments #policy }) };
                 quote_spanned! {here=>
-                    #(#times)*
+                    #(#computed)*
                     #deny
-                    let __idem_policy = __idem_witness.errors(#by_value |__idem_error| match #scrutinee { #(#arms)* });
+                    let __idem_policy = #policy;
                     #keeping
                 }
             }
@@ -120,23 +145,25 @@ impl Plan {
     }
 
     /// The body, and the call that carries it all out.
-    fn run(&self, block: &Group) -> (TokenStream, TokenStream) {
+    fn run(&self, block: &Group, arguments: &Arguments) -> (TokenStream, TokenStream) {
         let here = Span::mixed_site();
         // What a detached body may not do is an error at that word.
         let at = self.detached.map_or(here, diag::located);
         let krate = self.krate.at(at);
         if let Some(retry) = self.errors.retries() {
             let retry = diag::located(retry);
-            let (arguments, block) = self.used_again(retry, block);
-            let body = self.body(&block);
-            // A guard that looks at a parameter needs it to stay where it is; otherwise it may be one that cannot be shared.
-            let shares = self.detached.is_none() && self.errors.guards().any(|guard| self.bindings.are_in(guard));
+            let body = self.body(block, arguments);
+            let Arguments { before, each, .. } = arguments;
+            // What looks at a parameter when there is an error needs it to stay where it is; otherwise it may be one that cannot be shared.
+            let shares =
+                self.detached.is_none() && self.errors.late().iter().any(|late| self.bindings.first_in(late).is_some());
             let by_value = (!shares).then(|| quote_spanned!(retry=> move));
             let run = Ident::new(if self.detached.is_some() { "run_detached_again" } else { "run_again" }, at);
             return (
                 quote_spanned! {retry=>
+                    #before
                     let __idem_body = #by_value || {
-                        #arguments
+                        #each
                         #body
                     };
                 },
@@ -145,7 +172,7 @@ impl Plan {
                 },
             );
         }
-        let body = self.body(block);
+        let body = self.body(block, arguments);
         if self.detached.is_some() {
             return (
                 quote_spanned!(here=> let __idem_body = #body;),
@@ -168,31 +195,6 @@ impl Plan {
         )
     }
 
-    /// Arguments of its own for each try, and the block that uses them. One of which there cannot be several is an error at the word that
-    /// asks for them.
-    fn used_again(&self, retry: Span, block: &Group) -> (TokenStream, Group) {
-        let krate = self.krate.at(retry);
-        let again = |name: &Ident, from: &Ident, own: Option<Token![mut]>| {
-            // The exclusive borrow makes use of the parameter's own `mut`, which stands here again: if it is not needed, that is said.
-            let mutable = own.map(|_| quote_spanned!(retry=> mut));
-            let mut from = from.clone();
-            from.set_span(retry.resolved_at(from.span()));
-            quote_spanned! {retry=>
-                #[allow(clippy::shadow_reuse)]
-                let #own #name = #krate::__private::again(&#mutable #from);
-            }
-        };
-        let bindings = self.bindings.all.iter().filter(|binding| self.uses(&binding.name.to_string()));
-        let mut arguments: TokenStream =
-            bindings.map(|Binding { name, mutable }| again(name, name, *mutable)).collect();
-        let Some(receiver) = self.owned_receiver() else { return (arguments, block.clone()) };
-        // `self` cannot be bound again, so it gets another name.
-        let this = Ident::new("__self", receiver.self_token.span);
-        let from = Ident::new("self", receiver.self_token.span);
-        arguments.extend(again(&this, &from, receiver.mutability));
-        (arguments, braced(async_trait::rename_self(block.stream()), block.span()))
-    }
-
     /// The place of the error type, or of the whole returned type where that has another name.
     fn at_error_type(&self) -> Span {
         let error = match &self.outcome {
@@ -208,19 +210,46 @@ impl Plan {
     fn site(&self) -> TokenStream {
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
-        if let Some(name) = &self.name {
-            return quote_spanned!(here=> #krate::__private::Site::named(#name));
-        }
-        let name = self.function.signature.ident.unraw().to_string();
+        quote_spanned!(here=> #krate::__private::Site::new(::core::file!(), ::core::line!(), ::core::column!()))
+    }
+
+    fn name(&self) -> TokenStream {
+        let here = Span::mixed_site();
+        let krate = self.krate.at(here);
+        let (of, text) = match &self.name {
+            None => {
+                let name = self.function.signature.ident.unraw().to_string();
+                ("of_function", quote_spanned!(here=> ::core::concat!(::core::module_path!(), "::", #name)))
+            }
+            Some(Name::Literal(literal)) => ("written", literal.to_token_stream()),
+            Some(Name::Constant(expr)) if is_of_type(expr) => {
+                let (first, checked) = (diag::ends(expr).0, self.checked_name(expr));
+                ("of_type", quote_spanned!(first=> const { #checked }))
+            }
+            Some(Name::Constant(_)) => ("written", quote_spanned!(here=> __IDEM_NAME)),
+        };
+        let of = Ident::new(of, here);
         quote_spanned! {here=>
-            #krate::__private::Site::by_default(
-                ::core::concat!(::core::module_path!(), "::", #name),
-                ::core::file!(),
-                ::core::line!(),
-                ::core::column!(),
-                || ::core::any::type_name_of_val(&|| ()),
-            )
+            #krate::__private::Name::#of(#text, || ::core::any::type_name_of_val(&|| ()))
         }
+    }
+
+    /// The constant that the name is: an item, so that it is evaluated in any case. Items know no `Self`.
+    fn constant_name(&self) -> Option<TokenStream> {
+        let expr = match &self.name {
+            Some(Name::Constant(expr)) if !is_of_type(expr) => expr,
+            _ => return None,
+        };
+        let checked = self.checked_name(expr);
+        Some(quote_spanned!(Span::mixed_site()=> const __IDEM_NAME: &::core::primitive::str = #checked;))
+    }
+
+    fn checked_name(&self, expr: &Expr) -> TokenStream {
+        let (first, last) = diag::ends(expr);
+        let krate = self.krate.at(first);
+        let checked = quote_spanned!(first=> #krate::__private::checked_name);
+        let argument = quote_spanned!(last=> (#expr));
+        quote!(#checked #argument)
     }
 
     /// Key, fingerprint and everything else that is asked of the parameters, before the body may move or change them. Where the body is run
@@ -228,16 +257,17 @@ impl Plan {
     fn operation(&self) -> TokenStream {
         let here = Span::mixed_site();
         let in_place = self.runs_in_place();
+        let name = self.name();
         let operation = if let Some(runtime) = &self.runtime {
             // At the expression: an error about its type is one of its own.
             let (first, _) = diag::ends(runtime);
             let (krate, site) = (self.krate.at(first), quote_spanned!(here=> &__IDEM_SITE));
             let begin = Ident::new(if in_place { "operation_of_unless_disabled" } else { "operation_of" }, first);
-            quote_spanned!(first=> #krate::__private::#begin(#site, #runtime))
+            quote_spanned!(first=> #krate::__private::#begin(#site, #name, #runtime))
         } else {
             let krate = self.krate.at(here);
             let begin = Ident::new(if in_place { "operation_unless_disabled" } else { "operation" }, here);
-            quote_spanned!(here=> #krate::__private::#begin(&__IDEM_SITE))
+            quote_spanned!(here=> #krate::__private::#begin(&__IDEM_SITE, #name))
         };
         let calls = self.calls.iter().map(|call| self.call(call));
         self.in_scope(if in_place {
@@ -294,7 +324,8 @@ impl Plan {
         quote_spanned!(diag::ends(tuple).0=> #and (#(#parts),*))
     }
 
-    /// A look at the key's type: where that cannot be missing, `missing_key` is an error. The closure is never called.
+    /// A look at the key's type: where that cannot be missing, `missing_key` is an error. It is never executed, and no closure, in which `?` would
+    /// have nowhere to return to.
     fn can_be_missing(&self) -> Option<TokenStream> {
         let missing_key = self.missing_key?;
         let key = self.calls.iter().find(|call| call.method == "key")?.argument.expressions().first()?;
@@ -303,11 +334,11 @@ impl Plan {
         let key = self.in_scope(key.to_token_stream());
         let look = quote_spanned!(diag::located(missing_key)=> __idem_key.can_be_missing());
         Some(quote_spanned! {here=>
-            let _ = || {
+            if false {
                 use #krate::__private::PerhapsMissing as _;
                 let __idem_key = #krate::__private::KeyOf(#key);
                 let _ = #look;
-            };
+            }
         })
     }
 
@@ -322,11 +353,12 @@ impl Plan {
         quote!(#path #end)
     }
 
-    fn body(&self, block: &Group) -> TokenStream {
+    fn body(&self, block: &Group, arguments: &Arguments) -> TokenStream {
         // One token, not the whole block: else an editor takes each token of the body for ours as well.
         let here = block.span_open();
         let outcome = &self.outcome;
         let reconcile = self.reconcile();
+        let inside = &arguments.inside;
         let (first, _) = diag::ends(outcome);
         // The first `return` says what the block gives, so that a wrong one in the author's code is an error at its value.
         let returned = quote_spanned!(first=> __idem_return);
@@ -339,6 +371,7 @@ impl Plan {
         quote_spanned! {here=>
             async move {
                 #edge
+                #inside
                 #reconcile
                 #[allow(unused_braces)]
                 #block
@@ -352,7 +385,7 @@ impl Plan {
         let (first, _) = diag::ends(expr);
         let krate = self.krate.at(first);
         let mut expr = self.in_scope(expr.to_token_stream());
-        if self.owned_receiver().is_some() {
+        if self.renamed_receiver().is_some() {
             expr = async_trait::rename_self(expr);
         }
         Some(quote_spanned! {first=>
@@ -373,12 +406,17 @@ impl Plan {
     }
 }
 
+/// Whether the name differs from one implementing type to the other.
+fn is_of_type(name: &Expr) -> bool {
+    item::self_type(name.to_token_stream()).is_some()
+}
+
 pub(crate) fn fixed(duration: Duration, span: Span) -> TokenStream {
     let (seconds, nanoseconds) = (duration.as_secs(), duration.subsec_nanos());
     quote_spanned!(span=> ::core::time::Duration::new(#seconds, #nanoseconds))
 }
 
-fn braced(tokens: TokenStream, span: Span) -> Group {
+pub(crate) fn braced(tokens: TokenStream, span: Span) -> Group {
     let mut group = Group::new(Delimiter::Brace, tokens);
     group.set_span(span);
     group

@@ -2,7 +2,7 @@
 //! a half-typed one breaks nothing.
 
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
-use quote::ToTokens;
+use quote::{ToTokens, quote};
 use syn::ext::IdentExt as _;
 use syn::parse::{ParseStream, Parser as _};
 use syn::visit::{self, Visit};
@@ -41,6 +41,32 @@ impl Function {
         let head: TokenStream = head.into_iter().collect();
         let signature = signature.parse2(head.clone())?;
         Ok(Self { head, signature, body })
+    }
+
+    /// Everything before the body, with other patterns for the parameters.
+    pub(crate) fn head_with(&self, inputs: &[FnArg]) -> TokenStream {
+        let before = |input: ParseStream<'_>| {
+            let attributes = input.call(Attribute::parse_outer)?;
+            let (visibility, default) = (input.parse::<Visibility>()?, input.parse::<Option<Token![default]>>()?);
+            input.parse::<TokenStream>()?;
+            Ok(quote!(#(#attributes)* #visibility #default))
+        };
+        let signature = Signature { inputs: inputs.iter().cloned().collect(), ..self.signature.clone() };
+        // It was read before, so it can be read again.
+        before.parse2(self.head.clone()).map_or_else(|_| self.head.clone(), |before| quote!(#before #signature))
+    }
+
+    /// Whether another attribute that is expanded after this one records the parameters by their names.
+    pub(crate) fn is_instrumented(&self) -> bool {
+        let attributes = |input: ParseStream<'_>| {
+            let attributes = input.call(Attribute::parse_outer)?;
+            input.parse::<TokenStream>()?;
+            Ok(attributes)
+        };
+        let attributes = attributes.parse2(self.head.clone()).unwrap_or_default();
+        attributes
+            .iter()
+            .any(|attribute| attribute.path().segments.last().is_some_and(|last| last.ident == "instrument"))
     }
 
     /// The form of the function and the type that its future gives, when both are such that a body can be guarded.
@@ -253,7 +279,7 @@ fn other_item(input: ParseStream<'_>) -> Option<Error> {
 }
 
 /// The first `Self`, which only a method can name.
-fn self_type(tokens: TokenStream) -> Option<Ident> {
+pub(crate) fn self_type(tokens: TokenStream) -> Option<Ident> {
     tokens.into_iter().find_map(|tree| match tree {
         TokenTree::Ident(word) if word == "Self" => Some(word),
         TokenTree::Group(group) => self_type(group.stream()),

@@ -6,6 +6,7 @@
 
 mod action;
 mod args;
+mod arguments;
 mod arms;
 mod async_trait;
 mod bindings;
@@ -48,18 +49,19 @@ use proc_macro::TokenStream;
 /// | `subject = "session.id"` | Required with `token`: whom it was issued to, as one or several parts of a key. Take it from what the server knows of the caller, never from the form. `None` or empty: `Error::MissingSubject`. |
 /// | `ttl = "5m"` | How long a committed outcome is kept and replayed, counted from the commit. |
 /// | `remember = "30d"` | How long it is known that there was an outcome. Between `ttl` and `remember` a duplicate gets `Error::AlreadyDone`. By default no longer than `ttl`. |
-/// | `name = "orders.create"` | The operation's name; keys of two operations never collide. By default the path of the function, which changes when it, its module or its crate is renamed: write one for whatever outlives a deployment. Required on methods and on functions with type parameters, where the default would not be unique. |
-/// | `fingerprint = "req"` | What must be equal when a key comes again: anything `Serialize`. Same key, other fingerprint: `Error::FingerprintMismatch`. |
+/// | `name = "orders.create"` | The operation's name; keys of two operations never collide. A string or a constant expression of type `&'static str`. By default the module path and the name of the function, which change when it, its module or its crate is renamed: write one for whatever outlives a deployment. Required on functions of a type and on functions with type parameters, where the default would not be unique. On a default method of a trait, write `name = Self::NAME`, a constant of the trait. |
+/// | `fingerprint = "req"` | What must be equal when a key comes again: anything `Serialize`. Same key, other fingerprint: `Error::FingerprintMismatch`. `none`, bare: there is none; under `Builder::strict` each function states one or the other. |
 /// | `lease = "30s"` | How long the owner of a key may go without renewing its right to run the body. It is renewed while the body runs; after a crash, it is how long the key stays in flight. |
 /// | `in_flight = wait("5s")` | What a call does that finds the key in flight: `wait("5s")` waits that long for the outcome, `wait` as long as the runtime says (the default), `reject` is `Error::InFlight` at once. |
 /// | `duplicate = replay` | What a call gets that finds a committed outcome: `replay`, that outcome (the default), or `reject`, `Error::Duplicate`. |
-/// | `abandoned = rerun` | What happens with a key whose owner crashed: `rerun` runs the body as the next attempt (the default), `reject` is `Error::Abandoned` until somebody settles the record, `reconcile("lookup(&req)")` first asks what became of it. |
+/// | `abandoned = rerun` | What happens with a key whose owner crashed: `rerun` runs the body as the next attempt (the default), `reject` is `Error::Abandoned` until somebody settles the record, or its `hold` ends, `reconcile("lookup(&req)")` first asks what became of it. |
+/// | `hold = "30d"` | With `abandoned = reject` or `reconcile`: how long an unsettled record protects its key, from the last sign of life of its owner. By default 30 days. |
 /// | `store_failure = reject` | When the store cannot answer: `reject`, an error and no body (the default), or `run`, the body unguarded. |
 /// | `missing_key = reject` | When a part of the key is `None` or empty: `reject`, `Error::MissingKey` (the default), or `run`, the body unguarded. |
-/// | `max_attempts = 5` | After that many attempts, those that ended in a released error included, a claim gets `Error::AttemptsExhausted`. |
-/// | `detached` | Runs the body in a task of its own, so that a dropped caller does not stop it. The body then may borrow nothing from the caller: take arguments by value, and clone what you need of `self`. For web handlers, whose caller goes away when the client hangs up. |
+/// | `max_attempts = 5` | After that many attempts, those that ended in a released error included, a claim gets `Error::AttemptsExhausted`. An attempt whose `reconcile` failed is not counted. |
+/// | `detached` | Runs the body in a task of its own, so that a dropped caller does not stop it. The body takes all arguments along, and may borrow nothing from the caller: take arguments by value, and clone what you need of `self`. For web handlers, whose caller goes away when the client hangs up. |
 /// | `runtime = "self.idempotency"` | The `Idempotency` to use, or a reference to it. By default the one of the scope, or the installed one. |
-/// | `errors(PATTERN => ACTION, ..)` | What becomes of each error: see below. By default each releases the key, unless its type [says otherwise](derive.ErrorPolicy.html). |
+/// | `errors(PATTERN => ACTION, ..)` | What becomes of each error: see below. By default each releases the key, unless its type [says otherwise](derive.ErrorPolicy.html) or the runtime (`Builder::default_error`). |
 /// | `crate = "::idem"` | Where the generated code finds the `idem` crate. |
 ///
 /// # Values
@@ -72,7 +74,7 @@ use proc_macro::TokenStream;
 /// expression, so a constant part is written bare: `key = (TENANT, "req.order_id")`. A part is anything that implements
 /// `KeyPart`: strings, integers, `bool`, references and tuples of those, and types with `#[derive(KeyPart)]`.
 ///
-/// **Durations** (`ttl`, `remember`, `lease`, the argument of `wait`) are a string, `"500ms"`, `"30s"`, `"5m"`, `"1h 30m"` or
+/// **Durations** (`ttl`, `remember`, `lease`, `hold`, the argument of `wait`) are a string, `"500ms"`, `"30s"`, `"5m"`, `"1h 30m"` or
 /// `"7d"`, or a bare expression of type `Duration`, which may use the parameters: `ttl = req.keep_for()`.
 ///
 /// **`reconcile`** takes an expression that gives a future of `Result<Option<T>, E>`, with the function's own `T` and `E`:
@@ -103,12 +105,12 @@ use proc_macro::TokenStream;
 /// - `retry(max = 3)`: the body runs again, up to three times more in one call, all its errors together. The lease is held and renewed
 ///   meanwhile, and the attempt stays the same. `backoff = "100ms"` is the first pause; each further one is twice as long, up to
 ///   `max_backoff = "10s"` (or the backoff, if that is longer), and each is lengthened at random by up to a half. After the last try, `then = release` (or `abandon`, `keep`,
-///   `keep(ttl = "1h")`). The arguments that the body uses are `Clone`, and each try gets its own.
+///   `keep(ttl = "1h")`). The arguments that the body uses are `Clone`, and each try gets its own; exclusive references are lent to one try after the other.
 ///
 /// `errors(policy)` asks the type, as no `errors` at all does, and allows it to retry.
 ///
-/// A guard sees what the pattern binds, and parameters that the body does not use up (references, and what is `Copy`). A duration is
-/// computed before the body, unless it uses a binding of the pattern.
+/// A guard sees what the pattern binds, and parameters that the body does not use up (references, and what is `Copy`). Durations and
+/// `max` are computed before the body, unless they use a binding of the pattern.
 #[proc_macro_attribute]
 pub fn idempotent(args: TokenStream, item: TokenStream) -> TokenStream {
     expand::idempotent(args.into(), &item.into()).into()
@@ -163,7 +165,7 @@ pub fn key_part(item: TokenStream) -> TokenStream {
 /// On a variant stands one of
 ///
 /// - `#[idem(keep)]` or `#[idem(keep(ttl = "1h"))]`: the error is recorded, and duplicates get an equal one;
-/// - `#[idem(release)]`: the key is given up, and the next call runs the body. So it is where nothing stands;
+/// - `#[idem(release)]`: the key is given up, and the next call runs the body. So it is on a variant without an action, unless the runtime says otherwise (`Builder::default_error`);
 /// - `#[idem(abandon)]`: nobody knows what became of the work; the next call does what the function's `abandoned` says;
 /// - `#[idem(retry(max = 3, backoff = "100ms", max_backoff = "10s", then = release))]`: the body is tried again in place, which a function
 ///   must allow by `errors(policy)`;

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use proc_macro2::{Ident, Literal, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span};
 use quote::{ToTokens as _, format_ident};
 use syn::visit::Visit as _;
-use syn::{Error, Expr, LitStr, Receiver, ReceiverKind, Type};
+use syn::{Error, Expr, Type};
 
+use crate::action::Computed;
 use crate::args::{Args, ErrorsSetting, Setting};
 use crate::arms::{Arm, Arms};
-use crate::bindings::{Bindings, Borrow, Names, mentions};
+use crate::bindings::{Bindings, Names, mentions};
 use crate::diag::Errors;
 use crate::item::{Form, Function};
 use crate::paths::Krate;
-use crate::value::{self, Reader, Time, Word};
+use crate::value::{self, Name, Reader, Time, Word};
 
 /// Everything that the generated code depends on. What is not given is left to the runtime.
 pub(crate) struct Plan {
@@ -22,7 +23,7 @@ pub(crate) struct Plan {
     /// The `Result` that the function gives.
     pub(crate) outcome: Type,
     pub(crate) krate: Krate,
-    pub(crate) name: Option<LitStr>,
+    pub(crate) name: Option<Name>,
     /// A reference to the runtime.
     pub(crate) runtime: Option<Expr>,
     /// The calls that build the operation, in this order.
@@ -49,8 +50,10 @@ pub(crate) enum Handling {
 pub(crate) struct Matching {
     pub(crate) keyword: Span,
     pub(crate) arms: Vec<Arm>,
-    /// Durations in the arms that are computed before the body, and the variables that hold them.
-    pub(crate) times: Vec<(Ident, Expr)>,
+    /// Values in the arms that are computed before the body, and the variables that hold them.
+    pub(crate) computed: Vec<(Ident, Computed, Expr)>,
+    /// What is computed when there is an error: guards, and values that use what a pattern binds.
+    pub(crate) late: Vec<Expr>,
 }
 
 impl Handling {
@@ -62,13 +65,21 @@ impl Handling {
         }
     }
 
-    /// The guards of the arms.
-    pub(crate) fn guards(&self) -> impl Iterator<Item = &Expr> {
-        let arms = match self {
-            Self::Arms(Matching { arms, .. }) => arms.as_slice(),
+    /// What is computed before the body.
+    pub(crate) fn computed(&self) -> impl Iterator<Item = &(Ident, Computed, Expr)> {
+        let computed = match self {
+            Self::Arms(Matching { computed, .. }) => computed.as_slice(),
             Self::Default | Self::Policy(_) => &[],
         };
-        arms.iter().filter_map(|arm| arm.guard.as_ref().map(|(_, guard)| guard))
+        computed.iter()
+    }
+
+    /// What is computed when there is an error.
+    pub(crate) fn late(&self) -> &[Expr] {
+        match self {
+            Self::Arms(Matching { late, .. }) => late,
+            Self::Default | Self::Policy(_) => &[],
+        }
     }
 
     /// Where it says that the body is tried again.
@@ -135,7 +146,7 @@ impl Plan {
         let runtime = options.read(args.runtime.as_ref(), Reader::expression);
         options.parts(args.key.as_ref());
         options.submission(args.token.as_ref(), args.subject.as_ref());
-        options.parts(args.fingerprint.as_ref());
+        options.fingerprint(args.fingerprint.as_ref());
         options.times(&args);
         options.in_flight(args.in_flight.as_ref());
         let reconcile = options.abandoned(args.abandoned.as_ref());
@@ -152,12 +163,16 @@ impl Plan {
         };
         let bindings = Bindings::of(&function.signature, boxed);
         let handling = handling(args.errors);
-        let times = match &handling {
-            Handling::Arms(Matching { times, .. }) => times.as_slice(),
-            Handling::Default | Handling::Policy(_) => &[],
-        };
+        if let Some(Name::Constant(expr)) = &name
+            && let Some(parameter) = bindings.first_in(expr)
+        {
+            let message = format!(
+                "`name` is one constant for all calls, so it cannot use the parameter `{parameter}`: what differs from call to call goes into `key`"
+            );
+            errors.on(expr, message);
+        }
         let expressions = calls.iter().flat_map(|call| call.argument.expressions());
-        for expr in expressions.chain(times.iter().map(|(_, expr)| expr)).chain(&runtime).chain(&reconcile) {
+        for expr in expressions.chain(handling.computed().map(|(_, _, expr)| expr)).chain(&runtime).chain(&reconcile) {
             bindings.check(expr, errors);
         }
         let (form, outcome) = target?;
@@ -178,72 +193,6 @@ impl Plan {
         plan.check_borrows(errors);
         Some(plan)
     }
-
-    /// Reports arguments that the body uses and that it cannot have: borrowed ones in a task of its own, and exclusive ones more than once.
-    fn check_borrows(&self, errors: &mut Errors) {
-        let retries = self.errors.retries();
-        if self.detached.is_none() && retries.is_none() {
-            return;
-        }
-        if let Some(literal) = self.owned_receiver().and_then(|_| format_of_self(&self.function.body.stream())) {
-            let message = "each try has a `self` of its own, which a format string does not see: write `{}`, and `self` after the text";
-            errors.on(literal, message);
-        }
-        for Borrow { names, caret, is_static, is_mutable } in Borrow::of(&self.function.signature) {
-            for name in names.iter().filter(|name| self.uses(name)) {
-                if self.detached.is_some() && !is_static {
-                    let advice = if name == "self" {
-                        "take `self: Arc<Self>`, or call a function that owns what it needs"
-                    } else {
-                        "take it by value, or in an `Arc`"
-                    };
-                    let message =
-                        format!("a `detached` body outlives its caller, so it cannot borrow `{name}`: {advice}");
-                    errors.on(&caret, message);
-                } else if retries.is_some() && is_mutable {
-                    let message = format!(
-                        "a retried body needs arguments that can be used again, and `{name}` is an exclusive reference: take `&`, or a value that is `Clone`"
-                    );
-                    errors.on(&caret, message);
-                }
-            }
-        }
-    }
-
-    /// A `self` of which each try needs its own.
-    pub(crate) fn owned_receiver(&self) -> Option<&Receiver> {
-        let receiver =
-            self.bindings.receiver.as_ref().filter(|_| matches!(self.form, Form::Async) && self.uses("self"))?;
-        let is_owned = match &receiver.kind {
-            ReceiverKind::Typed(_, ty) => !matches!(**ty, Type::Reference(_)),
-            kind => matches!(kind, ReceiverKind::Value),
-        };
-        (is_owned && self.errors.retries().is_some()).then_some(receiver)
-    }
-
-    /// Whether the body uses this parameter.
-    pub(crate) fn uses(&self, name: &str) -> bool {
-        let block = match &self.form {
-            Form::Async => self.function.body.stream(),
-            Form::Boxed(boxed) => boxed.block.stream(),
-        };
-        let reconcile = self.reconcile.as_ref().map(quote::ToTokens::to_token_stream).unwrap_or_default();
-        // So it is called by `#[async_trait]`.
-        let or_as = if name == "self" { "__self" } else { name };
-        mentions(&block, name)
-            || mentions(&block, or_as)
-            || mentions(&reconcile, name)
-            || name == "__self" && mentions(&reconcile, "self")
-    }
-}
-
-/// A format string that names `self`.
-fn format_of_self(tokens: &TokenStream) -> Option<Literal> {
-    tokens.clone().into_iter().find_map(|tree| match tree {
-        TokenTree::Literal(literal) if mentions(&TokenTree::from(literal.clone()).into(), "self") => Some(literal),
-        TokenTree::Group(group) => format_of_self(&group.stream()),
-        _ => None,
-    })
 }
 
 /// Reports a call that is known by nothing, by two things, or by half of one; and what makes no sense for one that is known by a token.
@@ -288,24 +237,27 @@ fn handling(setting: Option<ErrorsSetting>) -> Handling {
     match setting {
         Some(ErrorsSetting { arms: Some(Arms::Policy(word)), .. }) => Handling::Policy(word.span()),
         Some(ErrorsSetting { keyword, arms: Some(Arms::Match(mut arms)) }) => {
-            let mut times = Vec::new();
+            let (mut computed, mut late) = (Vec::new(), Vec::new());
             for arm in &mut arms {
                 let mut bound = Names::default();
                 bound.visit_pat(&arm.pattern);
                 if let Some((_, guard)) = &arm.guard {
                     bound.visit_expr(guard);
+                    late.push(guard.clone());
                 }
-                for time in arm.action.times() {
-                    let tokens = time.to_token_stream();
+                for (what, value) in arm.action.computed() {
+                    let tokens = value.to_token_stream();
                     // What the error itself says is read when there is one; everything else before the body uses the parameters up.
-                    if !bound.found.iter().any(|(name, _)| mentions(&tokens, &name.to_string())) {
-                        let variable = format_ident!("__idem_time_{}", times.len(), span = Span::mixed_site());
-                        let expr = std::mem::replace(time, syn::parse_quote!(#variable));
-                        times.push((variable, expr));
+                    if bound.found.iter().any(|(name, _)| mentions(&tokens, &name.to_string())) {
+                        late.push(value.clone());
+                    } else {
+                        let variable = format_ident!("__idem_value_{}", computed.len(), span = Span::mixed_site());
+                        let expr = std::mem::replace(value, syn::parse_quote!(#variable));
+                        computed.push((variable, what, expr));
                     }
                 }
             }
-            Handling::Arms(Matching { keyword: keyword.span(), arms, times })
+            Handling::Arms(Matching { keyword: keyword.span(), arms, computed, late })
         }
         _ => Handling::Default,
     }
@@ -352,6 +304,16 @@ impl Options<'_> {
         self.call(None, setting, parts.map(Box::new).map(Argument::Expression));
     }
 
+    /// The bare word `none` says that there is none.
+    fn fingerprint(&mut self, setting: Option<&Setting>) {
+        let value = setting.and_then(|setting| setting.value.as_ref());
+        if matches!(value.map(value::bare), Some(Expr::Path(path)) if path.path.is_ident("none")) {
+            self.call(Some("no_fingerprint"), setting, Some(Argument::Nothing));
+        } else {
+            self.parts(setting);
+        }
+    }
+
     fn submission(&mut self, token: Option<&Setting>, subject: Option<&Setting>) {
         let both = [
             self.read(token, Reader::expression).map(|token| value::reference(&token)),
@@ -373,10 +335,17 @@ impl Options<'_> {
     }
 
     fn times(&mut self, args: &Args) {
-        let [ttl, remember, lease] = [&args.ttl, &args.remember, &args.lease].map(|setting| {
+        let [ttl, remember, lease, hold] = [&args.ttl, &args.remember, &args.lease, &args.hold].map(|setting| {
             let setting = setting.as_ref();
             (setting, self.read(setting, Reader::time))
         });
+        let abandoned = args.abandoned.as_ref().and_then(|setting| setting.value.as_ref());
+        if let ((Some(setting), _), Some(Expr::Path(word))) = (&hold, abandoned)
+            && word.path.is_ident("rerun")
+        {
+            let message = "`hold` is for records that wait to be settled, and with `abandoned = rerun` none does: leave it out, or write `abandoned = reject`";
+            self.errors.at(setting.keyword.span(), message);
+        }
         if let ((_, Some(Time::Fixed(ttl))), (Some(setting), Some(Time::Fixed(remember)))) = (&ttl, &remember)
             && remember < ttl
         {
@@ -392,7 +361,7 @@ impl Options<'_> {
             );
             self.errors.push(Error::new_spanned(&setting.value, message));
         }
-        for (setting, time) in [ttl, remember, lease] {
+        for (setting, time) in [ttl, remember, lease, hold] {
             self.call(None, setting, time.map(Argument::Time));
         }
     }
@@ -491,7 +460,10 @@ mod tests {
             "key = f::<A, B>(req), in_flight = reject, abandoned = reconcile(find(&req)), max_attempts = 5",
             r#"name = "submit", token = "req.token", subject = id, fingerprint = "req.sum", ttl = "5m", duplicate = reject"#,
             r#"name = "submit", token = req.token, subject = (TENANT, "req.user"), store_failure = reject"#,
-            r#"key = req.id, store_failure = run, missing_key = run, name = "orders.create", crate = "::idem""#,
+            r#"key = req.id, abandoned = reject, hold = "90d""#,
+            r#"key = req.id, abandoned = reconcile(find(&req)), hold = req.hold()"#,
+            r#"key = req.id, hold = "90d""#,
+            r#"key = req.id, fingerprint = none, store_failure = run, missing_key = run, name = "orders.create", crate = "::idem""#,
         ] {
             assert_mistakes(args, FUNCTION, &[]);
         }
@@ -515,6 +487,8 @@ mod tests {
             ("key = id, lease = \"0s\"", ("\"0s\"", "longer than zero")),
             ("key = id, in_flight = wait(\"x\")", ("\"x\"", "not a duration")),
             ("key = id, ttl = \"5m\", remember = \"1m\"", ("\"1m\"", "`remember` is shorter than `ttl`")),
+            ("key = id, abandoned = rerun, hold = \"5d\"", ("hold", "with `abandoned = rerun` none does")),
+            ("key = id, abandoned = reject, hold = 5", ("5", "needs a unit")),
             ("name = \"n\", key = id, token = req, subject = id", ("token", "`token` takes the place of `key`")),
             ("key = id, subject = id", ("subject", "there is none")),
             ("subject = id", ("subject", "write for example `token = \"form.token\"`")),
@@ -531,7 +505,12 @@ mod tests {
             ("key = id, name = \"\"", ("\"\"", "`name` is empty")),
             ("key = id, name = \"orders create\"", ("\"orders create\"", "joined by `::`")),
             ("key = id, name = \"a:b\"", ("\"a:b\"", "joined by `::`")),
-            ("key = id, name = NAME", ("NAME", "a string literal")),
+            ("key = id, name = 5", ("5", "a string or a constant")),
+            ("key = [\"id\", \"req\"]", ("\"id\"", "write `key = (\"id\", \"req\")`")),
+            ("key = &\"id\"", ("\"id\"", "write `key = \"id\"`")),
+            ("key = id, fingerprint = [\"id\"]", ("\"id\"", "write `fingerprint = \"id\"`")),
+            ("key = (id, { \"req\" })", ("\"req\"", "stands alone or as a part")),
+            ("key = id, name = id", ("id", "cannot use the parameter `id`")),
             ("key = id, duplicate = rejct", ("rejct", "did you mean `reject`?")),
             ("key = id, duplicate = \"reject\"", ("\"reject\"", "write `duplicate = reject`")),
             ("key = id, abandoned = reconcile", ("reconcile", "needs a value in parentheses")),

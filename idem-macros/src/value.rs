@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use proc_macro2::{Group, Ident, TokenStream, TokenTree};
-use syn::{Expr, ExprLit, ExprReference, ExprTuple, ExprUnary, Lit, LitStr, Token, UnOp};
+use proc_macro2::Ident;
+use quote::ToTokens as _;
+use syn::{Expr, ExprLit, ExprReference, ExprTuple, ExprUnary, Lit, LitStr, Stmt, Token, UnOp};
 
 use crate::diag::{self, Errors};
 use crate::duration;
@@ -12,6 +13,12 @@ use crate::duration;
 pub(crate) enum Time {
     Fixed(Duration),
     Computed(Box<Expr>),
+}
+
+/// The name of an operation.
+pub(crate) enum Name {
+    Literal(LitStr),
+    Constant(Box<Expr>),
 }
 
 /// One of an option's words, with what is in the parentheses after it.
@@ -46,7 +53,7 @@ impl Reader<'_> {
             );
             return None;
         }
-        let parsed = literal.parse().map(members_of_ours).and_then(syn::parse2).map_err(|error| {
+        let parsed = literal.parse::<Expr>().map_err(|error| {
             let message = if syn::parse_str::<Expr>(&format!("({text})", text = literal.value())).is_ok() {
                 let parts =
                     literal.value().split(',').map(|part| format!("{:?}", part.trim())).collect::<Vec<_>>().join(", ");
@@ -63,6 +70,14 @@ impl Reader<'_> {
     pub(crate) fn parts(&mut self, expr: &Expr) -> Option<Expr> {
         if let Expr::Tuple(tuple) = bare(expr) {
             return self.tuple(tuple, Self::parts);
+        }
+        if let Some((literal, text)) = hidden_string(expr) {
+            let keyword = self.keyword;
+            let message = format!(
+                "this would be the text itself, the same for each call: an expression in a string stands alone or as a part in parentheses; write `{keyword} = {text}`"
+            );
+            self.errors.on(literal, message);
+            return None;
         }
         // The string may hold a tuple; a string inside that string is a string.
         let whole = self.expression(expr)?;
@@ -165,13 +180,15 @@ impl Reader<'_> {
         Some(expr.clone())
     }
 
-    /// An operation's name.
-    pub(crate) fn name(&mut self, expr: &Expr) -> Option<LitStr> {
+    /// An operation's name: a string, or a constant.
+    pub(crate) fn name(&mut self, expr: &Expr) -> Option<Name> {
         let Some(literal) = string(expr) else {
-            let message =
-                "`name` is a string literal, so that it can be found: write for example `name = \"orders.create\"`";
-            self.errors.on(expr, message);
-            return None;
+            if matches!(bare(expr), Expr::Lit(_)) || is_number(expr) {
+                let message = "`name` is a string or a constant: write for example `name = \"orders.create\"`";
+                self.errors.on(expr, message);
+                return None;
+            }
+            return Some(Name::Constant(Box::new(expr.clone())));
         };
         let name = literal.value();
         let wrong = if name.is_empty() {
@@ -179,7 +196,7 @@ impl Reader<'_> {
         } else if !is_operation(&name) {
             "`name` is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`"
         } else {
-            return Some(literal.clone());
+            return Some(Name::Literal(literal.clone()));
         };
         self.errors.on(literal, format!("{wrong}: write for example `name = \"orders.create\"`"));
         None
@@ -211,25 +228,28 @@ pub(crate) fn string(expr: &Expr) -> Option<&LitStr> {
     }
 }
 
-/// The names of fields and methods in a string, which all lie at the string: as names of ours, so that the compiler does not offer to
-/// replace the whole string by one that is similar.
-fn members_of_ours(tokens: TokenStream) -> TokenStream {
-    let (mut dots, mut ours) = (0, TokenStream::new());
-    for mut tree in tokens {
-        match &mut tree {
-            // Not after `..`.
-            TokenTree::Ident(member) if dots == 1 => member.set_span(diag::located(member.span())),
-            TokenTree::Group(group) => {
-                let mut inner = Group::new(group.delimiter(), members_of_ours(group.stream()));
-                inner.set_span(group.span());
-                *group = inner;
-            }
-            _ => {}
+/// A string where it is no expression, though it is most likely meant as one: in brackets, behind `&`, in a block. And what to write instead.
+fn hidden_string(expr: &Expr) -> Option<(&LitStr, String)> {
+    match bare(expr) {
+        Expr::Array(array) => {
+            let literal = array.elems.iter().find_map(|part| string(part).or_else(|| Some(hidden_string(part)?.0)))?;
+            let parts: Vec<_> = array.elems.iter().map(|part| part.to_token_stream().to_string()).collect();
+            Some((literal, if parts.len() == 1 { parts.concat() } else { format!("({})", parts.join(", ")) }))
         }
-        dots = if matches!(&tree, TokenTree::Punct(punct) if punct.as_char() == '.') { dots + 1 } else { 0 };
-        ours.extend([tree]);
+        Expr::Reference(reference) => {
+            let literal = string(&reference.expr);
+            let literal = literal.or_else(|| hidden_string(&reference.expr).map(|(literal, _)| literal))?;
+            Some((literal, literal.to_token_stream().to_string()))
+        }
+        Expr::Block(block) => match block.block.stmts.as_slice() {
+            [Stmt::Expr(expr, None)] => {
+                let literal = string(expr)?;
+                Some((literal, literal.to_token_stream().to_string()))
+            }
+            _ => None,
+        },
+        _ => None,
     }
-    ours
 }
 
 /// `&expr`, with the caret of an error under the expression. Parentheses are set where they are needed: the compiler does not

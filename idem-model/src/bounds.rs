@@ -47,6 +47,14 @@ pub struct Bounds {
     pub polls: u8,
     /// Whether an abandoned record may be claimed (`abandoned = rerun`), or not (`reject`).
     pub take_over: bool,
+    /// For how many ticks an abandoned record is rejected, where it is; `None`: as long as it is there.
+    pub rejected_for: Option<u8>,
+    /// Whether callers have one of two fingerprints, or none has any.
+    pub prints: bool,
+    /// Whether a body that is not the first asks what became of an earlier one, and may get no answer.
+    pub asks: bool,
+    /// How many attempts may begin a body.
+    pub max_attempts: Option<u8>,
     /// Whether a token was issued: else nothing stands at the key at first.
     pub issued: bool,
     /// In which order requests arrive.
@@ -66,9 +74,22 @@ impl Bounds {
         strays: 1,
         polls: 2,
         take_over: true,
+        rejected_for: None,
+        prints: false,
+        asks: false,
+        max_attempts: None,
         issued: false,
         network: Network::ClaimsInOrder,
     };
+
+    /// Callers with fingerprints.
+    pub const PRINTS: Self = Self { prints: true, polls: 1, ..Self::SMALL };
+
+    /// Callers that ask, of whose attempts only so many may begin a body.
+    pub const ASKS: Self = Self { asks: true, max_attempts: Some(2), polls: 1, hold: 5, ..Self::SMALL };
+
+    /// Abandoned records are rejected, for a time that ends before the record does.
+    pub const REJECTED_FOR_A_TIME: Self = Self { take_over: false, rejected_for: Some(3), ..Self::SMALL };
 
     /// For a look at what takes longer.
     pub const LARGE: Self = Self { faults: 2, ..Self::SMALL };

@@ -57,6 +57,8 @@ pub struct Caller {
     pub renewal_age: u8,
     /// Which of its claims this is.
     pub call: u8,
+    /// Its fingerprint, 0 for none.
+    pub print: u8,
     /// Requests that it gave up on, and that may still be carried out. Sorted.
     pub strays: [Option<Stray>; 2],
     /// Seen from outside: another body has begun since this caller's did.
@@ -115,6 +117,8 @@ pub enum Phase {
 pub enum Ended {
     /// With an error that releases or abandons, or a panic.
     Error,
+    /// It was not begun: it asked, and got no answer.
+    Unanswered,
     /// It was cut. Nothing is released then, but by a mutant.
     Cut,
     /// With a value. Nothing is released then, but by a mutant.
@@ -141,6 +145,10 @@ pub enum Reply {
     InFlight,
     /// To a claim that does not take over: abandoned.
     Abandoned,
+    /// To a claim: the record has another fingerprint.
+    Mismatch,
+    /// To a claim: no more attempts may be.
+    Exhausted,
     /// To a claim of a token: there is none, or its time is over.
     NotIssued,
     /// To a claim: this owner's outcome.
@@ -166,11 +174,16 @@ pub struct Stray {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Request {
     /// To become the owner.
-    Claim,
+    Claim {
+        /// The fingerprint.
+        print: u8,
+    },
     /// To record the outcome of this attempt.
     Commit {
         /// The attempt.
         attempt: u8,
+        /// The fingerprint.
+        print: u8,
     },
     /// To give the key up.
     Release {
@@ -197,6 +210,7 @@ impl Caller {
         renewal: Wire::Free,
         renewal_age: 0,
         call: 0,
+        print: 0,
         strays: [None; 2],
         superseded: false,
         excused: 0,
@@ -205,8 +219,8 @@ impl Caller {
     /// The request of the step that is under way.
     pub(crate) fn request(&self) -> Option<Request> {
         match self.phase {
-            Phase::Claiming { .. } => Some(Request::Claim),
-            Phase::Committing { attempt } => Some(Request::Commit { attempt }),
+            Phase::Claiming { .. } => Some(Request::Claim { print: self.print }),
+            Phase::Committing { attempt } => Some(Request::Commit { attempt, print: self.print }),
             Phase::Releasing { attempt, abandon, after } => Some(Request::Release { attempt, abandon, after }),
             Phase::Undoing { .. } => Some(Request::Undo),
             Phase::Idle | Phase::Body { .. } => None,
@@ -258,7 +272,8 @@ impl Caller {
 
     /// Whether a claim of this call is among the strays.
     pub(crate) fn has_stray_claim(&self, call: u8) -> bool {
-        self.strays.contains(&Some(Stray { call, request: Request::Claim }))
+        let is_claim = |stray: &Stray| stray.call == call && matches!(stray.request, Request::Claim { .. });
+        self.strays.iter().flatten().any(is_claim)
     }
 
     fn sort(&mut self) {

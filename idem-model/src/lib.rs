@@ -17,5 +17,5 @@ pub use crate::life::{Act, Fate, Life, Poll};
 pub use crate::mutant::Mutant;
 pub use crate::promise::{Onlooker, Promise};
 pub use crate::report::{Found, explore};
-pub use crate::slot::{Entry, Slot};
+pub use crate::slot::{Entry, Over, Slot, TakenOver};
 pub use crate::state::{CALLERS, State};

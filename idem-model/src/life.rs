@@ -30,8 +30,8 @@ pub struct Life {
 pub enum Act {
     /// A tick of the store's clock. Whoever does nothing meanwhile is slow, or stopped.
     Tick,
-    /// A caller sends a claim.
-    Claims(usize),
+    /// A caller sends a claim, with a fingerprint, or 0.
+    Claims(usize, u8),
     /// The store carries out the step under way, and unless it is a claim that comes to own the key, the reply is received at once:
     /// one that comes later is as a step that is carried out later, and a lost reply as a time-out of a request that strays.
     CarriedOut(usize),
@@ -81,6 +81,8 @@ pub enum Poll {
     Error,
     /// An error that abandons.
     Abandons,
+    /// The body has asked, and got no answer: it does not begin.
+    Unanswered,
 }
 
 impl Life {
@@ -113,7 +115,9 @@ impl Life {
             }
         };
         for (place, stray) in caller.strays.iter().enumerate() {
-            if stray.is_some_and(|stray| stray.request == Request::Claim || !self.must_wait(caller, stray.call)) {
+            if stray.is_some_and(|stray| {
+                matches!(stray.request, Request::Claim { .. }) || !self.must_wait(caller, stray.call)
+            }) {
                 acts.push(Act::StrayCarriedOut(at, place));
             }
         }
@@ -144,13 +148,19 @@ impl Life {
             Wire::Reply(_) => acts.push(Act::RenewalReceived(at)),
         }
         match caller.phase {
-            Phase::Idle if caller.call < self.bounds.calls => acts.push(Act::Claims(at)),
-            Phase::Body { left, polls, begun, .. } => {
+            Phase::Idle if caller.call < self.bounds.calls => {
+                let prints: &[u8] = if self.bounds.prints { &[1, 2] } else { &[0] };
+                acts.extend(prints.iter().map(|print| Act::Claims(at, *print)));
+            }
+            Phase::Body { attempt, left, polls, begun } => {
                 if left > 0 || self.looks_away(begun) {
                     if polls > 1 {
                         acts.push(Act::Polls(at, Poll::Pending));
                     }
                     acts.extend([Poll::Value, Poll::Error, Poll::Abandons].map(|poll| Act::Polls(at, poll)));
+                    if self.bounds.asks && attempt > 1 && !begun {
+                        acts.push(Act::Polls(at, Poll::Unanswered));
+                    }
                 }
                 if left == 0 && !self.is(Mutant::NoSelfCancel) {
                     acts.push(Act::Stops(at));
@@ -243,7 +253,7 @@ impl Life {
 
     fn poll(&self, state: &mut State, at: usize, poll: Poll) {
         let Some(Phase::Body { attempt, begun, .. }) = state.callers.get(at).map(|caller| caller.phase) else { return };
-        if !begun {
+        if !begun && poll != Poll::Unanswered {
             let seen = &mut state.seen;
             seen.expects(Promise::P2, !seen.must_remember());
             seen.expects(Promise::P5, attempt > seen.highest);
@@ -266,6 +276,9 @@ impl Life {
             (Poll::Pending, _) => return,
             (Poll::Value, _) => caller.enters(Phase::Committing { attempt }),
             (Poll::Error, _) => caller.enters(Phase::Releasing { attempt, abandon: false, after: Ended::Error }),
+            (Poll::Unanswered, _) => {
+                caller.enters(Phase::Releasing { attempt, abandon: true, after: Ended::Unanswered });
+            }
             (Poll::Abandons, _) => caller.enters(Phase::Releasing { attempt, abandon: true, after: Ended::Error }),
         }
         caller.superseded = false;
@@ -307,7 +320,11 @@ impl Life {
         let room = self.bounds.strays;
         match act {
             Act::Tick => state.tick(self.bounds.lease.max(self.stops_after)),
-            Act::Claims(at) => state.callers.get_mut(at)?.enters(Phase::Claiming { age: 0, resent: false }),
+            Act::Claims(at, print) => {
+                let caller = state.callers.get_mut(at)?;
+                caller.print = print;
+                caller.enters(Phase::Claiming { age: 0, resent: false });
+            }
             Act::CarriedOut(at) => {
                 let caller = *state.callers.get(at)?;
                 let reply = self.carry_out(state, at, caller.call, caller.request()?);

@@ -26,6 +26,9 @@ fn main() -> std::io::Result<()> {
         row("as it is", explore(largest, None, &[]))?;
         row("`abandoned = reject`", explore(rejects, None, &[]))?;
         row("an issued token", explore(issued, None, &[]))?;
+        row("fingerprints", explore(Bounds::PRINTS, None, &[]))?;
+        row("questions, and two attempts at most", explore(Bounds::ASKS, None, &[]))?;
+        row("`abandoned = reject` for a time", explore(Bounds::REJECTED_FOR_A_TIME, None, &[]))?;
         row("requests in any order", explore(any_order, None, &[]))?;
     }
     let from = std::env::args().nth(2).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Deviations that the promises must reject.
 
 use crate::bounds::{Bounds, Network};
-use crate::promise::Promise::{self, P1, P2, P3, P5, P6, P8, P9, P10, P13};
+use crate::promise::Promise::{self, P1, P2, P3, P5, P6, P7, P8, P9, P10, P13};
 
 macro_rules! mutants {
     ($($(#[$doc:meta])* $name:ident $promise:ident,)*) => {
@@ -55,6 +55,20 @@ mutants! {
     UndoCounts P10,
     /// Undoing a claim of an abandoned record leaves a released one.
     UndoReleasesAbandoned P10,
+    /// Undoing a claim of an abandoned record leaves one of nobody.
+    UndoForgetsTheOwner P10,
+    /// Undoing a claim of an abandoned record leaves one without its fingerprint.
+    UndoForgetsTheFingerprint P10,
+    /// Undoing a claim of an abandoned record forgets how many attempts only asked.
+    UndoForgetsTheQuestions P10,
+    /// Undoing a claim of an abandoned record forgets what that one had taken over.
+    UndoForgetsWhatWasTakenOver P10,
+    /// A fingerprint is written, and not compared.
+    FingerprintNotCompared P7,
+    /// An attempt whose question stayed without an answer counts as one that began a body.
+    QuestionCounts P5,
+    /// An abandoned record that is rejected for a time is taken over at once.
+    TakesOverBeforeItsTime P5,
     /// To abandon is to release.
     AbandonReleases P6,
     /// A claim of a token does not ask whether it was issued.
@@ -99,6 +113,9 @@ impl Mutant {
     /// The world in which it is found.
     pub fn bounds(self) -> Bounds {
         match self {
+            Self::UndoForgetsTheFingerprint | Self::FingerprintNotCompared => Bounds::PRINTS,
+            Self::UndoForgetsTheQuestions | Self::QuestionCounts => Bounds::ASKS,
+            Self::TakesOverBeforeItsTime => Bounds::REJECTED_FOR_A_TIME,
             Self::TakesOverAlthoughRejected => Bounds { take_over: false, ..Bounds::SMALL },
             Self::ClaimsWhatWasNotIssued => Bounds { issued: true, ..Bounds::SMALL },
             Self::ResendAsAnother | Self::CommitAsAnother => Bounds { calls: 2, ..Bounds::SMALL },

@@ -2,7 +2,7 @@
 
 use crate::bounds::less;
 use crate::caller::Id;
-use crate::slot::{Entry, Slot};
+use crate::slot::Slot;
 
 /// A promise that the model checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,6 +17,8 @@ pub enum Promise {
     P5,
     /// Errors as the author says: what is abandoned is abandoned.
     P6,
+    /// Another payload never gets this answer.
+    P7,
     /// A dropped caller is a crash.
     P8,
     /// A failed commit is no release.
@@ -36,12 +38,12 @@ pub struct Onlooker {
     recorded: Option<(Id, u8, u8)>,
     /// The highest attempt under which a body has begun, since the record is there.
     pub(crate) highest: u8,
-    /// What stands at the key when the last claim is undone.
-    pub(crate) found: Option<Entry>,
+    /// The attempts that only asked, as bits, since the record is there.
+    pub(crate) asked: u16,
 }
 
 impl Onlooker {
-    pub(crate) const NEW: Self = Self { broken: 0, recorded: None, highest: 0, found: None };
+    pub(crate) const NEW: Self = Self { broken: 0, recorded: None, highest: 0, asked: 0 };
 
     /// Whether a promise was seen broken.
     pub fn saw_broken(&self, promise: Promise) -> bool {
@@ -58,7 +60,7 @@ impl Onlooker {
             .map(|(outcome, ttl, remember)| (outcome, less(ttl), less(remember)))
             .filter(|(_, _, remember)| *remember > 0);
         if slot.is_none() {
-            (self.highest, self.found) = (0, None);
+            (self.highest, self.asked) = (0, 0);
         }
     }
 
@@ -67,7 +69,12 @@ impl Onlooker {
         if self.recorded.is_none() {
             self.recorded = Some((outcome, ttl, remember));
         }
-        self.found = None;
+    }
+
+    /// How many of the attempts up to this one may have begun a body.
+    pub(crate) fn counted(&self, attempt: u8) -> u8 {
+        let up_to = (1_u16 << (attempt.min(14) + 1)) - 1;
+        attempt.saturating_sub(u8::try_from((self.asked & up_to).count_ones()).unwrap_or(u8::MAX))
     }
 
     /// The outcome that duplicates must get, as long as they must.

@@ -12,7 +12,7 @@ use crate::state::State;
 impl Promise {
     /// All that the model checks.
     pub const ALL: &[Self] =
-        &[Self::P1, Self::P2, Self::P3, Self::P5, Self::P6, Self::P8, Self::P9, Self::P10, Self::P13];
+        &[Self::P1, Self::P2, Self::P3, Self::P5, Self::P6, Self::P7, Self::P8, Self::P9, Self::P10, Self::P13];
 
     /// Its property's name.
     pub fn name(self) -> &'static str {
@@ -22,6 +22,7 @@ impl Promise {
             Self::P3 => "P3: who is not the owner changes nothing",
             Self::P5 => "P5: after a lease without news the key is free, and attempts grow",
             Self::P6 => "P6: what is abandoned stands abandoned",
+            Self::P7 => "P7: another fingerprint is a mismatch, before any conflict",
             Self::P8 => "P8: a cut body's key is not released",
             Self::P9 => "P9: a body's value is committed, not released",
             Self::P10 => "P10: a claim that came to nothing leaves nothing",
@@ -56,6 +57,7 @@ fn kept(promise: Promise) -> Condition {
         Promise::P3 => |life, state| Promise::P3.is_kept(life, state),
         Promise::P5 => |life, state| Promise::P5.is_kept(life, state),
         Promise::P6 => |life, state| Promise::P6.is_kept(life, state),
+        Promise::P7 => |life, state| Promise::P7.is_kept(life, state),
         Promise::P8 => |life, state| Promise::P8.is_kept(life, state),
         Promise::P9 => |life, state| Promise::P9.is_kept(life, state),
         Promise::P10 => |life, state| Promise::P10.is_kept(life, state),
@@ -73,7 +75,8 @@ fn is_free_after_a_lease(life: &Life, state: &State) -> bool {
         Reply::Owned(_) | Reply::Committed(_) | Reply::Done => true,
         Reply::Abandoned => !life.bounds.take_over,
         Reply::NotIssued => life.bounds.issued,
-        Reply::InFlight | Reply::Held | Reply::Lost => false,
+        Reply::Exhausted => life.bounds.max_attempts.is_some(),
+        Reply::InFlight | Reply::Mismatch | Reply::Held | Reply::Lost => false,
     }
 }
 
@@ -118,8 +121,11 @@ const SOMETIMES: &[(&str, Condition)] = &[
     ("a claim is to be undone that was never carried out, or has been taken over", |_, state| {
         each(state).any(|(id, caller)| matches!(caller.phase, Phase::Undoing { .. }) && !owns(state, id))
     }),
-    ("an abandoned record is again as it was", |life, state| {
-        state.slot.and_then(Slot::owner) == Some(Id::NOBODY) || !life.bounds.take_over
+    // Nobody gives a key up that is still to commit: another's claim was undone.
+    ("an abandoned record is again as it was, and its owner is to commit", |life, state| {
+        matches!(state.slot, Some(Slot { entry: Entry::InFlight { lease: 0, .. }, .. }))
+            && each(state).any(|(id, caller)| matches!(caller.phase, Phase::Committing { .. }) && owns(state, id))
+            || !life.bounds.take_over
     }),
     ("a commit comes after the lease, and in time", |_, state| {
         each(state).any(|(id, caller)| matches!(caller.phase, Phase::Committing { .. }) && owns(state, id))

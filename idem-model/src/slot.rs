@@ -1,9 +1,10 @@
 //! What stands at the key, kept small, and as the record that the functions of `idem-core` work on.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use idem_core::CodecId;
-use idem_core::record::{Encoded, InFlight, Origin, Record};
+use idem_core::record::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Record};
+use idem_core::{CodecId, Fingerprint};
 
 use crate::bounds::{duration, less, ticks};
 use crate::caller::Id;
@@ -19,7 +20,7 @@ pub struct Slot {
     pub then_done: u8,
 }
 
-/// A [`Record`], without fingerprint, with times in ticks, and with the owner's id as the outcome.
+/// A [`Record`], with times in ticks, with the owner's id as the outcome, and with a number as the fingerprint: 0 is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Entry {
     /// See [`Record::Issued`].
@@ -36,11 +37,19 @@ pub enum Entry {
         lease: u8,
         /// The expiry with which the record is written.
         hold: u8,
+        /// The fingerprint.
+        print: u8,
+        /// How many attempts only asked.
+        questions: u8,
+        /// The records that were taken over, the last one first.
+        over: Over,
     },
     /// See [`Record::Released`].
     Released {
         /// The last attempt.
         attempt: u8,
+        /// How many attempts only asked.
+        questions: u8,
     },
     /// See [`Record::Committed`].
     Committed {
@@ -48,12 +57,34 @@ pub enum Entry {
         attempt: u8,
         /// Whose outcome it is.
         outcome: Id,
+        /// The fingerprint.
+        print: u8,
     },
     /// See [`Record::Done`].
     Done {
         /// The attempt that succeeded.
         attempt: u8,
+        /// The fingerprint.
+        print: u8,
     },
+}
+
+/// The records that were taken over, the last one first.
+pub type Over = [Option<TakenOver>; MOST_TAKEN_OVER];
+
+/// A record that was taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TakenOver {
+    /// Who claimed it.
+    pub owner: Id,
+    /// What its claim found.
+    pub origin: Origin,
+    /// The expiry with which it was written.
+    pub hold: u8,
+    /// The fingerprint.
+    pub print: u8,
+    /// How many attempts only asked.
+    pub questions: u8,
 }
 
 impl Slot {
@@ -90,46 +121,107 @@ impl Entry {
     pub(crate) fn record(self) -> Record {
         match self {
             Self::Issued => Record::Issued { grace: Duration::ZERO },
-            Self::InFlight { owner, attempt, origin, lease, hold } => Record::InFlight(InFlight {
-                owner: owner.owner(),
-                attempt: attempt.into(),
-                origin,
-                lease: duration(lease),
-                hold: duration(hold),
-                fingerprint: None,
-            }),
-            Self::Released { attempt } => Record::Released { attempt: attempt.into() },
-            Self::Committed { attempt, outcome } => {
-                Record::Committed { attempt: attempt.into(), fingerprint: None, outcome: encoded(outcome) }
+            Self::InFlight { owner, attempt, origin, lease, hold, print, questions, over } => {
+                let top = TakenOver { owner, origin, hold, print, questions };
+                let held = |of: TakenOver, attempt: u8, took_over| InFlight {
+                    owner: of.owner.owner(),
+                    attempt: attempt.into(),
+                    origin: of.origin,
+                    lease: Duration::ZERO,
+                    hold: duration(of.hold),
+                    fingerprint: fingerprint(of.print),
+                    questions: of.questions.into(),
+                    took_over,
+                };
+                let before = over.iter().flatten().zip(1..).collect::<Vec<_>>().into_iter().rev();
+                let took_over = before.fold(None, |took_over, (of, back)| {
+                    Some(Box::new(held(*of, attempt.saturating_sub(back), took_over)))
+                });
+                Record::InFlight(InFlight { lease: duration(lease), ..held(top, attempt, took_over) })
             }
-            Self::Done { attempt } => Record::Done { attempt: attempt.into(), fingerprint: None },
+            Self::Released { attempt, questions } => {
+                Record::Released { attempt: attempt.into(), questions: questions.into() }
+            }
+            Self::Committed { attempt, outcome, print } => Record::Committed {
+                attempt: attempt.into(),
+                fingerprint: fingerprint(print),
+                outcome: encoded(outcome),
+            },
+            Self::Done { attempt, print } => Record::Done { attempt: attempt.into(), fingerprint: fingerprint(print) },
         }
     }
 
-    /// Who is named in it.
-    pub(crate) fn names(&mut self) -> Option<&mut Id> {
+    /// Those who are named in it.
+    pub(crate) fn names(&mut self) -> [Option<&mut Id>; 1 + MOST_TAKEN_OVER] {
         match self {
-            Self::InFlight { owner: id, .. } | Self::Committed { outcome: id, .. } => Some(id),
-            _ => None,
+            Self::InFlight { owner, over, .. } => {
+                let [one, two, three] = over.each_mut().map(|over| over.as_mut().map(|over| &mut over.owner));
+                [Some(owner), one, two, three]
+            }
+            Self::Committed { outcome, .. } => [Some(outcome), None, None, None],
+            _ => [None, None, None, None],
+        }
+    }
+
+    /// The fingerprint, where it has one.
+    pub(crate) fn print(self) -> u8 {
+        match self {
+            Self::InFlight { print, .. } | Self::Committed { print, .. } | Self::Done { print, .. } => print,
+            Self::Issued | Self::Released { .. } => 0,
         }
     }
 }
 
+/// Those that callers have: the first is 1.
+static PRINTS: LazyLock<[Option<Fingerprint>; 2]> =
+    LazyLock::new(|| ["one", "two"].map(|text| Fingerprint::of(text).ok()));
+
+/// As the functions of `idem-core` take it.
+pub(crate) fn fingerprint(print: u8) -> Option<Fingerprint> {
+    PRINTS.get(usize::from(print.checked_sub(1)?)).copied().flatten()
+}
+
+fn print(fingerprint: Option<Fingerprint>) -> u8 {
+    let Some(fingerprint) = fingerprint else { return 0 };
+    PRINTS.iter().zip(1..).find(|(print, _)| **print == Some(fingerprint)).map_or(0, |(_, number)| number)
+}
+
+fn small(number: u64) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
+}
+
 impl From<&Record> for Entry {
     fn from(record: &Record) -> Self {
-        let attempt = u8::try_from(record.attempt()).unwrap_or(u8::MAX);
+        let (attempt, print_of) = (small(record.attempt()), print(record.fingerprint()));
         match record {
             Record::Issued { .. } => Self::Issued,
-            Record::InFlight(held) => Self::InFlight {
-                owner: Id::from_owner(held.owner),
-                attempt,
-                origin: held.origin,
-                lease: ticks(held.lease),
-                hold: ticks(held.hold),
-            },
-            Record::Released { .. } => Self::Released { attempt },
-            Record::Committed { outcome, .. } => Self::Committed { attempt, outcome: whose(outcome) },
-            Record::Done { .. } => Self::Done { attempt },
+            Record::InFlight(held) => {
+                let mut over = Over::default();
+                let mut next = held.took_over.as_deref();
+                for place in &mut over {
+                    *place = next.map(|of| TakenOver {
+                        owner: Id::from_owner(of.owner),
+                        origin: of.origin,
+                        hold: ticks(of.hold),
+                        print: print(of.fingerprint),
+                        questions: small(of.questions),
+                    });
+                    next = next.and_then(|of| of.took_over.as_deref());
+                }
+                Self::InFlight {
+                    owner: Id::from_owner(held.owner),
+                    attempt,
+                    origin: held.origin,
+                    lease: ticks(held.lease),
+                    hold: ticks(held.hold),
+                    print: print_of,
+                    questions: small(held.questions),
+                    over,
+                }
+            }
+            Record::Released { questions, .. } => Self::Released { attempt, questions: small(*questions) },
+            Record::Committed { outcome, .. } => Self::Committed { attempt, outcome: whose(outcome), print: print_of },
+            Record::Done { .. } => Self::Done { attempt, print: print_of },
         }
     }
 }

@@ -44,11 +44,16 @@ impl State {
         }
     }
 
+    /// All who are named, apart from the callers themselves.
+    fn names(&mut self) -> [Option<&mut Id>; 5] {
+        let [one, two, three, four] = self.slot.as_mut().map_or([None, None, None, None], |slot| slot.entry.names());
+        [one, two, three, four, self.seen.names()]
+    }
+
     /// The same world with the callers in an order that depends on nothing but what each does: callers have no identity, so one of
     /// each such family is enough.
     pub(crate) fn in_order(mut self) -> Self {
-        let called = [self.slot.as_mut().and_then(|slot| slot.entry.names()), self.seen.names()];
-        let called = called.map(|id| id.map(|id| *id).and_then(Id::of));
+        let called = self.names().map(|id| id.map(|id| *id).and_then(Id::of));
         let key = |caller: usize| {
             let here = called.map(|id| id.filter(|(of, _)| *of == caller).map(|(_, call)| call));
             (self.callers[caller], here)
@@ -63,8 +68,7 @@ impl State {
             places[*caller] = place;
         }
         self.callers = order.map(|caller| self.callers[caller]);
-        let names = [self.slot.as_mut().and_then(|slot| slot.entry.names()), self.seen.names()];
-        for id in names.into_iter().flatten() {
+        for id in self.names().into_iter().flatten() {
             if let Some((caller, call)) = id.of()
                 && let Some(place) = places.get(caller)
             {

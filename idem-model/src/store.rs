@@ -11,7 +11,7 @@ use crate::bounds::{Bounds, duration, ticks};
 use crate::caller::{Ended, Id, Reply, Request};
 use crate::mutant::Mutant;
 use crate::promise::{Onlooker, Promise};
-use crate::slot::{Entry, Slot, encoded, whose};
+use crate::slot::{Entry, Over, Slot, TakenOver, encoded, fingerprint, whose};
 
 /// The one key that all callers want.
 #[derive(Debug, Clone)]
@@ -30,27 +30,33 @@ impl Store {
     pub(crate) fn carry_out(&self, slot: &mut Option<Slot>, seen: &mut Onlooker, by: Id, request: Request) -> Reply {
         let before = *slot;
         let reply = match request {
-            Request::Claim => self.claim(slot, by),
+            Request::Claim { print } => self.claim(slot, by, print),
             Request::Undo => self.undo(slot, by),
-            Request::Commit { attempt } => self.commit(slot, by, attempt),
-            Request::Release { abandon, .. } => self.release(slot, by, self.to(abandon)),
+            Request::Commit { attempt, print } => self.commit(slot, by, attempt, print),
+            Request::Release { abandon, after, .. } => self.release(slot, by, self.to(abandon, after)),
             Request::Renew { .. } => self.renew(slot, by),
         };
-        if request == Request::Claim {
-            self.watch_claim(before, *slot, seen, by, reply);
+        if let Request::Claim { print } = request {
+            self.watch_claim(before, *slot, seen, (by, print), reply);
         } else {
             self.watch_step(before, *slot, seen, by, request, reply);
+        }
+        if slot.is_none() {
+            seen.asked = 0;
         }
         reply
     }
 
     /// What a claim makes of what stands there, for somebody who has nothing to do with it.
     pub(crate) fn probe(&self, slot: Option<Slot>) -> Reply {
-        self.claim(&mut slot.clone(), Id::STRANGER)
+        self.claim(&mut slot.clone(), Id::STRANGER, 0)
     }
 
-    fn claim(&self, slot: &mut Option<Slot>, by: Id) -> Reply {
-        let claim = self.claim_of(by);
+    fn claim(&self, slot: &mut Option<Slot>, by: Id, print: u8) -> Reply {
+        let mut claim = self.claim_of(by, print);
+        if self.is(Mutant::FingerprintNotCompared) {
+            claim.fingerprint = None;
+        }
         let on_claim = match slot.map(|found| found.entry.record()) {
             None => claim.on_nothing(),
             Some(Record::InFlight(held)) if self.is(Mutant::NotRecognised) && held.owner == claim.owner => {
@@ -71,28 +77,33 @@ impl Store {
             OnClaim::IfLeaseRanOut { attempt, .. } if self.is(Mutant::TakesOverAlthoughRejected) => {
                 claim.in_flight(attempt + 1, Origin::Abandoned)
             }
-            OnClaim::Answer(answer) | OnClaim::IfLeaseRanOut { then: RanOut::Answer(answer), .. } => {
-                return reply(&answer);
-            }
+            OnClaim::Answer(answer) => return reply(&answer),
             OnClaim::IfLeaseRanOut { attempt, then: RanOut::Take(_) } if self.is(Mutant::AttemptNotCounted) => {
                 claim.in_flight(attempt, Origin::Abandoned)
             }
-            OnClaim::Take(next)
-            | OnClaim::IfIssueLives { then: next, .. }
-            | OnClaim::IfLeaseRanOut { then: RanOut::Take(next), .. } => next,
+            OnClaim::IfLeaseRanOut { then: RanOut::IfSilentFor { then, .. }, .. }
+                if self.is(Mutant::TakesOverBeforeItsTime) =>
+            {
+                then
+            }
+            OnClaim::IfLeaseRanOut { then, .. } => match then.at_age(slot.map_or(Duration::ZERO, age)) {
+                Ok(next) => next,
+                Err(answer) => return reply(&answer),
+            },
+            OnClaim::Take(next) | OnClaim::IfIssueLives { then: next, .. } => next,
         };
-        let next = self.in_flight(&next);
+        let next = self.in_flight(&InFlight { fingerprint: fingerprint(print), ..next });
         *slot = Some(next);
         Reply::Owned(attempt_of(next.entry))
     }
 
-    fn commit(&self, slot: &mut Option<Slot>, by: Id, attempt: u8) -> Reply {
+    fn commit(&self, slot: &mut Option<Slot>, by: Id, attempt: u8, print: u8) -> Reply {
         let Some(found) = *slot else { return Reply::Lost };
         let mut commit = Commit {
             id: self.id.clone(),
             owner: by.owner(),
             attempt: attempt.into(),
-            fingerprint: None,
+            fingerprint: fingerprint(print),
             outcome: Some(encoded(by)),
             ttl: duration(self.bounds.ttl),
             remember: duration(self.bounds.remember),
@@ -135,6 +146,17 @@ impl Store {
         if reply == Reply::Held && self.is(Mutant::UndoForgets) {
             *slot = None;
         }
+        if let Some(Slot { entry: Entry::InFlight { owner, print, questions, over, .. }, .. }) = slot
+            && reply == Reply::Held
+        {
+            match self.mutant {
+                Some(Mutant::UndoForgetsTheOwner) => *owner = Id::NOBODY,
+                Some(Mutant::UndoForgetsTheFingerprint) => *print = 0,
+                Some(Mutant::UndoForgetsTheQuestions) => *questions = 0,
+                Some(Mutant::UndoForgetsWhatWasTakenOver) => *over = Over::default(),
+                _ => {}
+            }
+        }
         reply
     }
 
@@ -151,23 +173,26 @@ impl Store {
         reply
     }
 
-    fn to(&self, abandon: bool) -> ReleaseTo {
-        if abandon && !self.is(Mutant::AbandonReleases) {
+    fn to(&self, abandon: bool, after: Ended) -> ReleaseTo {
+        if after == Ended::Unanswered && !self.is(Mutant::QuestionCounts) {
+            ReleaseTo::Unanswered
+        } else if abandon && !self.is(Mutant::AbandonReleases) {
             ReleaseTo::Abandoned
         } else {
             ReleaseTo::Released { keep: duration(self.bounds.keep) }
         }
     }
 
-    fn claim_of(&self, by: Id) -> Claim {
+    fn claim_of(&self, by: Id, print: u8) -> Claim {
         Claim {
             id: self.id.clone(),
             owner: by.owner(),
             lease: duration(self.bounds.lease),
             hold: duration(self.bounds.hold),
-            fingerprint: None,
+            fingerprint: fingerprint(print),
             take_over: self.bounds.take_over,
-            max_attempts: None,
+            take_over_after: self.bounds.rejected_for.map(duration),
+            max_attempts: self.bounds.max_attempts.map(u64::from),
             must_be_issued: self.bounds.issued && !self.is(Mutant::ClaimsWhatWasNotIssued),
         }
     }
@@ -176,13 +201,30 @@ impl Store {
         Slot { entry: Entry::from(&Record::InFlight(held.clone())), left: self.bounds.hold, then_done: 0 }
     }
 
-    fn watch_claim(&self, before: Option<Slot>, after: Option<Slot>, seen: &mut Onlooker, by: Id, reply: Reply) {
+    fn watch_claim(
+        &self,
+        before: Option<Slot>,
+        after: Option<Slot>,
+        seen: &mut Onlooker,
+        (by, print): (Id, u8),
+        reply: Reply,
+    ) {
+        let has = before.map_or(0, |slot| slot.entry.print());
+        let own = before.and_then(Slot::owner) == Some(by);
+        let mismatches = !own && has > 0 && print > 0 && has != print;
+        seen.expects(Promise::P7, mismatches == (reply == Reply::Mismatch));
+        if let (Some(max), Reply::Exhausted) = (self.bounds.max_attempts, reply) {
+            seen.expects(Promise::P5, before.is_some_and(|slot| seen.counted(attempt_of(slot.entry)) >= max));
+        }
         if before.and_then(Slot::owner) == Some(by) {
             seen.expects(Promise::P10, matches!(reply, Reply::Owned(_)) && after == before);
         } else if let Reply::Owned(_) = reply {
-            let abandoned = matches!(before, Some(Slot { entry: Entry::InFlight { .. }, .. }));
-            seen.expects(Promise::P5, self.bounds.take_over || !abandoned);
-            seen.found = before.map(|slot| undone(slot.entry));
+            let abandoned = before.filter(|slot| slot.owner().is_some());
+            let in_time = |slot: Slot| self.bounds.rejected_for.is_some_and(|time| age(slot) >= duration(time));
+            seen.expects(Promise::P5, self.bounds.take_over || abandoned.is_none_or(in_time));
+            let found = before.map(|slot| attempt_of(slot.entry)).unwrap_or_default();
+            seen.expects(Promise::P5, self.bounds.max_attempts.is_none_or(|max| seen.counted(found) < max));
+            seen.expects(Promise::P10, undone(after) == before.map(|slot| at_rest(slot.entry)));
         } else {
             seen.expects(Promise::P2, after == before);
         }
@@ -220,27 +262,52 @@ impl Store {
             Request::Release { abandon, after: ended, .. } => {
                 seen.expects(Promise::P8, ended != Ended::Cut);
                 seen.expects(Promise::P9, ended != Ended::Value);
+                if ended == Ended::Unanswered {
+                    seen.asked |= 1_u16 << before.map_or(0, |slot| attempt_of(slot.entry)).min(15);
+                }
                 let given_up = matches!(after, Some(Slot { entry: Entry::InFlight { lease: 0, .. }, .. }));
                 seen.expects(Promise::P6, given_up == abandon);
             }
             Request::Undo => {
-                let now = after.map(|slot| slot.entry);
-                seen.expects(Promise::P10, now == seen.found);
-                seen.found = None;
+                seen.expects(Promise::P10, after.map(|slot| slot.entry) == undone(before));
             }
-            Request::Claim | Request::Renew { .. } => {}
+            Request::Claim { .. } | Request::Renew { .. } => {}
         }
     }
 }
 
-/// What stands at the key when the claim that found this is undone.
-fn undone(found: Entry) -> Entry {
+/// What must stand at the key when the claim that wrote this is undone, by what its record says of that.
+fn undone(written: Option<Slot>) -> Option<Entry> {
+    let Some(Slot { entry: Entry::InFlight { attempt, origin, questions, over, .. }, .. }) = written else {
+        return None;
+    };
+    let attempt = attempt.saturating_sub(1);
+    match (origin, over) {
+        (Origin::Issued, _) => Some(Entry::Issued),
+        (Origin::Released, _) => Some(Entry::Released { attempt, questions }),
+        (Origin::Abandoned, [Some(found), rest @ ..]) => {
+            let TakenOver { owner, origin, hold, print, questions } = found;
+            let mut over = Over::default();
+            over.iter_mut().zip(rest).for_each(|(place, of)| *place = of);
+            Some(Entry::InFlight { owner, attempt, origin, lease: 0, hold, print, questions, over })
+        }
+        _ => None,
+    }
+}
+
+/// A record that a claim found, without its lease, which has run out.
+fn at_rest(found: Entry) -> Entry {
     match found {
-        Entry::InFlight { attempt, lease: _, hold, .. } => {
-            Entry::InFlight { owner: Id::NOBODY, attempt, origin: Origin::Abandoned, lease: 0, hold }
+        Entry::InFlight { owner, attempt, origin, hold, print, questions, over, .. } => {
+            Entry::InFlight { owner, attempt, origin, lease: 0, hold, print, questions, over }
         }
         other => other,
     }
+}
+
+/// How long nothing was heard of the owner.
+fn age(slot: Slot) -> Duration {
+    slot.entry.record().lease_age(duration(slot.left))
 }
 
 /// Writes what an owner's step makes of the record.
@@ -263,8 +330,9 @@ fn reply(answer: &Claimed) -> Reply {
         Claimed::InFlight { .. } => Reply::InFlight,
         Claimed::Committed { outcome, .. } => Reply::Committed(whose(outcome)),
         Claimed::Done { .. } => Reply::Done,
-        // Neither fingerprints nor a highest attempt are modelled.
-        Claimed::Abandoned { .. } | Claimed::Mismatch | Claimed::Exhausted { .. } => Reply::Abandoned,
+        Claimed::Abandoned { .. } => Reply::Abandoned,
+        Claimed::Mismatch => Reply::Mismatch,
+        Claimed::Exhausted { .. } => Reply::Exhausted,
         Claimed::NotIssued | Claimed::IssueExpired => Reply::NotIssued,
     }
 }

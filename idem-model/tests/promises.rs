@@ -34,6 +34,21 @@ fn they_are_kept_where_what_is_abandoned_is_rejected() {
 }
 
 #[test]
+fn they_are_kept_with_fingerprints() {
+    all_of(Bounds::PRINTS);
+}
+
+#[test]
+fn they_are_kept_where_questions_stay_without_an_answer() {
+    all_of(Bounds::ASKS);
+}
+
+#[test]
+fn they_are_kept_where_what_is_abandoned_is_rejected_for_a_time() {
+    all_of(Bounds::REJECTED_FOR_A_TIME);
+}
+
+#[test]
 fn p1_breaks_under_mutants() {
     mutants(|mutant| mutant.breaks() == Promise::P1);
 }

@@ -8,7 +8,6 @@ use idem_core::wire::{self, Parsed};
 use idem_core::{Fingerprint, StoreError, StoreErrorKind};
 use redis::{Cmd, Value};
 
-use crate::clock;
 use crate::error::{failed, unexpected, unreadable};
 use crate::keys::Keys;
 use crate::lane::Lane;
@@ -17,13 +16,6 @@ use crate::script::{ISSUED, Swap, TAKEOVER, TOUCH, evalsha, millis, ownership, s
 
 /// How often a record may change under a claim. Each change is somebody's progress, so this is seen by nobody but in a fault.
 const ROUNDS: usize = 16;
-
-/// What the first command of a claim found.
-pub(crate) struct Found {
-    text: Bytes,
-    /// How long it took.
-    way: Duration,
-}
 
 /// What the first command of a claim came to.
 enum Begun {
@@ -37,8 +29,8 @@ pub(crate) fn claim_quickly<'a>(
     quick: Quick,
     key: &str,
     claim: &'a Claim,
-) -> impl Future<Output = Result<Result<Claimed, StoreError>, Option<Found>>> + use<'a> {
-    let (sent, first) = (clock::now(), first(key, claim));
+) -> impl Future<Output = Result<Result<Claimed, StoreError>, Option<Bytes>>> + use<'a> {
+    let first = first(key, claim);
     async move {
         let text = match quick.send(first).await {
             Ok(answer) => match begun(claim, quick.server(), answer) {
@@ -58,7 +50,7 @@ pub(crate) fn claim_quickly<'a>(
             Ok(_) => {}
             Err(error) => return Ok(Err(unreadable(error))),
         }
-        Err(Some(Found { text, way: clock::way_since(sent) }))
+        Err(Some(text))
     }
 }
 
@@ -67,14 +59,12 @@ pub(crate) async fn claim(
     lane: &mut Lane,
     keys: &Keys,
     claim: &Claim,
-    found: Option<Found>,
+    found: Option<Bytes>,
 ) -> Result<Claimed, StoreError> {
     let key = keys.record(&claim.id);
-    let (mut found, mut way) = if let Some(Found { text, way }) = found {
-        (Begun::Found(text), way)
-    } else {
-        let sent = clock::now();
-        (begin(lane, &key, claim).await?, clock::way_since(sent))
+    let mut found = match found {
+        Some(text) => Begun::Found(text),
+        None => begin(lane, &key, claim).await?,
     };
     for _ in 0..ROUNDS {
         let text = match found {
@@ -122,21 +112,30 @@ pub(crate) async fn claim(
                 (take_over(lane, &key, &text, Some(next), Lease::Any).await?, owned)
             }
             OnClaim::IfLeaseRanOut { attempt, then } => {
-                if let Some(lease_left) = lane.doubtful(lease) {
-                    return Ok(Claimed::InFlight { attempt, lease_left });
-                }
-                let (next, answer) = match then {
-                    RanOut::Answer(answer) => (None, answer),
+                let (next, answer, silent_for) = match then {
+                    RanOut::Answer(answer) => (None, answer, None),
                     RanOut::Take(next) => {
                         let owned = owned(&next);
-                        (Some(next), owned)
+                        (Some(next), owned, None)
+                    }
+                    RanOut::IfSilentFor { age, then } => {
+                        let owned = owned(&then);
+                        (Some(then), owned, Some(age))
                     }
                 };
-                match take_over(lane, &key, &text, next, Lease::RanOut { way }).await? {
+                match take_over(lane, &key, &text, next, Lease::RanOut { lease, silent_for }).await? {
+                    Swap::Free if silent_for.is_some() => return Ok(Claimed::Abandoned { attempt }),
+                    // Only whether it was silent for that long is unsure: its lease is over.
+                    Swap::Unsure(left)
+                        if silent_for.is_some_and(|age| lease.is_zero() || left.saturating_add(lease) <= age) =>
+                    {
+                        return Ok(Claimed::Abandoned { attempt });
+                    }
                     Swap::Alive(lease_left) => return Ok(Claimed::InFlight { attempt, lease_left }),
-                    Swap::Jumped => {
-                        lane.look_at_clock().await?;
-                        way *= 2;
+                    Swap::Unsure(left) => {
+                        if let Some(lease_left) = lane.sure_after(left, lease).await? {
+                            return Ok(Claimed::InFlight { attempt, lease_left });
+                        }
                         found = Begun::Found(text);
                         continue;
                     }
@@ -153,7 +152,7 @@ pub(crate) async fn claim(
             Swap::Gone => begin(lane, &key, claim).await?,
             Swap::Changed(text) => Begun::Found(text),
             // Only said where the lease was asked about.
-            Swap::Alive(_) | Swap::Jumped => return Err(unexpected(lane.server(), &Value::Nil)),
+            Swap::Alive(_) | Swap::Unsure(_) => return Err(unexpected(lane.server(), &Value::Nil)),
         };
     }
     Err(StoreError::new(
@@ -240,9 +239,11 @@ async fn touch(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Ownership, S
 /// What must be so of the record's lease for another record to take its place.
 enum Lease {
     Any,
-    /// By the server's clock, to which the command takes no longer than this.
+    /// Of this length: by the server's clock and by our own.
     RanOut {
-        way: Duration,
+        lease: Duration,
+        /// It began at least this long ago.
+        silent_for: Option<Duration>,
     },
 }
 
@@ -256,11 +257,15 @@ async fn take_over(
 ) -> Result<Swap, StoreError> {
     let hold = next.as_ref().map_or(0, |next| millis(next.hold)).to_string();
     let next = next.map(|next| wire::encode(&Record::InFlight(next))).unwrap_or_default();
-    let (check, latest) = match lease {
-        Lease::Any => ("", String::new()),
-        Lease::RanOut { way } => ("1", lane.latest(way)),
+    let (check, renewed_by, silent) = match lease {
+        Lease::Any => ("", String::new(), String::new()),
+        Lease::RanOut { lease, silent_for } => {
+            let silent = silent_for.map(|age| millis(age).to_string());
+            ("1", lane.renewed_by(silent_for.unwrap_or(lease).max(lease)), silent.unwrap_or_default())
+        }
     };
-    let args = [wire::without_waited(found), next.as_slice(), hold.as_bytes(), check.as_bytes(), latest.as_bytes()];
+    let found = wire::without_waited(found);
+    let args = [found, &next, hold.as_bytes(), check.as_bytes(), renewed_by.as_bytes(), silent.as_bytes()];
     let answer = lane.script(&TAKEOVER, &[key], &args).await?;
     swap(lane.server(), &answer)
 }

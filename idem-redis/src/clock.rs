@@ -1,26 +1,30 @@
-//! Whether the server's clock can be believed: it is the wall clock of a host, and somebody may set it.
+//! How much of the server's time has truly passed: its clock is the wall clock of a host, and somebody may set it.
 //!
-//! The age of a lease is read off the expiry of its record. Where the server's clock jumps ahead, every lease is older than it was by as
-//! much, and a living owner looks dead until it renews. So the server's time is looked at now and then beside our own monotonic clock,
-//! and a take-over is refused by its script where the server's time is later than it can be. After a jump no lease is taken over before
-//! one of its lengths has passed by our own clock: whoever is alive has renewed it by then.
+//! The age of a lease is read off the expiry of its record. If the server's clock jumps ahead, every lease looks older by as much,
+//! and a living owner looks dead until it renews. So each link looks at the server's time beside its own monotonic clock, and keeps
+//! by how much the server's clock was ahead of its own at each look. A take-over demands that nearly a whole lease has passed on our
+//! own clock too: [`ServerClock::renewed_by`] gives the latest server time at which the lease may have been renewed last.
+//!
+//! Between two looks the clock may have been set at any moment, so the smallest lead within the last lease counts. That covers any
+//! number of jumps, of any size, and any time without a look. What it costs after a jump is waiting: at most one lease.
 //!
 //! No clocks of two hosts are compared: only the lengths that passed on each between two looks.
 #![allow(clippy::disallowed_methods, reason = "the one place that lays the server's clock beside our own")]
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What a look cannot tell.
+/// What a look cannot tell, and no warning is worth.
 const SLACK: Duration = Duration::from_millis(50);
 /// By which part of the time two clocks may part, as is promised: a tenth.
 const RATE: u32 = 10;
-/// An owner stops after nine tenths of its lease. A jump by less than this part of the lease leaves enough of the last tenth.
-const HARMLESS: u32 = 20;
-/// How long a command may be on its way, at least. Where that turns out to be too short, it is sent again with more.
-const WAY: Duration = Duration::from_millis(50);
+/// How many hundredths of a lease must have passed on our own clock. An owner stops after ninety by its own.
+const SURE: u32 = 95;
+/// The most leads that are kept. A clock that keeps its pace needs one.
+const MOST: usize = 64;
 
 /// What is known of a server's clock.
 #[derive(Debug, Default)]
@@ -28,9 +32,19 @@ pub(crate) struct ServerClock(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    look: Option<Look>,
-    /// When a jump ahead was noticed last, and how far it may have gone.
-    jumped: Option<(Instant, Duration)>,
+    last: Option<Look>,
+    /// The moment of our own clock from which leads are reckoned.
+    origin: Option<Instant>,
+    /// Ever larger ones: of two, the earlier counts only if it is smaller.
+    leads: VecDeque<Lead>,
+}
+
+/// By how much the server's clock was ahead of ours.
+#[derive(Debug, Clone, Copy)]
+struct Lead {
+    by: Duration,
+    /// When another was seen. The clock may have been set just before.
+    until: Option<Instant>,
 }
 
 /// The server's time at some moment between two of ours.
@@ -53,45 +67,69 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// How long the next command may be on its way, after one that was sent then and has been answered.
-pub(crate) fn way_since(sent: Instant) -> Duration {
-    now().saturating_duration_since(sent).max(WAY)
-}
-
 impl ServerClock {
     /// Takes in the server's time, which was asked for at `asked`. Says whether its clock was set since the look before.
     pub(crate) fn looked(&self, server: Duration, asked: Instant) -> Option<Jump> {
         let look = Look { server, asked, heard: now() };
         let mut state = self.lock();
-        if state.look.is_some_and(|before| asked < before.asked) {
+        if state.last.is_some_and(|before| asked < before.asked) {
             // Overtaken by a later one.
             return None;
         }
-        let jump = state.look.and_then(|before| before.jump_to(look));
-        state.look = Some(look);
-        if let Some(Jump::Ahead(by)) = jump {
-            state.jumped = Some((look.heard, by));
-        }
+        let jump = state.last.and_then(|before| before.jump_to(look));
+        state.last = Some(look);
+        state.note(look);
         jump
     }
 
-    /// The latest that the server's clock can show to a command that is sent now and takes so long to get there; `None` where nobody has
-    /// looked yet.
-    pub(crate) fn latest(&self, way: Duration) -> Option<Duration> {
-        self.lock().look.map(|look| look.latest(now()) + way)
-    }
-
-    /// For how long nobody can tell whether a lease of this length has run out.
-    pub(crate) fn doubtful(&self, lease: Duration) -> Option<Duration> {
-        let (at, by) = self.lock().jumped?;
-        let since = now().saturating_duration_since(at);
-        lease.checked_sub(since).filter(|left| !left.is_zero() && by > lease / HARMLESS)
+    /// The latest time by the server's clock at which a lease of this length may have been renewed, if it has run out by our own clock as
+    /// well. `None` if nobody has looked yet.
+    pub(crate) fn renewed_by(&self, lease: Duration) -> Option<Duration> {
+        let (now, state) = (now(), self.lock());
+        let is_recent = |lead: &&Lead| lead.until.is_none_or(|until| now.saturating_duration_since(until) < lease);
+        // They grow, so the first is the smallest.
+        let lead = state.leads.iter().find(is_recent)?;
+        let sure = lease.checked_mul(SURE).map_or(lease, |hundred| hundred / 100);
+        Some((lead.by + since(state.origin, now)).saturating_sub(sure))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing that could panic half-way runs under the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl State {
+    /// Notes by how much the server's clock is ahead, if that differs from what was known.
+    fn note(&mut self, look: Look) {
+        let origin = Some(*self.origin.get_or_insert(look.asked));
+        // The answer took its time: it was ahead by something between these two.
+        let (least, most) = (
+            look.server.saturating_sub(since(origin, look.heard)),
+            look.server.saturating_sub(since(origin, look.asked)),
+        );
+        if let Some(lead) = self.leads.back_mut() {
+            if (least..=most).contains(&lead.by) {
+                return;
+            }
+            lead.until = Some(look.heard);
+        }
+        while self.leads.back().is_some_and(|lead| lead.by >= least) {
+            self.leads.pop_back();
+        }
+        self.leads.push_back(Lead { by: least, until: None });
+        if self.leads.len() > MOST
+            && let Some(second) = self.leads.remove(1)
+            && let Some(first) = self.leads.front_mut()
+        {
+            // Too small a lead for some time more, which costs waiting alone.
+            first.until = second.until;
+        }
+    }
+}
+
+fn since(origin: Option<Instant>, at: Instant) -> Duration {
+    origin.map_or(Duration::ZERO, |origin| at.saturating_duration_since(origin))
 }
 
 impl Look {
@@ -122,60 +160,169 @@ impl Look {
 mod tests {
     use super::*;
 
+    const SECOND: Duration = Duration::from_secs(1);
     const MINUTE: Duration = Duration::from_secs(60);
 
     /// A server whose clock shows an hour more than the time since the test began, and the milliseconds that it was set by.
-    struct Server(Instant);
+    struct Server {
+        clock: ServerClock,
+        begun: Instant,
+        set_by: i64,
+    }
 
     impl Server {
-        fn look(&self, clock: &ServerClock, set_by: i64) -> Option<Jump> {
-            let right = Duration::from_secs(3600) + now().saturating_duration_since(self.0);
-            let by = Duration::from_millis(set_by.unsigned_abs());
-            clock.looked(if set_by < 0 { right.saturating_sub(by) } else { right + by }, now())
+        fn new() -> Self {
+            Self { clock: ServerClock::default(), begun: now(), set_by: 0 }
+        }
+
+        fn time(&self) -> Duration {
+            let right = 60 * MINUTE + now().saturating_duration_since(self.begun);
+            let by = Duration::from_millis(self.set_by.unsigned_abs());
+            if self.set_by < 0 { right.saturating_sub(by) } else { right + by }
+        }
+
+        fn look(&self) -> Option<Jump> {
+            self.clock.looked(self.time(), now())
+        }
+
+        /// Whether a lease that was renewed at this time by the server's clock may be taken over, as the script decides.
+        fn gives_up(&self, renewed: Duration, lease: Duration) -> bool {
+            renewed + lease <= self.time() && self.clock.renewed_by(lease).is_none_or(|latest| renewed <= latest)
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn clocks_that_part_as_slowly_as_is_promised_have_not_jumped() {
-        let (clock, server) = (ServerClock::default(), Server(now()));
-        assert_eq!(clock.latest(MINUTE), None);
-        // By nine hundredths of the time, and what a look cannot tell.
-        for set_by in [0, 40, 5_400, 10_800, 16_200, 10_800, 5_440, 0] {
-            assert_eq!(server.look(&clock, set_by), None, "{set_by}");
-            tokio::time::advance(MINUTE).await;
+    async fn p1_a_small_jump_does_not_hide_a_large_one() {
+        let mut server = Server::new();
+        server.look();
+        let renewed = server.time();
+        for set_by in [200_000, 202_000] {
+            server.set_by = set_by;
+            tokio::time::advance(SECOND).await;
+            server.look();
+            assert!(!server.gives_up(renewed, MINUTE), "{set_by}");
         }
-        assert_eq!(clock.doubtful(MINUTE), None);
+        tokio::time::advance(51 * SECOND).await;
+        assert!(!server.gives_up(renewed, MINUTE), "its owner runs until the 54th second");
+        tokio::time::advance(5 * SECOND).await;
+        assert!(server.gives_up(renewed, MINUTE));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_a_jump_ahead_leases_are_doubtful_for_their_length_where_it_matters_to_them() {
-        let (clock, server) = (ServerClock::default(), Server(now()));
-        server.look(&clock, 0);
+    async fn p1_small_jumps_add_up() {
+        let mut server = Server::new();
+        server.look();
+        let renewed = server.time();
+        let lease = 40 * SECOND;
+        for second in 1..=37 {
+            tokio::time::advance(SECOND).await;
+            if second % 5 == 0 && second <= 30 {
+                server.set_by += 1000;
+                server.look();
+            }
+            assert!(!server.gives_up(renewed, lease), "after {second} s; its owner runs until the 36th");
+        }
+        tokio::time::advance(2 * SECOND).await;
+        assert!(server.gives_up(renewed, lease));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p1_a_jump_in_a_long_time_without_a_look_counts_as_one_of_just_now() {
+        let (mut server, lease) = (Server::new(), 6 * SECOND);
+        server.look();
+        tokio::time::advance(66 * SECOND).await;
+        // Renewed a moment before, and after.
+        let before = server.time();
+        server.set_by = 6000;
+        let after = server.time();
+        for is_looked_at in [false, true] {
+            assert!(!server.gives_up(before, lease) && !server.gives_up(after, lease), "{is_looked_at}");
+            server.look();
+        }
+        tokio::time::advance(5 * SECOND).await;
+        assert!(!server.gives_up(before, lease) && !server.gives_up(after, lease));
+        tokio::time::advance(SECOND).await;
+        assert!(server.gives_up(before, lease), "truly run out");
+        assert!(server.gives_up(after, lease), "the jump is a lease ago");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p1_a_jump_after_the_last_look_is_noticed_by_what_was_renewed_since() {
+        let (mut server, lease) = (Server::new(), MINUTE);
+        server.look();
+        tokio::time::advance(300 * SECOND).await;
+        server.set_by = 90_000;
+        let renewed = server.time();
+        tokio::time::advance(30 * SECOND).await;
+        server.set_by = 180_000;
+        assert!(!server.gives_up(renewed, lease), "thirty seconds old");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p5_beside_clocks_that_part_as_slowly_as_is_promised_leases_run_out() {
+        for hundredths in [-9, 9] {
+            let (mut server, lease) = (Server::new(), 3 * SECOND);
+            server.look();
+            let mut renewed = server.time();
+            for tenth in 1..=9000_i64 {
+                tokio::time::advance(SECOND / 10).await;
+                server.set_by = tenth * hundredths;
+                if tenth % 50 == 0 {
+                    assert_eq!(server.look(), None, "{hundredths}");
+                }
+                let age = server.time().saturating_sub(renewed);
+                assert!(age < 2 * lease || server.gives_up(renewed, lease), "{hundredths} {tenth}");
+                if age >= 2 * lease {
+                    renewed = server.time();
+                }
+            }
+            assert!(server.clock.lock().leads.len() <= MOST);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p5_what_ran_out_before_a_jump_waits_no_longer_for_it() {
+        let mut server = Server::new();
+        server.look();
+        let renewed = server.time();
         tokio::time::advance(MINUTE).await;
-        assert_eq!(server.look(&clock, 10_000), Some(Jump::Ahead(Duration::from_secs(10))));
-        assert_eq!(clock.doubtful(MINUTE), Some(MINUTE));
-        assert_eq!(clock.doubtful(MINUTE * 60), None, "a tenth of it is much more than the jump");
-        tokio::time::advance(MINUTE / 2).await;
-        assert_eq!(server.look(&clock, 10_000), None);
-        assert_eq!(clock.doubtful(MINUTE), Some(MINUTE / 2));
-        assert_eq!(clock.doubtful(MINUTE / 2), None);
+        server.set_by = 10_000;
+        assert_eq!(server.look(), Some(Jump::Ahead(Duration::from_secs(10))));
+        assert!(server.gives_up(renewed, MINUTE));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_jump_back_makes_no_lease_older() {
-        let (clock, server) = (ServerClock::default(), Server(now()));
-        server.look(&clock, 0);
+        let mut server = Server::new();
+        server.look();
+        let renewed = server.time();
         tokio::time::advance(MINUTE).await;
-        assert_eq!(server.look(&clock, -10_000), Some(Jump::Back(Duration::from_secs(10))));
-        assert_eq!(clock.doubtful(MINUTE), None);
+        server.set_by = -10_000;
+        assert_eq!(server.look(), Some(Jump::Back(Duration::from_secs(10))));
+        assert!(!server.gives_up(renewed, MINUTE));
+        tokio::time::advance(10 * SECOND).await;
+        assert!(server.gives_up(renewed, MINUTE));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_look_that_was_overtaken_says_nothing() {
         let (clock, asked) = (ServerClock::default(), now());
+        assert_eq!(clock.renewed_by(MINUTE), None);
         tokio::time::advance(MINUTE).await;
         clock.looked(MINUTE * 2, now());
         assert_eq!(clock.looked(MINUTE, asked), None);
-        assert_eq!(clock.latest(Duration::ZERO), Some(MINUTE * 2 + SLACK));
+        assert_eq!(clock.renewed_by(Duration::ZERO), Some(MINUTE * 2));
+        assert_eq!(clock.renewed_by(Duration::MAX), Some(Duration::ZERO));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_took_long_hides_no_jump() {
+        let server = Server::new();
+        server.look();
+        let (asked, renewed) = (now(), server.time());
+        tokio::time::advance(20 * SECOND).await;
+        // It may be five seconds ahead, or fifteen behind.
+        server.clock.looked(renewed + 5 * SECOND, asked);
+        assert_eq!(server.clock.renewed_by(MINUTE), Some(server.time().saturating_sub(MINUTE * SURE / 100)));
     }
 }

@@ -17,9 +17,10 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use crate::error::unconnected_in_time;
-use crate::link::{Link, Session};
+use crate::link::{Link, Session, Terms};
 use crate::place::Seeds;
 use crate::sentinel::Address;
+use crate::slot;
 use crate::slots::{self, Slots};
 use crate::target::Target;
 
@@ -36,29 +37,30 @@ pub(crate) struct Cluster(Arc<Inner>);
 
 struct Inner {
     seeds: Seeds,
-    connect_limit: Duration,
+    terms: Terms,
     slots: watch::Sender<Arc<Slots>>,
     links: Mutex<HashMap<Address, Link>>,
     /// There is a reason to ask who has which slot.
     doubt: Arc<Notify>,
-    refresher: Mutex<Option<AbortHandle>>,
+    refresher: Mutex<Option<Refresher>>,
 }
 
+/// The task that asks, and the place in which it runs.
+struct Refresher(AbortHandle, u64);
+
 impl Cluster {
-    /// Asks the nodes that the URL names for the others. For at most `connect_limit`.
-    pub(crate) async fn connect(seeds: Seeds, connect_limit: Duration) -> Result<Self, StoreError> {
-        let doubt = Arc::new(Notify::new());
+    /// Asks the nodes that the URL names for the others. For at most the limit.
+    pub(crate) async fn connect(seeds: Seeds, terms: Terms) -> Result<Self, StoreError> {
         let inner = Arc::new(Inner {
             seeds,
-            connect_limit,
+            terms,
             slots: watch::Sender::default(),
             links: Mutex::default(),
-            doubt: Arc::clone(&doubt),
+            doubt: Arc::default(),
             refresher: Mutex::default(),
         });
         inner.refresh().await?;
-        let refresher = tokio::spawn(keep_slots(Arc::downgrade(&inner), doubt)).abort_handle();
-        *inner.refresher.lock().unwrap_or_else(PoisonError::into_inner) = Some(refresher);
+        inner.tend();
         Ok(Self(inner))
     }
 
@@ -104,6 +106,7 @@ impl Cluster {
 
     /// Has the cluster asked soon who has which slot.
     pub(crate) fn doubt(&self) {
+        self.0.tend();
         self.0.doubt.notify_one();
     }
 
@@ -115,6 +118,24 @@ impl Cluster {
     /// The node that has a slot.
     pub(crate) fn node(&self, slot: u16) -> Option<Address> {
         self.0.slots.borrow().master(slot).cloned()
+    }
+
+    /// A slot that no node has, if there is one.
+    pub(crate) fn first_uncovered(&self) -> Option<u16> {
+        let slots = self.0.slots.borrow();
+        (0..slot::SLOTS).find(|slot| slots.master(*slot).is_none())
+    }
+
+    /// Why a call on a slot that no node has cannot be sent.
+    pub(crate) fn uncovered(&self, slot: u16) -> StoreError {
+        StoreError::new(
+            StoreErrorKind::Unavailable,
+            format!(
+                "Redis ({}): no node of the cluster has slot {slot}, so nothing was sent; give it to a node (CLUSTER INFO, CLUSTER SLOTS, redis-cli --cluster fix)",
+                self.name()
+            ),
+        )
+        .unsent()
     }
 
     /// The link to the node that has a slot.
@@ -129,13 +150,26 @@ impl Inner {
         if let Some(link) = links.get(node) {
             return Ok(link.clone());
         }
-        let link = Link::start(self.target(node), node.clone(), self.connect_limit)?;
+        let link = Link::start(self.target(node), node.clone(), self.terms.clone())?;
         links.insert(node.clone(), link.clone());
         Ok(link)
     }
 
     fn target(&self, (host, port): &Address) -> Target {
         self.seeds.data.at(host, *port)
+    }
+
+    /// Has slots asked for where the connections live.
+    fn tend(self: &Arc<Self>) {
+        let place = self.terms.home.place();
+        let mut refresher = self.refresher.lock().unwrap_or_else(PoisonError::into_inner);
+        if refresher.as_ref().is_some_and(|Refresher(_, number)| *number == place.number()) {
+            return;
+        }
+        let task = place.spawn(keep_slots(Arc::downgrade(self), Arc::clone(&self.doubt)));
+        if let Some(Refresher(before, _)) = refresher.replace(Refresher(task.abort_handle(), place.number())) {
+            before.abort();
+        }
     }
 
     /// Asks who has which slot: the masters as far as they are connected, or else every node that was ever heard of.
@@ -158,7 +192,7 @@ impl Inner {
                     asked.spawn(slots::ask_anew(target));
                 }
             }
-            self.most_say(asked, self.connect_limit).await?
+            self.most_say(asked, self.terms.connect_limit).await?
         };
         self.links().retain(|node, _| slots.has(node));
         self.slots.send_if_modified(|now| {
@@ -220,8 +254,8 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(refresher) = self.refresher.get_mut().unwrap_or_else(PoisonError::into_inner) {
-            refresher.abort();
+        if let Some(Refresher(task, _)) = self.refresher.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
         }
     }
 }

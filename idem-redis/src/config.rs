@@ -88,7 +88,7 @@ impl RedisStoreBuilder {
     }
 
     /// A connection that the application already has, in place of a URL. It is not replaced by the store when it is lost: a
-    /// [`ConnectionManager`](redis::aio::ConnectionManager) and a [`ClusterConnection`](redis::cluster_async::ClusterConnection) do
+    /// [`ConnectionManager`](redis::aio::ConnectionManager) and a `ClusterConnection` do
     /// that by themselves, a [`MultiplexedConnection`](redis::aio::MultiplexedConnection) does not.
     ///
     /// The server cannot push to a store that did not make the connection, so waiters look again and again, after 5 ms and then at
@@ -165,15 +165,17 @@ impl RedisStoreBuilder {
     /// Connects, and looks whether the server can be used.
     ///
     /// Takes at most one [`connect_time_limit`](Self::connect_time_limit) and one [`time_limit`](Self::time_limit), or two with
-    /// [`replicas`](Self::replicas). Must be called in a tokio runtime, which the connection then belongs to. When the future is
+    /// [`replicas`](Self::replicas). Must be called in a tokio runtime, in which all connections of the
+    /// store then live; if it ends, or runs nothing for three seconds, they move to the runtime of a call. When the future is
     /// dropped, the connection is closed.
     ///
     /// # Errors
     ///
-    /// [`Refused`](idem_core::StoreErrorKind::Refused) for settings that cannot be, a wrong password, a server older than Redis 7.0, a
+    /// [`Refused`](idem_core::StoreErrorKind::Refused) for settings that cannot be, a wrong password, a user without the
+    /// [rights](crate#what-it-needs) to record an outcome, a server that renames or disables their commands or is older than Redis 7.0, a
     /// replica, and for a URL of the wrong form: a Sentinel or a cluster's node by `redis://`, a single server by `redis+cluster://`;
-    /// [`Unavailable`](idem_core::StoreErrorKind::Unavailable) for a server that does not answer, a cluster that does not serve all slots
-    /// it has, and a master with fewer replicas than are [asked for](Self::replicas). Each names the server, without user and password. A server that evicts keys is warned of (tracing, target `idem`).
+    /// [`Unavailable`](idem_core::StoreErrorKind::Unavailable) for a server that does not answer, a cluster in which a slot has no
+    /// node, and a master with fewer replicas than are [asked for](Self::replicas). Each names the server, without user and password. A server that evicts keys is warned of (tracing, target `idem`).
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
         let keys = Keys::new(&self.prefix)?;
         if self.time_limit.is_zero() || self.connect_time_limit.is_zero() {
@@ -204,12 +206,12 @@ impl RedisStoreBuilder {
         }
         let (server, wake) = match (self.url, self.connection, self.wake_url) {
             (Some(url), None, None) => {
-                let own = Own::connect(&url, self.connect_time_limit).await?;
+                let own = Own::connect(&url, self.connect_time_limit, &keys).await?;
                 (Server::own(own, self.time_limit, self.replicas), None)
             }
             (None, Some(connection), None) => (Server::given(connection, self.time_limit), None),
             (None, Some(connection), Some(wake)) => {
-                let wake = Own::connect(&wake, self.connect_time_limit).await?;
+                let wake = Own::connect(&wake, self.connect_time_limit, &keys).await?;
                 (Server::given(connection, self.time_limit), Some(wake))
             }
             (Some(_), Some(_), _) => {
@@ -226,7 +228,7 @@ impl RedisStoreBuilder {
                 return Err(refused("the builder has neither a `url` nor a `connection`; give it one of them"));
             }
         };
-        connect::check(&server).await?;
+        connect::check(&server, &keys).await?;
         Ok(RedisStore::new(server, wake, keys))
     }
 

@@ -2,11 +2,13 @@
 
 use futures_util::future::join_all;
 use idem_core::{StoreError, StoreErrorKind};
-use redis::Value;
+use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, Value};
 
-use crate::error::{failed, refused, unexpected};
+use crate::error::{failed, refused, unconnected, unexpected};
+use crate::keys::Keys;
 use crate::replicas::Replicas;
-use crate::script::millis;
+use crate::script::{self, RIGHTS, evalsha, millis};
 use crate::server::Server;
 
 /// `SET .. NX GET`, the claim, came with this one.
@@ -15,12 +17,71 @@ const OLDEST_MAJOR: u32 = 7;
 const COMPARES: [(u32, u32); 2] = [(8, 4), (8, 1)];
 
 /// Looks at the server, or at each master of a cluster. Warns of what endangers records, fails where it cannot be used.
-pub(crate) async fn check(server: &Server) -> Result<(), StoreError> {
-    let checks = server.slots().into_iter().map(|slot| check_at(server, slot));
-    join_all(checks).await.into_iter().collect()
+pub(crate) async fn check(server: &Server, keys: &Keys) -> Result<(), StoreError> {
+    let checks = server.slots().into_iter().map(|slot| check_at(server, slot, keys));
+    join_all(checks).await.into_iter().collect::<Result<(), _>>()?;
+    server.must_cover()
 }
 
-async fn check_at(server: &Server, slot: u16) -> Result<(), StoreError> {
+/// The first words on a new connection: makes the scripts known, and refuses a server that would carry out a claim and then not its commit.
+/// Says whether the server has `SET .. IFEQ`: another one may have been asked before, on another connection.
+pub(crate) async fn greet(
+    connection: &mut MultiplexedConnection,
+    server: &str,
+    sample: &str,
+    is_node: bool,
+) -> Result<bool, StoreError> {
+    let mut greeting = script::load_all();
+    greeting.add_command(evalsha(&RIGHTS, &[], &[sample.as_bytes()])).cmd("INFO").arg("server");
+    let answers: Vec<RedisResult<Value>> =
+        greeting.query_async(connection).await.map_err(|error| unconnected(server, error))?;
+    let [loaded @ .., missing, info] = answers.as_slice() else { return Err(unexpected(server, &Value::Nil)) };
+    // First: a Sentinel has no scripts, and an old server does not know these.
+    let facts = info.as_ref().ok().and_then(text).map(Facts::read).unwrap_or_default();
+    facts.judge(server, is_node)?;
+    for answer in loaded {
+        needed(server, "SCRIPT LOAD", "+script|load", answer)?;
+    }
+    needed(server, "EVALSHA", "+evalsha", missing)?;
+    if let Ok(missing) = missing {
+        judge_rights(server, sample, missing)?;
+    }
+    Ok(facts.compares())
+}
+
+/// Refuses a server that refuses a command for good. What passes (it is loading, say) is for the calls to meet.
+fn needed(server: &str, command: &str, right: &str, answer: &RedisResult<Value>) -> Result<(), StoreError> {
+    let Err(error) = answer else { return Ok(()) };
+    let error = failed(server, error.clone());
+    if error.kind() != StoreErrorKind::Refused {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "{error}; idem needs {command}: without it a body would run and its outcome could not be recorded. Give the user the right to it (ACL SETUSER .. {right}), and see that the server does not rename or disable it (rename-command)"
+    ))
+    .with_source(error))
+}
+
+/// Refuses a server that has named commands which this user may not use on the store's keys.
+fn judge_rights(server: &str, sample: &str, missing: &Value) -> Result<(), StoreError> {
+    let Value::Array(missing) = missing else { return Err(unexpected(server, missing)) };
+    let names = missing.iter().filter_map(|name| match name {
+        Value::BulkString(name) => std::str::from_utf8(name).ok(),
+        _ => None,
+    });
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let rights = names.iter().map(|name| name.to_ascii_lowercase()).collect::<Vec<_>>().join(" +");
+    let prefix = sample.strip_suffix("{}").unwrap_or(sample);
+    Err(refused(format!(
+        "Redis ({server}): NOPERM: this user may not use {} on the keys `{prefix}*`, so a body could run and its outcome not be recorded. Give the user the right to them (ACL SETUSER .. ~{prefix}* +{rights}), and see that the server does not rename or disable them (rename-command)",
+        names.join(", ")
+    )))
+}
+
+async fn check_at(server: &Server, slot: u16, keys: &Keys) -> Result<(), StoreError> {
     // All of it: naming several sections at once came with Redis 7.
     let info = redis::cmd("INFO");
     let answer = server.step_at(slot, |mut lane| async move {
@@ -46,15 +107,19 @@ async fn check_at(server: &Server, slot: u16) -> Result<(), StoreError> {
         }
         Some(info) => look(name, info, server.is_cluster())?,
     }
+    if server.is_given() {
+        // Our own connections were greeted so.
+        let sample = keys.sample();
+        let asking = server.step_at(slot, |mut lane| async move {
+            let missing = lane.script(&RIGHTS, &[], &[sample.as_bytes()]).await?;
+            judge_rights(lane.server(), &sample, &missing)
+        });
+        asking.await?;
+    }
     match server.replicas() {
         Some(wanted) => has_replicas(server, slot, wanted).await,
         None => Ok(()),
     }
-}
-
-/// Whether a server that says this of itself has `SET .. IFEQ`.
-pub(crate) fn compares(info: &Value) -> bool {
-    text(info).is_some_and(|info| Facts::read(info).compares())
 }
 
 fn text(info: &Value) -> Option<&str> {
@@ -250,10 +315,10 @@ mod tests {
             ("redis_version:eight.four", false),
             ("", false),
         ] {
-            assert_eq!(compares(&Value::BulkString(format!("# Server\r\n{info}\r\n").into())), has, "{info}");
+            assert_eq!(Facts::read(&format!("# Server\r\n{info}\r\n")).compares(), has, "{info}");
         }
-        assert!(!compares(&Value::Nil));
-        assert!(!compares(&Value::BulkString(vec![0xff; 9])));
+        assert_eq!(text(&Value::Nil), None);
+        assert_eq!(text(&Value::BulkString(vec![0xff; 9])), Some(""));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! A connection that the application already has.
 
 use redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
+#[cfg(feature = "cluster-connection")]
 use redis::cluster_async::ClusterConnection;
 use redis::{Cmd, Pipeline, RedisFuture, Value};
 
-/// A connection that the application already has: a [`ConnectionManager`], which reconnects, a [`MultiplexedConnection`], which does
-/// not, or a [`ClusterConnection`], which finds the nodes of a cluster by itself.
+/// A connection that the application already has: a [`ConnectionManager`], which reconnects, or a [`MultiplexedConnection`], which does
+/// not. With the feature `cluster-connection` (of `idem-rs`: `redis-cluster-connection`) also a `ClusterConnection`, which finds the nodes
+/// of a cluster by itself.
 ///
 /// Made by `From`, so [`RedisStore::from_connection`](crate::RedisStore::from_connection) takes each as it is. Cheap to clone.
 #[derive(Clone)]
@@ -15,13 +17,18 @@ pub struct Connection(Kind);
 enum Kind {
     Manager(ConnectionManager),
     Multiplexed(MultiplexedConnection),
+    #[cfg(feature = "cluster-connection")]
     Cluster(ClusterConnection),
 }
 
 impl Connection {
     /// Whether commands go to the nodes of a cluster, each to that which has its key.
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.0, Kind::Cluster(_))
+        match self.0 {
+            #[cfg(feature = "cluster-connection")]
+            Kind::Cluster(_) => true,
+            Kind::Manager(_) | Kind::Multiplexed(_) => false,
+        }
     }
 }
 
@@ -31,6 +38,7 @@ impl std::fmt::Debug for Connection {
         f.write_str(match self.0 {
             Kind::Manager(_) => "Connection(ConnectionManager)",
             Kind::Multiplexed(_) => "Connection(MultiplexedConnection)",
+            #[cfg(feature = "cluster-connection")]
             Kind::Cluster(_) => "Connection(ClusterConnection)",
         })
     }
@@ -48,6 +56,7 @@ impl From<MultiplexedConnection> for Connection {
     }
 }
 
+#[cfg(feature = "cluster-connection")]
 impl From<ClusterConnection> for Connection {
     fn from(connection: ClusterConnection) -> Self {
         Self(Kind::Cluster(connection))
@@ -59,6 +68,7 @@ impl ConnectionLike for Connection {
         match &mut self.0 {
             Kind::Manager(connection) => connection.req_packed_command(cmd),
             Kind::Multiplexed(connection) => connection.req_packed_command(cmd),
+            #[cfg(feature = "cluster-connection")]
             Kind::Cluster(connection) => connection.req_packed_command(cmd),
         }
     }
@@ -72,6 +82,7 @@ impl ConnectionLike for Connection {
         match &mut self.0 {
             Kind::Manager(connection) => connection.req_packed_commands(pipeline, offset, count),
             Kind::Multiplexed(connection) => connection.req_packed_commands(pipeline, offset, count),
+            #[cfg(feature = "cluster-connection")]
             Kind::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
         }
     }
@@ -80,6 +91,7 @@ impl ConnectionLike for Connection {
         match &self.0 {
             Kind::Manager(connection) => connection.get_db(),
             Kind::Multiplexed(connection) => connection.get_db(),
+            #[cfg(feature = "cluster-connection")]
             Kind::Cluster(connection) => connection.get_db(),
         }
     }

@@ -15,6 +15,11 @@ pub(crate) fn failed(server: &str, error: RedisError) -> StoreError {
 /// A connection that could not be made. Nothing was sent, so only what a person has to mend is no passing failure.
 pub(crate) fn unconnected(server: &str, error: RedisError) -> StoreError {
     let (kind, advice) = match judge(&error) {
+        // `HELLO`, by which every connection begins. Not its name: redis-rs may send it in any case.
+        (kind, _) if error.detail().is_some_and(|detail| detail.starts_with("unknown command")) => (
+            kind,
+            "; idem needs RESP3, which Redis 7.0 or newer and Valkey speak: is there a proxy between that does not?",
+        ),
         (kind @ StoreErrorKind::Refused, advice) if error.code() != Some("ERR") => (kind, advice),
         _ => (StoreErrorKind::Unavailable, "; see that the server runs and can be reached from here"),
     };

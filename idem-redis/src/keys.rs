@@ -36,6 +36,11 @@ impl Keys {
         &self.prefix
     }
 
+    /// A key of which the rights are those of all. Nothing is kept there: no id begins so.
+    pub(crate) fn sample(&self) -> String {
+        [&*self.prefix, ":{}"].concat()
+    }
+
     /// The key of a record, and the channel on which those who wait for it are woken: in a cluster, one slot serves both.
     pub(crate) fn record(&self, id: &RecordId) -> String {
         [&*self.prefix, ":", id.as_str()].concat()

@@ -29,6 +29,9 @@ const PAUSES: [Duration; 5] = [
     Duration::from_millis(160),
 ];
 
+/// A lease that is over so soon is waited for. It is what a slow answer to a look at the clock leaves open.
+const SOON: Duration = Duration::from_millis(50);
+
 /// What one step of the store uses.
 pub(crate) struct Lane {
     connection: Connection,
@@ -218,21 +221,25 @@ impl Lane {
         replicas::judge(link.server(), answer, *replicas)
     }
 
-    /// The latest, in milliseconds, that the server's clock can show to a command that takes so long to get there; empty where nobody knows.
-    pub(crate) fn latest(&self, way: Duration) -> String {
-        let latest = self.bound.as_ref().and_then(|bound| bound.link.clock().latest(way));
+    /// The latest time by the server's clock, in milliseconds, at which a lease that has run out may have been renewed; empty if nobody
+    /// has looked at that clock.
+    pub(crate) fn renewed_by(&self, lease: Duration) -> String {
+        let latest = self.bound.as_ref().and_then(|bound| bound.link.clock().renewed_by(lease));
         latest.map(|latest| latest.as_millis().to_string()).unwrap_or_default()
     }
 
-    /// For how long nobody can tell whether a lease of this length has run out, because the server's clock was set.
-    pub(crate) fn doubtful(&self, lease: Duration) -> Option<Duration> {
-        self.bound.as_ref().and_then(|bound| bound.link.clock().doubtful(lease))
-    }
-
-    /// Finds out whether the server's clock was set, or a command took longer to get there than was thought.
-    pub(crate) async fn look_at_clock(&self) -> Result<(), StoreError> {
-        let Some(Bound { link, session, .. }) = &self.bound else { return Ok(()) };
-        link.look_at_clock(session).await.map_err(|error| failed(link.server(), error))
+    /// Looks at the server's clock, by which a lease has run out while by our own `left` remains. `None`: that was so little that it is
+    /// over. Else how long the lease counts as alive.
+    pub(crate) async fn sure_after(&self, left: Duration, lease: Duration) -> Result<Option<Duration>, StoreError> {
+        if let Some(Bound { link, session, .. }) = &self.bound {
+            link.look_at_clock(session).await.map_err(|error| failed(link.server(), error))?;
+        }
+        if left > SOON {
+            // From the look on, no more than a lease is left.
+            return Ok(Some(left.min(lease)));
+        }
+        sleep(left).await;
+        Ok(None)
     }
 
     /// Whether replicas are asked for.
@@ -311,7 +318,7 @@ fn is_read_only(error: &RedisError) -> bool {
 }
 
 /// Of several keys in a slot that is on its way, some are perhaps at another node.
-fn are_apart(error: &RedisError) -> bool {
+pub(crate) fn are_apart(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain)
 }
 

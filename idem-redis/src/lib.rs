@@ -20,7 +20,8 @@
 //! | `+cluster\|slots +asking` | in a cluster |
 //! | `+wait` | with [`replicas`](RedisStoreBuilder::replicas) |
 //!
-//! Without `+time` the server's clock is believed, whatever it shows. Without `&idem:*`, `SUBSCRIBE` and `PUBLISH` all promises hold, but waiters ask again and again instead of being woken.
+//! `connect`, and each connection after it, refuses a user or a server that lacks one of the commands up to `+script|load`: a body could run,
+//! and its outcome not be recorded. Without `+time` the server's clock is believed, whatever it shows. Without `&idem:*`, `SUBSCRIBE` and `PUBLISH` all promises hold, but waiters ask again and again instead of being woken.
 //!
 //! # When servers are lost
 //!
@@ -41,11 +42,11 @@
 //!
 //! The age of a lease is read off the expiry of its record, by the server's wall clock. Where somebody sets that ahead, or a fail-over
 //! brings a server whose clock is ahead, living owners look dead. So each store looks at the server's time beside its own monotonic
-//! clock, at each connection and every 5 s, and a take-over is refused by its script where the server shows a later time than it can: then no
-//! key is taken over for one length of its lease, in which whoever is alive renews it, unless the jump is small beside its lease. It is logged.
-//! What this cannot see:
+//! clock, at each connection and every 5 s. A take-over asks for both: by the server's clock the lease has run out, and by the claimant's
+//! own clock 95 % of it have passed since the last renewal (the owner stops after 90 %). It does not matter how often the clock was set, how
+//! far, or when the last look was. After a jump, a key is taken over up to one length of its lease later than else. Jumps that a look finds are
+//! logged. What this cannot see:
 //!
-//! - a jump by less than half a second, which matters to leases of a few seconds;
 //! - a clock that is set back and put right again between two looks;
 //! - a process that connected only after the clock was set takes it as it is;
 //! - so does a connection that the application brought along, and in a cluster the first connection to a node;
@@ -62,10 +63,10 @@
 //! | replay where `remember` is longer than `ttl` | the same `SET`, and one `GET` |
 //! | claim of what was released, in flight or abandoned | the same `SET`, and one `EVALSHA` |
 //! | claim that became an owner, and commit, with `replicas` | then one `WAIT`, shared by all who ask at the same time on a connection |
-//! | renewal | one `EVALSHA` for each lease, up to 500 sent at once to each node |
-//! | wait | one `SUBSCRIBE` for each key and process, one `EVALSHA` for each waiter |
+//! | renewal | one `EVALSHA` for up to 250 leases; in a cluster, for those in one slot, up to 500 leases in one message to each node |
+//! | wait | one `SUBSCRIBE` for each key and process, on a second connection that the first waiter has made; one `EVALSHA` for each waiter |
 //! | every 5 s | one `TIME` on each connection |
-//! | once for each connection | `HELLO`, `SCRIPT LOAD`, `TIME`; under Sentinel `ROLE`, and one connection to a Sentinel that tells of fail-overs |
+//! | once for each connection | `HELLO`, `SCRIPT LOAD`, one `EVALSHA` that looks at the user's rights, `INFO`, `TIME`; under Sentinel `ROLE`, and one connection to a Sentinel that tells of fail-overs |
 //! | once, and when a node is lost or a slot moves | in a cluster: `CLUSTER SLOTS` to each master |
 //!
 //! A key, its channel and an outcome that is kept aside are in one slot. Channels are plain ones, which a cluster carries to all nodes, so
@@ -96,6 +97,7 @@ mod config;
 mod connect;
 mod connection;
 mod error;
+mod home;
 mod issue;
 mod keys;
 mod lane;
@@ -109,6 +111,7 @@ mod replicas;
 mod script;
 mod sentinel;
 mod server;
+mod session;
 mod slot;
 mod slots;
 mod store;

@@ -5,9 +5,10 @@
 //! long past; it never replaces a connection that is silently dead; and it cannot ask anew where the server is. Here, a lost
 //! connection is replaced in the background until there is one, and calls wait for it as long as their time limit allows.
 
-use std::ops::Deref;
+mod heard;
+
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use idem_core::{StoreError, StoreErrorKind};
@@ -17,16 +18,19 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use self::heard::Heard;
 use crate::batch::Batches;
 use crate::clock::{self, Jump, ServerClock};
 use crate::connect;
 use crate::error::{refused, unconnected, unconnected_in_time};
+use crate::home::Home;
 use crate::place::Watched;
 use crate::replicas::Acknowledgements;
-use crate::script;
 use crate::sentinel::{self, Address, Said};
+use crate::session::Connected;
+pub(crate) use crate::session::Session;
 use crate::target::Target;
-use crate::wake::Hub;
+use crate::wake::{Ear, Hub};
 
 /// Between two attempts to reconnect: doubles from the first to the second. A server that is back is found within the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
@@ -35,8 +39,6 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 /// A connection on which a call timed out must answer within this time, or it is replaced: a cut cable tells nobody. Longer than a
 /// call's time limit, so that a server that is merely slow is not given new connections on top.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3);
-/// For so long, the news of a fail-over says more than the Sentinels that have not heard it yet; they tell each other every two seconds.
-const NEWS: Duration = Duration::from_secs(10);
 /// Between two looks at the server's clock: seldom enough to cost nothing, and often enough that a clock which is set by more than half a
 /// second is noticed.
 const CLOCK: Duration = Duration::from_secs(5);
@@ -49,16 +51,43 @@ struct Inner {
     place: Place,
     server: Arc<str>,
     connect_limit: Duration,
+    /// A key of the store's, by which the user's rights are looked at.
+    sample: Arc<str>,
+    home: Home,
     slot: Mutex<Slot>,
-    /// The task that hears of fail-overs.
-    listener: OnceLock<AbortHandle>,
+    /// Whether the server has taken us before.
+    was_up: AtomicBool,
+    keepers: Mutex<Keepers>,
     heard: Mutex<Heard>,
     /// Told when an attempt to connect goes to a server that is no longer the master.
     astray: watch::Sender<()>,
     /// Of whichever server this is: one that takes over has a clock of its own, which is as if it had been set.
     clock: ServerClock,
-    /// The task that looks at it.
-    watch: OnceLock<AbortHandle>,
+    probe: Mutex<Option<Probe>>,
+}
+
+/// The tasks that go on for as long as somebody holds the link.
+#[derive(Default)]
+struct Keepers {
+    /// Of the place in which they run.
+    place: Option<u64>,
+    /// One looks at the server's clock, the other hears of fail-overs.
+    tasks: Vec<AbortHandle>,
+}
+
+/// The question whether a connection is silent.
+struct Probe {
+    task: AbortHandle,
+    since: Instant,
+}
+
+/// What a link is made for.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    pub(crate) connect_limit: Duration,
+    /// A key of the store's, by which the user's rights are looked at.
+    pub(crate) sample: Arc<str>,
+    pub(crate) home: Home,
 }
 
 enum Place {
@@ -68,101 +97,59 @@ enum Place {
     Master(Arc<Watched>),
 }
 
-/// Where the master is, as far as Sentinels are listened to.
-#[derive(Default)]
-struct Heard {
-    /// Of the last fail-over, and when that was.
-    news: Option<(Address, Instant)>,
-    /// Where the last attempt to connect went.
-    tried: Option<Address>,
-}
-
 enum Slot {
     Up(Session),
     /// It is being replaced. Holds the last attempt's failure; closed when there is a connection, or the task that makes one is gone.
-    Down(watch::Receiver<Option<StoreError>>),
+    Down(watch::Receiver<Option<Failure>>),
 }
 
-/// One connection, from its making to its loss. Cheap to clone: every step has one.
+/// Why an attempt failed.
 #[derive(Clone)]
-pub(crate) struct Session(Arc<Connected>);
-
-/// What belongs to one connection.
-pub(crate) struct Connected {
-    pub(crate) connection: MultiplexedConnection,
-    pub(crate) hub: Arc<Hub>,
-    pub(crate) acknowledgements: Arc<Acknowledgements>,
-    pub(crate) batches: Batches,
-    /// Whether the server has `SET .. IFEQ`: as it said when the connection was made, until it refuses it.
-    compares: AtomicBool,
-    /// Where the server is, if Sentinels or the nodes of a cluster named it.
-    address: Option<Address>,
-    probing: AtomicBool,
-}
-
-impl Deref for Session {
-    type Target = Connected;
-
-    fn deref(&self) -> &Connected {
-        &self.0
-    }
-}
-
-impl Connected {
-    /// The host that was connected to, where the server was looked up.
-    pub(crate) fn host(&self) -> Option<&str> {
-        self.address.as_ref().map(|(host, _)| host.as_str())
-    }
-
-    /// Whether the server writes over a value that is given with the command: `SET .. IFEQ`.
-    pub(crate) fn compares(&self) -> bool {
-        self.compares.load(Ordering::Relaxed)
-    }
-
-    /// The server has refused to, whatever it says of itself, and is not asked again on this connection.
-    pub(crate) fn compares_not(&self) {
-        self.compares.store(false, Ordering::Relaxed);
-    }
+struct Failure {
+    error: StoreError,
+    /// A person may have to do something first, so calls do not wait for the next attempt.
+    is_refusal: bool,
 }
 
 impl Link {
-    /// Connects to a server. One attempt, for at most `connect_limit`.
-    pub(crate) async fn connect(target: Target, connect_limit: Duration) -> Result<Self, StoreError> {
+    /// Connects to a server. One attempt, for at most the limit.
+    pub(crate) async fn connect(target: Target, terms: Terms) -> Result<Self, StoreError> {
         let name = target.name.clone();
-        let link = Self::new(Place::Server(client(target)?), name, connect_limit);
+        let link = Self::new(Place::Server(client(target)?), name, terms);
         link.begin().await
     }
 
-    /// Connects to the master that Sentinels name. One attempt, for at most `connect_limit`.
-    pub(crate) async fn to_master(watched: Watched, connect_limit: Duration) -> Result<Self, StoreError> {
-        let (name, watched) = (watched.name.clone(), Arc::new(watched));
-        let link = Self::new(Place::Master(Arc::clone(&watched)), name, connect_limit).begin().await?;
-        let inner = Arc::downgrade(&link.0);
-        let said = move |said: Said| {
-            if let Some(inner) = inner.upgrade() {
-                inner.hear(said);
-            }
-        };
-        let _ = link.0.listener.set(tokio::spawn(sentinel::listen(watched, said)).abort_handle());
-        Ok(link)
+    /// Connects to the master that Sentinels name. One attempt, for at most the limit.
+    pub(crate) async fn to_master(watched: Watched, terms: Terms) -> Result<Self, StoreError> {
+        let name = watched.name.clone();
+        Self::new(Place::Master(Arc::new(watched)), name, terms).begin().await
     }
 
     /// Connects to a cluster's node in the background, for as long as it takes.
-    pub(crate) fn start(target: Target, node: Address, connect_limit: Duration) -> Result<Self, StoreError> {
+    pub(crate) fn start(target: Target, node: Address, terms: Terms) -> Result<Self, StoreError> {
         let name = target.name.clone();
-        let link = Self::new(Place::Node(client(target)?, node), name, connect_limit);
+        let link = Self::new(Place::Node(client(target)?, node), name, terms);
         let progress = link.0.replace(Duration::ZERO);
         *link.0.lock() = Slot::Down(progress);
         Ok(link)
     }
 
-    fn new(place: Place, server: Arc<str>, connect_limit: Duration) -> Self {
-        let slot = Mutex::new(Slot::Down(watch::channel(None).1));
-        let (listener, clock, watch) = (OnceLock::new(), ServerClock::default(), OnceLock::new());
-        let (heard, astray) = (Mutex::default(), watch::Sender::default());
-        let inner = Arc::new(Inner { place, server, connect_limit, slot, listener, heard, astray, clock, watch });
-        let _ = inner.watch.set(tokio::spawn(watch_clock(Arc::downgrade(&inner))).abort_handle());
-        Self(inner)
+    fn new(place: Place, server: Arc<str>, terms: Terms) -> Self {
+        let Terms { connect_limit, sample, home } = terms;
+        Self(Arc::new(Inner {
+            place,
+            server,
+            connect_limit,
+            sample,
+            home,
+            slot: Mutex::new(Slot::Down(watch::channel(None).1)),
+            was_up: AtomicBool::new(false),
+            keepers: Mutex::default(),
+            heard: Mutex::default(),
+            astray: watch::Sender::default(),
+            clock: ServerClock::default(),
+            probe: Mutex::default(),
+        }))
     }
 
     /// What is known of the server's clock.
@@ -179,6 +166,7 @@ impl Link {
         let session = self.0.open().await?;
         // Lost again already: then the first call replaces it.
         self.0.publish(session);
+        self.0.tend();
         Ok(self)
     }
 
@@ -193,8 +181,11 @@ impl Link {
     /// The connection, as soon as there is one. Waits for as long as it takes, unless the server refuses us.
     pub(crate) async fn session(&self) -> Result<Session, StoreError> {
         loop {
+            if let Some(session) = self.ready() {
+                return Ok(session);
+            }
             let mut progress = match &mut *self.0.lock() {
-                Slot::Up(session) => return Ok(session.clone()),
+                Slot::Up(_) => continue,
                 // Closed, and still no connection: the task ended with the runtime that it ran in.
                 Slot::Down(progress) if progress.has_changed().is_err() => {
                     *progress = self.0.replace(Duration::ZERO);
@@ -202,9 +193,7 @@ impl Link {
                 }
                 Slot::Down(progress) => progress.clone(),
             };
-            if let Some(error) = &*progress.borrow_and_update()
-                && error.kind() == StoreErrorKind::Refused
-            {
+            if let Some(Failure { error, is_refusal: true }) = &*progress.borrow_and_update() {
                 return Err(error.clone());
             }
             let _ = progress.changed().await;
@@ -213,17 +202,20 @@ impl Link {
 
     /// The connection, if there is one.
     pub(crate) fn ready(&self) -> Option<Session> {
-        match &*self.0.lock() {
-            Slot::Up(session) => Some(session.clone()),
-            Slot::Down(_) => None,
-        }
+        let orphaned = match &*self.0.lock() {
+            Slot::Up(session) if session.is_orphaned() => Arc::clone(&session.hub),
+            Slot::Up(session) => return Some(session.clone()),
+            Slot::Down(_) => return None,
+        };
+        self.0.lost(&orphaned, Duration::ZERO);
+        None
     }
 
     /// Why there is no connection, if there is none and an attempt has failed.
     pub(crate) fn failure(&self) -> Option<StoreError> {
         match &*self.0.lock() {
             Slot::Up(_) => None,
-            Slot::Down(progress) => progress.borrow().clone(),
+            Slot::Down(progress) => progress.borrow().as_ref().map(|failure| failure.error.clone()),
         }
     }
 
@@ -237,58 +229,69 @@ impl Link {
         }
     }
 
-    /// Finds out whether a connection on which a call timed out still answers, and replaces it if not.
+    /// Finds out whether a connection on which a call timed out still answers, and replaces it if not; and whether the runtime in which
+    /// connections live runs at all.
     pub(crate) fn probe(&self) {
-        let Some(session) = self.ready() else { return };
-        if session.probing.swap(true, Ordering::Relaxed) {
+        let session = self.ready();
+        let mut probe = self.0.probe.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::now();
+        // Its runtime, which is a caller's, may have ended or stand still.
+        let goes_on = |Probe { task, since }: &Probe| {
+            !task.is_finished() && now.saturating_duration_since(*since) < SILENCE + SILENCE / 2
+        };
+        if probe.as_ref().is_some_and(goes_on) {
             return;
         }
-        let inner = Arc::downgrade(&self.0);
-        tokio::spawn(async move {
-            let mut connection = session.connection.clone();
-            // An error is an answer.
-            let silent = timeout(SILENCE, redis::cmd("PING").query_async::<Value>(&mut connection)).await.is_err();
-            session.probing.store(false, Ordering::Relaxed);
-            if silent && let Some(inner) = inner.upgrade() {
-                inner.lost(&session.hub, Duration::ZERO);
+        let (inner, home) = (Arc::downgrade(&self.0), self.0.home.clone());
+        let task = tokio::spawn(async move {
+            let is_silent = async {
+                let Some(session) = &session else { return false };
+                let mut connection = session.connection.clone();
+                // An error is an answer.
+                timeout(SILENCE, redis::cmd("PING").query_async::<Value>(&mut connection)).await.is_err()
+            };
+            let (is_silent, is_stuck) = tokio::join!(is_silent, home.leave_if_stuck(SILENCE));
+            let Some(inner) = inner.upgrade() else { return };
+            match session {
+                Some(session) if is_silent || is_stuck => inner.lost(&session.hub, Duration::ZERO),
+                None if is_stuck => inner.replace_elsewhere(),
+                _ => {}
             }
         });
+        *probe = Some(Probe { task: task.abort_handle(), since: now });
     }
 }
 
 impl Inner {
+    /// Makes a connection, in the current runtime.
     async fn open(self: &Arc<Self>) -> Result<Session, StoreError> {
         let opening = async {
             match &self.place {
                 Place::Server(client) => Arc::clone(self).open_at(client.clone(), None).await,
                 Place::Node(client, node) => Arc::clone(self).open_at(client.clone(), Some(node.clone())).await,
                 Place::Master(watched) => {
-                    let address = match self.news() {
-                        Some(address) => address,
-                        None => sentinel::most_say(watched, None, self.connect_limit).await?,
-                    };
-                    self.heard().tried = Some(address.clone());
-                    let target = watched.data.at(&address.0, address.1);
-                    Arc::clone(self).open_at(client(target)?, Some(address)).await
+                    if let Some(news) = self.news() {
+                        return self.open_at_news(watched, news).await;
+                    }
+                    let address = sentinel::most_say(watched, None, self.connect_limit).await?;
+                    self.open_at_master(watched, address).await
                 }
             }
         };
-        let session = timeout(self.connect_limit, opening)
-            .await
-            .map_err(|_| unconnected_in_time(&self.server, self.connect_limit))??;
-        session.hub.serve(session.connection.clone());
-        Ok(session)
+        timeout(self.connect_limit, opening).await.map_err(|_| unconnected_in_time(&self.server, self.connect_limit))?
     }
 
     async fn open_at(self: Arc<Self>, client: Client, address: Option<Address>) -> Result<Session, StoreError> {
+        let place = self.home.place();
+        let is_node = matches!(self.place, Place::Node(..));
+        let ear = Ear { client: client.clone(), server: Arc::clone(&self.server), limit: self.connect_limit };
         let hub = Hub::new();
-        let (inner, pushes) = (Arc::downgrade(&self), Arc::downgrade(&hub));
+        let (inner, lost) = (Arc::downgrade(&self), Arc::downgrade(&hub));
         let receive = move |push: PushInfo| -> Result<(), ()> {
-            let Some(hub) = pushes.upgrade() else { return Ok(()) };
-            match (&push.kind, inner.upgrade()) {
-                (PushKind::Disconnection, Some(inner)) => inner.lost(&hub, Duration::ZERO),
-                (PushKind::Disconnection, None) => hub.close(),
-                _ => hub.receive(&push),
+            let (PushKind::Disconnection, Some(hub)) = (&push.kind, lost.upgrade()) else { return Ok(()) };
+            match inner.upgrade() {
+                Some(inner) => inner.lost(&hub, Duration::ZERO),
+                None => hub.close(),
             }
             Ok(())
         };
@@ -304,22 +307,23 @@ impl Inner {
         if matches!(self.place, Place::Master(_)) {
             sentinel::must_be_master(&mut connection, &self.server).await?;
         }
-        // Where this is refused, the scripts are loaded when they are needed, or the error comes then; and every commit is one. What the
-        // server is was asked before, perhaps: of another one, on another connection.
-        let mut greeting = script::load_all();
-        greeting.cmd("INFO").arg("server");
-        let answers: RedisResult<Vec<RedisResult<Value>>> = greeting.query_async(&mut connection).await;
-        let info = answers.ok().and_then(|mut answers| answers.pop()?.ok());
-        let compares = AtomicBool::new(info.is_some_and(|info| connect::compares(&info)));
+        let compares = AtomicBool::new(connect::greet(&mut connection, &self.server, &self.sample, is_node).await?);
         // Where this is refused, the clock is believed.
         if let Err(error) = self.look_at_clock(connection.clone()).await
             && error.code() == Some("NOPERM")
         {
             tracing::warn!(target: "idem", server = %self.server, "this user may not ask Redis for the TIME, so idem cannot tell when the server's clock is set (ACL SETUSER .. +time)");
         }
-        let acknowledgements = Arc::default();
-        let (batches, probing) = (Batches::new(), AtomicBool::new(false));
-        Ok(Session(Arc::new(Connected { connection, hub, acknowledgements, batches, compares, address, probing })))
+        hub.serve(ear);
+        Ok(Session(Arc::new(Connected {
+            connection,
+            hub,
+            acknowledgements: Arc::new(Acknowledgements::here()),
+            batches: Batches::new(),
+            compares,
+            address,
+            pulse: place.pulse().clone(),
+        })))
     }
 
     async fn look_at_clock(&self, mut connection: MultiplexedConnection) -> RedisResult<()> {
@@ -342,74 +346,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Hears where the master is. Whatever is believed is but a reason to ask them all.
-    fn hear(self: &Arc<Self>, said: Said) {
-        match said {
-            Said::Switched(address) => {
-                self.heard().news = Some((address.clone(), clock::now()));
-                self.master_is_at(&address);
-            }
-            Said::Believes(address) => {
-                let Place::Master(watched) = &self.place else { return };
-                let now = match self.goes_to() {
-                    Some(now) if now != address => now,
-                    _ => return,
-                };
-                let (inner, watched, limit) = (Arc::downgrade(self), Arc::clone(watched), self.connect_limit);
-                tokio::spawn(async move {
-                    let Ok(address) = sentinel::most_say(&watched, Some(&now), limit).await else { return };
-                    if let Some(inner) = inner.upgrade()
-                        && inner.news().is_none_or(|news| news == address)
-                    {
-                        inner.master_is_at(&address);
-                    }
-                });
-            }
-        }
-    }
-
-    /// Leaves a server that is no longer the master: it may not have noticed yet, or be silent.
-    fn master_is_at(self: &Arc<Self>, master: &Address) {
-        if self.goes_to().is_none_or(|now| now == *master) {
-            return;
-        }
-        let hub = match &*self.lock() {
-            Slot::Up(session) => Some(Arc::clone(&session.hub)),
-            Slot::Down(_) => None,
-        };
-        match hub {
-            Some(hub) => self.lost(&hub, Duration::ZERO),
-            None => self.astray.send_replace(()),
-        }
-    }
-
-    /// Where the connection goes, or the last attempt to make one.
-    fn goes_to(&self) -> Option<Address> {
-        if let Slot::Up(session) = &*self.lock() {
-            return session.address.clone();
-        }
-        self.heard().tried.clone()
-    }
-
-    /// Where the master went, while the Sentinels may not all know it yet.
-    fn news(&self) -> Option<Address> {
-        let heard = self.heard();
-        let (address, at) = heard.news.as_ref()?;
-        (clock::now().saturating_duration_since(*at) < NEWS).then(|| address.clone())
-    }
-
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        // Nothing that could panic runs under the lock.
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Puts a new connection to use; `false` if it is lost already, or goes to a server that is no longer the master.
     fn publish(&self, session: Session) -> bool {
         let mut slot = self.lock();
         // Whoever loses it from here on waits for the lock, and finds it; so does whoever hears of a fail-over from here on.
-        let is_right = self.news().is_none_or(|news| session.address.as_ref() == Some(&news));
+        let is_right = self.news().is_none_or(|news| session.address.as_ref() == Some(&news.address));
         let alive = is_right && !session.hub.is_closed();
         if alive {
+            self.was_up.store(true, Ordering::Relaxed);
             *slot = Slot::Up(session);
         }
         alive
@@ -428,10 +372,50 @@ impl Inner {
         }
     }
 
-    fn replace(self: &Arc<Self>, pause: Duration) -> watch::Receiver<Option<StoreError>> {
+    fn replace(self: &Arc<Self>, pause: Duration) -> watch::Receiver<Option<Failure>> {
         let (progress, receiver) = watch::channel(None);
-        tokio::spawn(replace(Arc::downgrade(self), progress, pause));
+        self.home.spawn(replace(Arc::downgrade(self), progress, pause));
+        self.tend();
         receiver
+    }
+
+    /// Begins again to make a connection, where the task that did has no runtime to run in.
+    fn replace_elsewhere(self: &Arc<Self>) {
+        let mut slot = self.lock();
+        if matches!(&*slot, Slot::Down(_)) {
+            *slot = Slot::Down(self.replace(Duration::ZERO));
+        }
+    }
+
+    /// Has the tasks that go on run where the connections live.
+    fn tend(self: &Arc<Self>) {
+        let place = self.home.place();
+        let mut keepers = self.keepers.lock().unwrap_or_else(PoisonError::into_inner);
+        if keepers.place.replace(place.number()) == Some(place.number()) {
+            return;
+        }
+        keepers.stop();
+        keepers.tasks.push(place.spawn(watch_clock(Arc::downgrade(self))).abort_handle());
+        if let Place::Master(watched) = &self.place {
+            let inner = Arc::downgrade(self);
+            let said = move |said: Said| {
+                if let Some(inner) = inner.upgrade() {
+                    inner.hear(said);
+                }
+            };
+            keepers.tasks.push(place.spawn(sentinel::listen(Arc::clone(watched), said)).abort_handle());
+        }
+    }
+
+    /// What an attempt failed with, for the calls.
+    fn failure(&self, error: StoreError) -> Failure {
+        let is_refusal = error.kind() == StoreErrorKind::Refused;
+        if !is_refusal || !self.was_up.load(Ordering::Relaxed) {
+            return Failure { error, is_refusal };
+        }
+        // It took us before: a password that is being changed, a master that is not set up yet.
+        let text = format!("{error} (it accepted this connection's settings before; connecting again)");
+        Failure { error: StoreError::new(StoreErrorKind::Unavailable, text).with_source(error).unsent(), is_refusal }
     }
 
     fn lock(&self) -> MutexGuard<'_, Slot> {
@@ -440,11 +424,15 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Keepers {
+    fn stop(&mut self) {
+        self.tasks.drain(..).for_each(|task| task.abort());
+    }
+}
+
+impl Drop for Keepers {
     fn drop(&mut self) {
-        for task in [&self.listener, &self.watch].into_iter().filter_map(OnceLock::get) {
-            task.abort();
-        }
+        self.stop();
     }
 }
 
@@ -479,7 +467,7 @@ fn client(target: Target) -> Result<Client, StoreError> {
 }
 
 /// Makes a new connection, until there is one or nobody holds the link any more.
-async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<StoreError>>, mut pause: Duration) {
+async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<Failure>>, mut pause: Duration) {
     let mut next = PAUSE.0;
     let mut warned = false;
     let Some(mut astray) = inner.upgrade().map(|inner| inner.astray.subscribe()) else { return };
@@ -508,10 +496,11 @@ async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<StoreError>>
                 if !std::mem::replace(&mut warned, true) {
                     tracing::warn!(target: "idem", %error, "the connection to Redis cannot be replaced yet; trying on");
                 }
-                let refused = error.kind() == StoreErrorKind::Refused;
-                progress.send_replace(Some(error));
+                let failure = inner.failure(error);
+                let is_refusal = failure.is_refusal;
+                progress.send_replace(Some(failure));
                 // Half of it by chance, or all processes that lost a server would come back to it at once.
-                pause = if refused { REFUSED_PAUSE } else { next.mul_f64(0.5 + fastrand::f64() / 2.0) };
+                pause = if is_refusal { REFUSED_PAUSE } else { next.mul_f64(0.5 + fastrand::f64() / 2.0) };
                 next = (next * 2).min(PAUSE.1);
             }
         }

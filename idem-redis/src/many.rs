@@ -1,31 +1,40 @@
-//! Many steps of one kind, each on one record, in few round trips: renewals, issues.
+//! Many steps of one kind in few round trips: renewals, issues.
 
 use std::collections::HashMap;
+use std::future::ready;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _};
 use idem_core::StoreError;
 use redis::{Cmd, Script, Value};
 use tokio::time::{sleep, timeout};
 
 use crate::error::{failed, unexpected};
-use crate::lane::{Lane, is_elsewhere, is_unknown_script};
+use crate::lane::{Lane, are_apart, is_elsewhere, is_unknown_script};
 use crate::server::Server;
 
-/// The most commands that are sent at once: enough to hide the way, few enough not to keep others waiting.
+/// The most records in one message: enough to hide the way, few enough not to keep others waiting.
 const BATCH: usize = 500;
+/// How many messages to a node are sent before the first of them is answered.
+const AHEAD: usize = 4;
 /// How often a step is sent that the server does not carry out for the moment, and the pause before.
 const ROUNDS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// One of many steps. It may be sent again.
 pub(crate) struct Step {
+    /// Of the record, or of one of several in one slot.
     pub(crate) key: String,
+    /// On how many records it is.
+    pub(crate) weight: usize,
     pub(crate) command: Cmd,
 }
 
-/// Carries steps out, those of each node at the same time, within the limit of one step.
+/// Carries steps out, those of each node at the same time, a few messages ahead of the answers. Each message has the limit of one step; after one
+/// without an answer, the rest for that node is not sent any more.
 ///
 /// `script` is what their commands run, if they run one; `read` says what the answer to a step means.
 pub(crate) async fn carry_out<T, R>(
@@ -39,7 +48,7 @@ where
 {
     let answers = steps.iter().map(|_| None).collect();
     let all = All { server, steps, script, read, answers: Mutex::new(answers) };
-    let _ = timeout(server.limit, all.send((0..steps.len()).collect())).await;
+    join_all(all.by_node((0..steps.len()).collect()).into_iter().map(|node| all.send_to_node(node))).await;
     let All { answers, .. } = all;
     let answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().zip(steps);
     // What was answered before stays; the rest may or may not have been carried out.
@@ -61,37 +70,67 @@ impl<T, R> All<'_, T, R>
 where
     R: Fn(usize, &str, Value) -> Result<T, StoreError>,
 {
-    async fn send(&self, mut left: Vec<usize>) {
+    fn by_node(&self, steps: Vec<usize>) -> Vec<Vec<usize>> {
+        let mut nodes: HashMap<_, Vec<usize>> = HashMap::new();
+        for index in steps {
+            nodes.entry(self.server.node(self.slot(index))).or_default().push(index);
+        }
+        nodes.into_values().collect()
+    }
+
+    async fn send_to_node(&self, steps: Vec<usize>) {
+        let is_silent = AtomicBool::new(false);
+        let mut messages = Vec::new();
+        let (mut message, mut weight) = (Vec::new(), 0);
+        for index in steps {
+            weight += self.steps[index].weight;
+            message.push(index);
+            if weight >= BATCH {
+                messages.push(std::mem::take(&mut message));
+                weight = 0;
+            }
+        }
+        messages.push(message);
+        let sending = messages.into_iter().map(|message| async {
+            if is_silent.load(Ordering::Relaxed) {
+                return;
+            }
+            let sent = timeout(self.server.limit, self.send(message)).await;
+            if !matches!(sent, Ok(true)) {
+                is_silent.store(true, Ordering::Relaxed);
+            }
+        });
+        stream::iter(sending).buffer_unordered(AHEAD).for_each(|()| ready(())).await;
+    }
+
+    /// Sends a message, and again what may be sent again. Says whether the nodes answered.
+    async fn send(&self, mut left: Vec<usize>) -> bool {
         for round in 0..ROUNDS {
             if left.is_empty() {
-                return;
+                return true;
             }
             if round > 0 {
                 sleep(PAUSE * round).await;
             }
-            let mut nodes: HashMap<_, Vec<usize>> = HashMap::new();
-            for index in left {
-                nodes.entry(self.server.node(self.slot(index))).or_default().push(index);
-            }
-            left = join_all(nodes.into_values().map(|node| self.send_to_node(node))).await.concat();
-        }
-    }
-
-    /// Gives those that may be sent again.
-    async fn send_to_node(&self, steps: Vec<usize>) -> Vec<usize> {
-        let mut again = Vec::new();
-        for batch in steps.chunks(BATCH) {
-            match self.send_batch(batch).await {
-                Ok(refused) => again.extend(refused),
-                Err(error) => {
-                    self.server.noticed(&error);
-                    for &index in batch {
-                        self.answer(index, Err(error.clone()));
+            let nodes = self.by_node(left).into_iter().map(|node| async move {
+                let sent = self.send_batch(&node).await;
+                (node, sent)
+            });
+            left = Vec::new();
+            for (node, sent) in join_all(nodes).await {
+                match sent {
+                    Ok(refused) => left.extend(refused),
+                    Err(error) => {
+                        self.server.noticed(&error);
+                        for index in node {
+                            self.answer(index, Err(error.clone()));
+                        }
+                        return false;
                     }
                 }
             }
         }
-        again
+        true
     }
 
     async fn send_batch(&self, batch: &[usize]) -> Result<Vec<usize>, StoreError> {
@@ -111,7 +150,7 @@ where
                     again.push(index);
                 } else if is_elsewhere(error) {
                     elsewhere.push(index);
-                } else if Lane::is_passing(error) {
+                } else if Lane::is_passing(error) && !(self.steps[index].weight > 1 && are_apart(error)) {
                     lane.learn(error);
                     again.push(index);
                 }

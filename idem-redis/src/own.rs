@@ -5,7 +5,9 @@ use std::time::Duration;
 use idem_core::StoreError;
 
 use crate::cluster::Cluster;
-use crate::link::{Link, Session};
+use crate::home::Home;
+use crate::keys::Keys;
+use crate::link::{Link, Session, Terms};
 use crate::place::Place;
 use crate::slot;
 
@@ -18,12 +20,13 @@ pub(crate) enum Own {
 }
 
 impl Own {
-    /// Connects to what a URL names.
-    pub(crate) async fn connect(url: &str, connect_limit: Duration) -> Result<Self, StoreError> {
+    /// Connects to what a URL names. The connections live in the current runtime.
+    pub(crate) async fn connect(url: &str, connect_limit: Duration, keys: &Keys) -> Result<Self, StoreError> {
+        let terms = Terms { connect_limit, sample: keys.sample().into(), home: Home::here() };
         Ok(match Place::parse(url)? {
-            Place::Server(target) => Self::One(Link::connect(target, connect_limit).await?),
-            Place::Sentinel(watched) => Self::One(Link::to_master(watched, connect_limit).await?),
-            Place::Cluster(seeds) => Self::Cluster(Cluster::connect(seeds, connect_limit).await?),
+            Place::Server(target) => Self::One(Link::connect(target, terms).await?),
+            Place::Sentinel(watched) => Self::One(Link::to_master(watched, terms).await?),
+            Place::Cluster(seeds) => Self::Cluster(Cluster::connect(seeds, terms).await?),
         })
     }
 
@@ -76,16 +79,24 @@ impl Own {
         }
     }
 
-    /// Why there was no answer in time, if there is no connection. If there is one, it is looked after.
+    /// Why there was no answer in time, if there is no connection. What there is is looked after.
     pub(crate) fn failure(&self, slot: u16) -> Option<StoreError> {
         let link = match self {
             Self::One(link) => link.clone(),
-            Self::Cluster(cluster) => cluster.link(slot)?,
+            Self::Cluster(cluster) => match cluster.link(slot) {
+                Some(link) => link,
+                None => return Some(cluster.uncovered(slot)),
+            },
         };
-        let failure = link.failure();
-        if failure.is_none() {
-            link.probe();
+        link.probe();
+        link.failure()
+    }
+
+    /// Refuses a cluster in which a slot has no node.
+    pub(crate) fn must_cover(&self) -> Result<(), StoreError> {
+        match self {
+            Self::One(_) => Ok(()),
+            Self::Cluster(cluster) => cluster.first_uncovered().map_or(Ok(()), |slot| Err(cluster.uncovered(slot))),
         }
-        failure
     }
 }

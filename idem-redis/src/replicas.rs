@@ -6,6 +6,7 @@ use std::time::Duration;
 use idem_core::{StoreError, StoreErrorKind};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, RedisResult};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -24,8 +25,9 @@ pub(crate) struct Replicas {
 /// The `WAIT`s on one connection.
 ///
 /// A connection that waits does nothing else meanwhile, so there is one at a time, for all who have written before it is sent.
-#[derive(Default)]
 pub(crate) struct Acknowledgements {
+    /// The connection's own: a caller's may end or stand still while callers of others wait.
+    runtime: Handle,
     /// The one that has not been sent yet.
     next: Mutex<Option<Receiver>>,
     turn: tokio::sync::Mutex<()>,
@@ -34,6 +36,11 @@ pub(crate) struct Acknowledgements {
 type Receiver = watch::Receiver<Option<RedisResult<u32>>>;
 
 impl Acknowledgements {
+    /// For a connection that lives in the current tokio runtime.
+    pub(crate) fn here() -> Self {
+        Self { runtime: Handle::current(), next: Mutex::default(), turn: tokio::sync::Mutex::default() }
+    }
+
     /// How many replicas have all that was written on the connection and answered before this call.
     pub(crate) async fn count(
         self: &Arc<Self>,
@@ -48,14 +55,20 @@ impl Acknowledgements {
     }
 
     fn join(self: &Arc<Self>, connection: &MultiplexedConnection, replicas: Replicas) -> Receiver {
-        self.lock()
-            .get_or_insert_with(|| {
-                let (sender, receiver) = watch::channel(None);
-                // A task, so that it goes on when whoever asked first is dropped.
-                tokio::spawn(wait(Arc::clone(self), connection.clone(), replicas, sender));
-                receiver
-            })
-            .clone()
+        let (sender, receiver) = watch::channel(None);
+        {
+            let mut next = self.lock();
+            // One whose task is gone with its runtime has no answer, and closes its channel.
+            if let Some(next) = &*next
+                && next.has_changed().is_ok()
+            {
+                return next.clone();
+            }
+            *next = Some(receiver.clone());
+        }
+        // A task, so that it goes on when whoever asked first is dropped. Not under the lock: a runtime that has ended drops it at once.
+        self.runtime.spawn(wait(Arc::clone(self), connection.clone(), replicas, sender));
+        receiver
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Receiver>> {

@@ -26,11 +26,13 @@ pub(crate) static WATCH: LazyLock<Script> = script!("watch");
 pub(crate) static TOUCH: LazyLock<Script> = script!("touch");
 pub(crate) static INSPECT: LazyLock<Script> = script!("inspect");
 pub(crate) static REMOVE: LazyLock<Script> = script!("remove");
+pub(crate) static RIGHTS: LazyLock<Script> = script!("rights");
 
 /// The scripts that every execution or duplicate may need: known to the server before the first call, which would pay for it.
 pub(crate) fn load_all() -> redis::Pipeline {
     let mut pipeline = redis::pipe();
     for code in [
+        include_str!("lua/rights.lua"),
         include_str!("lua/commit.lua"),
         include_str!("lua/release.lua"),
         include_str!("lua/renew.lua"),
@@ -89,8 +91,8 @@ pub(crate) enum Swap {
     Free,
     /// It was written, or removed.
     Done,
-    /// The server's clock shows more than it can, unless somebody set it.
-    Jumped,
+    /// The lease has run out by the server's clock, which may have been set: so long remains by our own.
+    Unsure(Duration),
 }
 
 pub(crate) fn swap(server: &str, answer: &Value) -> Result<Swap, StoreError> {
@@ -102,7 +104,7 @@ pub(crate) fn swap(server: &str, answer: &Value) -> Result<Swap, StoreError> {
         [Value::Int(3), Value::Int(left)] => Ok(Swap::Alive(from_millis(*left))),
         [Value::Int(4)] => Ok(Swap::Free),
         [Value::Int(5)] => Ok(Swap::Done),
-        [Value::Int(6)] => Ok(Swap::Jumped),
+        [Value::Int(6), Value::Int(left)] => Ok(Swap::Unsure(from_millis(*left))),
         _ => Err(unexpected(server, answer)),
     }
 }

@@ -221,10 +221,28 @@ pub(crate) async fn must_be_master(connection: &mut MultiplexedConnection, serve
                 format!(
                     "Redis ({server}) is no master: the Sentinels are making another server the master, or have just done so"
                 ),
-            )),
+            )
+            .with_source(NoMaster)),
         },
         other => Err(unexpected(server, other)),
     }
+}
+
+/// A server said that it is no master.
+#[derive(Debug)]
+struct NoMaster;
+
+impl std::fmt::Display for NoMaster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("its ROLE is not that of a master")
+    }
+}
+
+impl std::error::Error for NoMaster {}
+
+/// Whether that is what an attempt to connect failed with.
+pub(crate) fn is_no_master(error: &StoreError) -> bool {
+    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<NoMaster>)
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use futures_util::future::FutureExt as _;
 use idem_core::StoreError;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
+use crate::clock;
 use crate::connection::Connection;
 use crate::error::timed_out;
 use crate::lane::{GIVEN, Lane};
@@ -15,6 +16,10 @@ use crate::own::Own;
 use crate::quick::Quick;
 use crate::replicas::Replicas;
 use crate::sentinel::Address;
+use crate::slot;
+
+/// A time limit that is too long to be reckoned with: thirty years.
+const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// A server, or the nodes of a cluster, by our own connections or by one of the application's.
 pub(crate) struct Server {
@@ -44,6 +49,11 @@ impl Server {
         }
     }
 
+    /// Whether the application gave the connection.
+    pub(crate) fn is_given(&self) -> bool {
+        matches!(self.way, Way::Given(_))
+    }
+
     pub(crate) fn replicas(&self) -> Option<Replicas> {
         self.replicas
     }
@@ -69,7 +79,8 @@ impl Server {
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        self.limited(slot, async { step(self.lane(slot).await?).await }).await
+        let deadline = self.deadline();
+        self.limited(slot, deadline, async { step(self.first_lane(slot, deadline).await?).await }).await
     }
 
     /// Carries out a step that one command does nearly always: `quick` sends it, if there is a connection, and says what it came to, or
@@ -88,7 +99,7 @@ impl Server {
         Q: Future<Output = Result<Result<T, StoreError>, N>> + 'a,
         F: Future<Output = Result<T, StoreError>> + Send + 'a,
     {
-        let slot = self.slot(key);
+        let (slot, deadline) = (self.slot(key), self.deadline());
         let step = async move {
             let known = match self.quick(slot) {
                 Some(ready) => match quick(ready).await {
@@ -98,17 +109,38 @@ impl Server {
                 None => None,
             };
             // Rare, and large.
-            Box::pin(async { whole(self.lane(slot).await?, known).await }).await
+            let whole = async {
+                let lane = match known {
+                    None => self.first_lane(slot, deadline).await?,
+                    Some(_) => self.lane(slot).await?,
+                };
+                whole(lane, known).await
+            };
+            Box::pin(whole).await
         };
-        self.limited(slot, step)
+        self.limited(slot, deadline, step)
+    }
+
+    fn deadline(&self) -> Instant {
+        let now = clock::now();
+        now.checked_add(self.limit).unwrap_or_else(|| now + FAR)
+    }
+
+    /// What a step sends its first command through. Until there is a connection, nothing is sent, and the error says so.
+    async fn first_lane(&self, slot: u16, deadline: Instant) -> Result<Lane, StoreError> {
+        match timeout_at(deadline, self.lane(slot)).await {
+            Ok(lane) => lane,
+            Err(_) => Err(self.failure(slot).unwrap_or_else(|| timed_out(self.name(), self.limit))),
+        }
     }
 
     fn limited<'a, T>(
         &'a self,
         slot: u16,
+        deadline: Instant,
         step: impl Future<Output = Result<T, StoreError>> + 'a,
     ) -> impl Future<Output = Result<T, StoreError>> {
-        timeout(self.limit, step).map(move |outcome| match outcome {
+        timeout_at(deadline, step).map(move |outcome| match outcome {
             Ok(outcome) => outcome.inspect_err(|error| self.noticed(error)),
             Err(_) => Err(self.timed_out(slot)),
         })
@@ -131,15 +163,31 @@ impl Server {
         }
     }
 
-    /// The error of a step that had no answer in time.
+    /// The error of a step that had no answer in time. Something was sent, so whether it was carried out is not known, whatever became of
+    /// the connection since.
     pub(crate) fn timed_out(&self, slot: u16) -> StoreError {
-        if let Way::Own(own) = &self.way {
-            own.doubt();
-            if let Some(failure) = own.failure(slot) {
-                return failure;
+        let error = timed_out(self.name(), self.limit);
+        match self.failure(slot) {
+            Some(failure) => {
+                StoreError::new(error.kind(), format!("{error}; since then: {failure}")).with_source(failure)
             }
+            None => error,
         }
-        timed_out(self.name(), self.limit)
+    }
+
+    /// Why there is no connection, if there is none.
+    fn failure(&self, slot: u16) -> Option<StoreError> {
+        let Way::Own(own) = &self.way else { return None };
+        own.doubt();
+        own.failure(slot)
+    }
+
+    /// Refuses a cluster that does not serve all keys.
+    pub(crate) fn must_cover(&self) -> Result<(), StoreError> {
+        match &self.way {
+            Way::Own(own) => own.must_cover(),
+            Way::Given(_) => Ok(()),
+        }
     }
 
     pub(crate) fn slot(&self, key: &str) -> u16 {
@@ -147,6 +195,11 @@ impl Server {
             Way::Own(own) => own.slot(key),
             Way::Given(_) => 0,
         }
+    }
+
+    /// Of two keys with one number, one script can do both.
+    pub(crate) fn group(&self, key: &str) -> u16 {
+        if self.is_cluster() { slot::of(key) } else { 0 }
     }
 
     /// Which node of a cluster has a slot, as far as is known.

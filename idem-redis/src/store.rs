@@ -24,15 +24,16 @@ use crate::own::Own;
 use crate::quick::{Quick, is_refused};
 use crate::script::{COMMIT, Found, INSPECT, RELEASE, REMOVE, Swap, evalsha, inspected, millis, ownership, swap};
 use crate::server::Server;
-use crate::{claim, clock, connect, issue, renew, wait};
+use crate::{claim, connect, issue, renew, wait};
 
 /// How often a record may change under a removal.
 const ROUNDS: usize = 16;
 
 /// Keeps records in Redis 7.0 or newer, or in Valkey: in one server, under Sentinel, or in a cluster.
 ///
-/// Cheap to clone; clones share one connection (in a cluster: one to each master), which all calls use at once. It belongs to the tokio
-/// runtime in which it was made.
+/// Cheap to clone; clones share one connection (in a cluster: one to each master), which all calls use at once. They live in the
+/// tokio runtime in which the store was made, whichever runtime a call comes from. When that runtime has ended, or has run nothing for three
+/// seconds, they are made anew in the runtime of a call.
 /// A connection that is lost is replaced in the background; calls wait for it as long as their time limit allows.
 ///
 /// Every call fails within the time limit, 900 ms unless the [builder](Self::builder) is given another; a call that failed for the
@@ -74,8 +75,8 @@ impl RedisStore {
     }
 
     /// A store on a connection that the application already has: a [`ConnectionManager`](redis::aio::ConnectionManager), a
-    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection), or a
-    /// [`ClusterConnection`](redis::cluster_async::ClusterConnection). Of a cluster, a [`url`](RedisStoreBuilder::url) is the better choice:
+    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection), or, with the feature `cluster-connection` (of `idem-rs`:
+    /// `redis-cluster-connection`), a `redis::cluster_async::ClusterConnection`. Of a cluster, a [`url`](RedisStoreBuilder::url) is the better choice:
     /// redis-rs holds all commands back while one node is silent, and its own retries and time-outs (seconds by default) outlast the
     /// store's time limit.
     ///
@@ -114,7 +115,7 @@ impl RedisStore {
     ///
     /// As [`connect`](RedisStoreBuilder::connect); else as every call.
     pub async fn check(&self) -> Result<(), StoreError> {
-        connect::check(&self.0.server).await
+        connect::check(&self.0.server, &self.0.keys).await
     }
 
     pub(crate) fn new(server: Server, wake: Option<Own>, keys: Keys) -> Self {
@@ -186,6 +187,7 @@ impl Store for RedisStore {
             ReleaseTo::Released { keep } => (millis(keep).to_string(), b""),
             ReleaseTo::Undone { keep } => (millis(keep).to_string(), b"1"),
             ReleaseTo::Abandoned => (String::new(), b""),
+            ReleaseTo::Unanswered => (String::new(), b"2"),
         };
         let (key, owner, keep) = (key.as_str(), owner.as_bytes(), keep.as_bytes());
         server
@@ -270,7 +272,7 @@ impl Written {
     /// The plain command that writes it over the record as it was claimed, where that is known and one key is all there is to write.
     fn compared(&self, key: &str, commit: &Commit) -> Option<Cmd> {
         let Self { claimed, record, stays, aside: None } = self else { return None };
-        commit.as_claimed?;
+        commit.in_flight()?;
         let mut set = Cmd::with_capacity(7, 64 + key.len() + record.len() + claimed.len());
         set.arg("SET").arg(key).arg(record).arg("IFEQ").arg(claimed).arg("PX").arg(stays);
         Some(set)
@@ -373,29 +375,27 @@ fn describe(record: &Found, outcome: Option<Found>) -> Result<RecordInfo, StoreE
 
 /// Reads, then removes what was read: a script cannot tell a damaged record from a whole one, and what is damaged is left alone.
 async fn remove(lane: &mut Lane, key: &str, aside: &str) -> Result<Removed, StoreError> {
-    let sent = clock::now();
     let mut found = match lane.send(redis::cmd("GET").arg(key)).await? {
         Value::Nil => return Ok(Removed::Nothing),
         Value::BulkString(found) => Bytes::from(found),
         other => return Err(unexpected(lane.server(), &other)),
     };
-    let mut way = clock::way_since(sent);
     for _ in 0..ROUNDS {
-        if let Parsed::Record(Record::InFlight(held)) = wire::decode(&found).map_err(unreadable)?
-            && let Some(lease_left) = lane.doubtful(held.lease)
-        {
-            return Ok(Removed::InFlight { lease_left });
-        }
-        let latest = lane.latest(way);
-        let args = [wire::without_waited(&found), latest.as_bytes()];
+        let lease = match wire::decode(&found).map_err(unreadable)? {
+            Parsed::Record(Record::InFlight(held)) => held.lease,
+            _ => Duration::ZERO,
+        };
+        let renewed_by = lane.renewed_by(lease);
+        let args = [wire::without_waited(&found), renewed_by.as_bytes()];
         let answer = remove_found(lane, key, aside, &found, &args).await?;
         match swap(lane.server(), &answer)? {
             Swap::Gone => return Ok(Removed::Nothing),
             Swap::Changed(other) => found = other,
             Swap::Alive(lease_left) => return Ok(Removed::InFlight { lease_left }),
-            Swap::Jumped => {
-                lane.look_at_clock().await?;
-                way *= 2;
+            Swap::Unsure(left) => {
+                if let Some(lease_left) = lane.sure_after(left, lease).await? {
+                    return Ok(Removed::InFlight { lease_left });
+                }
             }
             Swap::Done | Swap::Free => return Ok(Removed::Removed),
         }

@@ -49,8 +49,8 @@ pub(crate) async fn wait(server: &Server, wake: Option<&Own>, key: &str, attempt
 /// A seat whose subscription the server has confirmed; `None` where there are no wake-ups to be had.
 async fn seat(server: &Server, lane: &Lane, wake: Option<&Own>, channel: &str) -> Option<Seat> {
     if let Some(session) = lane.session() {
-        // Not limited: the step is.
-        return confirmed(session.hub.sit(channel)?).await;
+        // Where the subscription is slow, there is still time to look.
+        return timeout(server.limit / 2, confirmed(session.hub.sit(channel)?)).await.ok().flatten();
     }
     // A connection of its own for wake-ups. Where it is slow or down, there is still time to look.
     let wake = wake?;

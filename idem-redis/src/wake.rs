@@ -1,4 +1,7 @@
-//! Who waits for which record on one connection, and the subscriptions that this takes.
+//! Who waits for which record at one server, and the subscriptions that this takes.
+//!
+//! They are on a connection of their own, the ear, which is made when the first waiter comes: to the server, a client that has subscribed
+//! to something is a *pubsub* client, whose replies are cut off by another and much smaller limit (`client-output-buffer-limit pubsub`).
 //!
 //! Waiters take a seat at a channel, one for each record. The first seat asks for the subscription, the last one to leave asks for its
 //! end. One task carries both out, one batch after the other, each confirmed by the server before the next: so a waiter who comes
@@ -9,13 +12,18 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{PushInfo, PushKind, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
-/// The seats of one connection. It lives as long as the connection; the next connection has its own.
+/// Within this time the server confirms a subscription, or the ear is taken for lost.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The seats at one server. They go with the connection for commands: the next one has its own.
 pub(crate) struct Hub {
     seats: Mutex<Seats>,
     /// There are changes to carry out.
@@ -31,6 +39,9 @@ struct Seats {
     changed: HashSet<Arc<str>>,
     /// A refused subscription was logged: once is enough.
     warned: bool,
+    /// Which ear is in use, and whether it is lost.
+    ear: u64,
+    is_deaf: bool,
     task: Option<AbortHandle>,
 }
 
@@ -54,9 +65,9 @@ impl Hub {
         Arc::new(Self { seats: Mutex::default(), work: Arc::new(Notify::new()) })
     }
 
-    /// Starts the task that keeps the subscriptions on a connection.
-    pub(crate) fn serve(self: &Arc<Self>, connection: MultiplexedConnection) {
-        let task = tokio::spawn(keep_subscriptions(Arc::downgrade(self), self.work.clone(), connection));
+    /// Starts the task that keeps the subscriptions, in the current runtime.
+    pub(crate) fn serve(self: &Arc<Self>, ear: Ear) {
+        let task = tokio::spawn(keep_subscriptions(Arc::downgrade(self), self.work.clone(), ear));
         self.lock().task = Some(task.abort_handle());
     }
 
@@ -87,6 +98,27 @@ impl Hub {
         if let Some(status) = std::str::from_utf8(channel).ok().and_then(|channel| seats.channels.get(channel)) {
             status.send_modify(|status| status.messages += 1);
         }
+    }
+
+    /// An ear is lost: whoever waits looks again, and whoever waits then has another.
+    fn is_deaf(&self, ear: u64) {
+        let mut seats = self.lock();
+        if seats.ear == ear && !seats.closed {
+            seats.is_deaf = true;
+            seats.channels.clear();
+            seats.changed.clear();
+            self.work.notify_one();
+        }
+    }
+
+    /// The number of a new ear, if that of before is lost or there was none.
+    fn next_ear(&self, has_one: bool) -> Option<u64> {
+        let mut seats = self.lock();
+        let is_deaf = std::mem::take(&mut seats.is_deaf);
+        (is_deaf || !has_one).then(|| {
+            seats.ear += 1;
+            seats.ear
+        })
     }
 
     /// The connection is lost: whoever waits looks again.
@@ -133,11 +165,19 @@ impl Hub {
             && !seats.closed
             && !std::mem::replace(&mut seats.warned, true)
         {
-            tracing::warn!(
-                target: "idem",
-                %error,
-                "Redis refused a subscription: waiters ask again and again instead of being woken; give the user the right to the channels of the prefix (ACL SETUSER .. &idem:*) and to SUBSCRIBE and UNSUBSCRIBE"
-            );
+            if error.code().is_some() {
+                tracing::warn!(
+                    target: "idem",
+                    %error,
+                    "Redis refused a subscription: waiters ask again and again instead of being woken; give the user the right to the channels of the prefix (ACL SETUSER .. &idem:*) and to SUBSCRIBE and UNSUBSCRIBE"
+                );
+            } else {
+                tracing::warn!(
+                    target: "idem",
+                    %error,
+                    "there is no second connection to Redis on which waiters are woken: they ask again and again instead; see that the server takes more clients (maxclients)"
+                );
+            }
         }
     }
 
@@ -193,25 +233,78 @@ impl Drop for Seat {
     }
 }
 
-async fn keep_subscriptions(hub: Weak<Hub>, work: Arc<Notify>, mut connection: MultiplexedConnection) {
+/// How the connection for subscriptions is made.
+pub(crate) struct Ear {
+    pub(crate) client: Client,
+    pub(crate) server: Arc<str>,
+    pub(crate) limit: Duration,
+}
+
+impl Ear {
+    async fn open(&self, hub: &Weak<Hub>, number: u64) -> RedisResult<MultiplexedConnection> {
+        let hub = hub.clone();
+        let receive = move |push: PushInfo| -> Result<(), ()> {
+            let Some(hub) = hub.upgrade() else { return Ok(()) };
+            match &push.kind {
+                PushKind::Disconnection => hub.is_deaf(number),
+                _ => hub.receive(&push),
+            }
+            Ok(())
+        };
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let config = config.set_push_sender(receive);
+        let opening = self.client.get_multiplexed_async_connection_with_config(&config);
+        let opened = timeout(self.limit, opening).await.unwrap_or_else(|_| Err(late()));
+        opened.inspect_err(|error| {
+            tracing::debug!(target: "idem", server = %self.server, %error, "no connection for subscriptions");
+        })
+    }
+}
+
+async fn keep_subscriptions(hub: Weak<Hub>, work: Arc<Notify>, ear: Ear) {
+    let mut connection: Option<MultiplexedConnection> = None;
+    let mut number = 0;
     loop {
         work.notified().await;
         loop {
+            let Some(next) = hub.upgrade().map(|hub| hub.next_ear(connection.is_some())) else { return };
+            if let Some(next) = next {
+                (connection, number) = (None, next);
+            }
             let Some((joined, left)) = hub.upgrade().map(|hub| hub.changes()) else { return };
             if joined.is_empty() && left.is_empty() {
                 break;
             }
+            let mut outcome = Ok(());
             if !joined.is_empty() {
-                let outcome = connection.subscribe(names(&joined)).await;
-                let Some(hub) = hub.upgrade() else { return };
-                hub.subscribed(&joined, outcome);
+                if connection.is_none() {
+                    match ear.open(&hub, number).await {
+                        Ok(opened) => connection = Some(opened),
+                        Err(error) => outcome = Err(error),
+                    }
+                }
+                if let Some(connection) = &mut connection {
+                    let subscribing = timeout(CONFIRMED_WITHIN, connection.subscribe(names(&joined)));
+                    outcome = subscribing.await.unwrap_or_else(|_| Err(late()));
+                }
             }
-            if !left.is_empty() {
+            if let (Some(connection), false) = (&mut connection, left.is_empty()) {
                 // Where this fails, the connection is lost, and the subscription with it.
-                let _ = connection.unsubscribe(names(&left)).await;
+                let _ = timeout(CONFIRMED_WITHIN, connection.unsubscribe(names(&left))).await;
+            }
+            let Some(hub) = hub.upgrade() else { return };
+            let is_lost = outcome.as_ref().is_err_and(|error| error.code().is_none());
+            hub.subscribed(&joined, outcome);
+            if is_lost && connection.is_some() {
+                hub.is_deaf(number);
             }
         }
     }
+}
+
+/// No answer.
+fn late() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
 fn names(channels: &[Arc<str>]) -> Vec<&str> {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use idem_core::record::{Encoded, InFlight, Origin, Owner, Record};
+use idem_core::store::record::{Encoded, InFlight, Origin, Owner, Record};
+use idem_core::store::wire::{self, Parsed};
 use idem_core::{CodecId, Fingerprint, StoreError, StoreErrorKind};
 
 /// Longer times are cut to this: a hundred years.
@@ -28,6 +29,9 @@ pub(crate) struct Columns {
     pub(crate) is_error: bool,
     pub(crate) codec: Option<String>,
     pub(crate) outcome: Option<Bytes>,
+    pub(crate) questions: i64,
+    /// The record that was taken over, as other stores write it.
+    pub(crate) took_over: Option<String>,
     /// Another one with each write, so that a row that was read can be compared.
     pub(crate) revision: i64,
 }
@@ -38,7 +42,7 @@ impl Columns {
         let fade = |length: Duration| Some(millis(length)).filter(|length| *length > 0);
         let mut columns = Self {
             state: "",
-            attempt: i64::try_from(record.attempt()).unwrap_or(i64::MAX),
+            attempt: count(record.attempt()),
             owner: None,
             origin: None,
             hold: None,
@@ -50,6 +54,8 @@ impl Columns {
             is_error: false,
             codec: None,
             outcome: None,
+            questions: 0,
+            took_over: None,
             revision: fastrand::i64(..),
         };
         match record {
@@ -63,8 +69,13 @@ impl Columns {
                 columns.origin = Some(origin(held.origin));
                 columns.hold = Some(millis(held.hold).max(1));
                 columns.lease = Some(millis(held.lease));
+                columns.questions = count(held.questions);
+                columns.took_over = held.took_over.as_deref().map(in_wire_form);
             }
-            Record::Released { .. } => columns.state = "released",
+            Record::Released { questions, .. } => {
+                columns.state = "released";
+                columns.questions = count(*questions);
+            }
             Record::Committed { outcome, .. } => {
                 columns.state = "committed";
                 columns.fade = fade(then_done);
@@ -95,6 +106,8 @@ pub(crate) struct Row {
     pub(crate) is_error: bool,
     pub(crate) codec: Option<String>,
     pub(crate) outcome: Option<Vec<u8>>,
+    pub(crate) questions: i64,
+    pub(crate) took_over: Option<String>,
     pub(crate) revision: i64,
 }
 
@@ -124,6 +137,7 @@ impl Row {
 
     fn record(self, left: Duration) -> Result<(Record, Duration), &'static str> {
         let attempt = u64::try_from(self.attempt).map_err(|_| "attempt")?;
+        let questions = u64::try_from(self.questions).map_err(|_| "questions")?;
         let fade = self.fade.map_or(Some(Duration::ZERO), length).ok_or("valid_until")?;
         let fingerprint = match &self.fingerprint {
             None => None,
@@ -138,8 +152,13 @@ impl Row {
                 lease: self.lease.and_then(length).ok_or("lease_until")?,
                 hold: self.hold.and_then(length).ok_or("leased_at")?,
                 fingerprint,
+                questions,
+                took_over: match self.took_over {
+                    None => None,
+                    Some(text) => Some(from_wire_form(text).ok_or("took_over")?),
+                },
             }),
-            "released" => Record::Released { attempt },
+            "released" => Record::Released { attempt, questions },
             "committed" => {
                 // Read past its time, before anybody has swept it.
                 let Some(valid) = left.checked_sub(fade).filter(|valid| !valid.is_zero()) else {
@@ -165,6 +184,22 @@ pub(crate) fn millis(length: Duration) -> i64 {
 /// A length of time as it was read; `None` if it is negative.
 pub(crate) fn length(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
+}
+
+fn count(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn in_wire_form(held: &InFlight) -> String {
+    // Letters, digits and spaces.
+    String::from_utf8(wire::encode(&Record::InFlight(held.clone()))).unwrap_or_default()
+}
+
+fn from_wire_form(text: String) -> Option<Box<InFlight>> {
+    match wire::decode(&text.into()) {
+        Ok(Parsed::Record(Record::InFlight(held))) => Some(Box::new(held)),
+        _ => None,
+    }
 }
 
 fn owner(bytes: Option<&[u8]>) -> Option<Owner> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use idem_core::record::RecordId;
+use idem_core::store::record::RecordId;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 

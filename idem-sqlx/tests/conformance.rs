@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::record::RecordId;
+use idem_core::store::record::RecordId;
 use idem_sqlx::sqlx::mysql::MySqlPoolOptions;
 use idem_sqlx::sqlx::postgres::PgPoolOptions;
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};

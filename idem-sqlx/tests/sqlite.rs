@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use idem_core::record::RecordId;
+use idem_core::store::record::RecordId;
 use idem_core::{Idempotency, Key, Store as _, StoreErrorKind};
 use idem_sqlx::SqliteStore;
 use idem_sqlx::sqlx::sqlite::{SqlitePool, SqlitePoolOptions};

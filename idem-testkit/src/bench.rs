@@ -293,6 +293,7 @@ pub(crate) fn claim(id: &RecordId) -> Claim {
         hold: LONG * 2,
         fingerprint: None,
         take_over: true,
+        take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
     }
@@ -331,6 +332,11 @@ pub(crate) fn release(claim: &Claim) -> Release {
 /// A release by the owner of a claim, to `Abandoned`.
 pub(crate) fn abandon(claim: &Claim) -> Release {
     Release { to: ReleaseTo::Abandoned, ..release(claim) }
+}
+
+/// A release by the owner of a claim, to `Unanswered`.
+pub(crate) fn unanswered(claim: &Claim) -> Release {
+    Release { to: ReleaseTo::Unanswered, ..release(claim) }
 }
 
 /// A release by the owner of a claim, to `Undone`.

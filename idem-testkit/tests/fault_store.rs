@@ -20,6 +20,7 @@ fn claim() -> Claim {
         hold: Duration::from_secs(60),
         fingerprint: None,
         take_over: true,
+        take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
     }

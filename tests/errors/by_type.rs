@@ -98,6 +98,54 @@ async fn p6_an_idem_error_that_is_a_source_is_never_kept() {
     .await;
 }
 
+#[idempotent(key = key, name = "type.passed", errors(WithSource { .. } => keep))]
+async fn passed(key: &str, failed: Option<idem::Error>, runs: &AtomicU32) -> Result<u32, WithSource> {
+    runs.fetch_add(1, Ordering::SeqCst);
+    Err(WithSource { code: 402, source: failed })
+}
+
+#[tokio::test]
+async fn p6_an_idem_error_that_failed_outside_of_the_body_is_never_kept_as_its_source() {
+    let (idempotency, runs) = (Idempotency::new(idem::MemoryStore::new()), AtomicU32::new(0));
+    let failed = idempotency.operation("type.none").key("").run(async || Ok::<u32, idem::Error>(1)).await.unwrap_err();
+    idem::scope(idempotency, async {
+        for (key, failed, expected) in [("with", Some(failed), 2), ("without", None, 1)] {
+            for _ in 0..2 {
+                assert_eq!(passed(key, failed.clone(), &runs).await.unwrap_err().code, 402);
+            }
+            assert_eq!(runs.swap(0, Ordering::SeqCst), expected, "{key}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p6_an_outcome_that_a_body_cannot_read_is_never_kept_as_its_error() {
+    let idempotency = Idempotency::new(idem::MemoryStore::new());
+    idempotency
+        .operation("type.read")
+        .key("k")
+        .run(async || Ok::<_, idem::Error>("jane@example.org".to_owned()))
+        .await
+        .unwrap();
+    let runs = AtomicU32::new(0);
+    for _ in 0..2 {
+        let operation = idempotency.operation("type.reads").key("k").errors(|_: &WithSource| idem::ErrorAction::Keep);
+        let failed = operation.run(async || {
+            runs.fetch_add(1, Ordering::SeqCst);
+            let Begin::Replay(recorded) = idempotency.operation("type.read").key("k").begin().await? else {
+                panic!("it was recorded")
+            };
+            Ok::<u32, WithSource>(recorded.decode()?)
+        });
+        let failed = failed.await.unwrap_err();
+        if let Some(error) = failed.source {
+            assert!(!error.to_string().contains("jane"), "{error}");
+        }
+    }
+    assert_eq!(runs.into_inner(), 2);
+}
+
 type Answer<E> = Result<u32, E>;
 
 #[idempotent(key = id, name = "type.default")]

@@ -368,7 +368,7 @@ over_both_stores! {
         let call = tokio::spawn({
             let idempotency = idempotency.clone();
             async move {
-                let operation = idempotency.operation("p6.panic").key("k").errors(|_: &OrderError| panic!("a guard"));
+                let operation = idempotency.operation("p6.panic").key("k").errors(|_: &OrderError| -> ErrorAction { panic!("a guard") });
                 operation.run(async || Err::<u32, _>(OrderError::Down)).await.map(Outcome::into_inner)
             }
         });
@@ -424,7 +424,7 @@ over_both_stores! {
             let Begin::Replay(recorded) = operation(key).begin().await.unwrap() else { panic!("it is done") };
             assert!(recorded.is_error());
             assert_eq!(recorded.decode_error::<OrderError>().unwrap(), OrderError::declined());
-            assert!(matches!(recorded.decode::<u32, _>(), Err(idem::Error::Codec { .. })));
+            assert!(matches!(recorded.decode::<u32>(), Err(idem::Error::Codec { .. })));
         }
     }
 

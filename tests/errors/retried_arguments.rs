@@ -186,3 +186,180 @@ async fn p6_each_try_gets_arguments_of_its_own() {
     })
     .await;
 }
+
+/// Fails until it has been asked so often.
+#[derive(Debug)]
+struct Exclusive {
+    tries: u32,
+    until: u32,
+}
+
+impl Exclusive {
+    fn new(until: u32) -> Self {
+        Self { tries: 0, until }
+    }
+
+    fn try_once(&mut self) -> Result<u32, OrderError> {
+        self.tries += 1;
+        if self.tries < self.until { Err(OrderError::Gateway) } else { Ok(self.tries) }
+    }
+
+    #[idempotent(key = id, name = "args.exclusive.self", errors(_ => retry(max = 5, backoff = "1ms")))]
+    async fn method(&mut self, id: u64) -> Result<u32, OrderError> {
+        tokio::task::yield_now().await;
+        let this: &mut Self = self;
+        this.try_once()
+    }
+
+    #[idempotent(key = id, name = "args.exclusive.typed", abandoned = reconcile(Self::asked(self)), errors(_ => retry(max = 5, backoff = "1ms")))]
+    async fn typed(self: &mut Self, id: u64) -> Result<u32, OrderError> {
+        self.try_once()
+    }
+
+    async fn asked(&mut self) -> Result<Option<u32>, OrderError> {
+        self.tries += 100;
+        std::future::ready(Ok(None)).await
+    }
+}
+
+#[idempotent(key = id, name = "args.exclusive", errors(_ => retry(max = 5, backoff = "1ms")))]
+async fn exclusive<'a>(
+    gateway: &'a mut Exclusive,
+    mut log: &mut Vec<u32>,
+    run: &mut (dyn FnMut() + Send),
+    id: u64,
+) -> Result<u32, OrderError> {
+    run();
+    log.push(gateway.tries);
+    let mut none = Vec::new();
+    let tried = gateway.try_once();
+    log = &mut none;
+    log.push(0);
+    tried
+}
+
+#[async_trait::async_trait]
+trait ExclusiveOrders {
+    async fn place(&mut self, log: &mut Vec<u32>) -> Result<u32, OrderError>;
+}
+
+#[async_trait::async_trait]
+impl ExclusiveOrders for Exclusive {
+    #[idempotent(key = 1, name = "args.exclusive.boxed", errors(_ => retry(max = 5, backoff = "1ms")))]
+    async fn place(&mut self, log: &mut Vec<u32>) -> Result<u32, OrderError> {
+        log.push(self.tries);
+        self.try_once()
+    }
+}
+
+#[tokio::test]
+async fn p6_exclusive_references_are_lent_to_one_try_after_the_other() {
+    fn assert_send<T: Send>(value: T) -> T {
+        value
+    }
+    let idempotency = Idempotency::new(idem::MemoryStore::new());
+    let mut log = Vec::new();
+    idem::scope(idempotency, async {
+        let mut one = Exclusive::new(3);
+        assert_eq!(assert_send(one.method(1)).await, Ok(3));
+        // A replay leaves it alone.
+        assert_eq!((one.method(1).await, one.tries), (Ok(3), 3));
+        assert_eq!(Exclusive::new(2).typed(1).await, Ok(2));
+        let mut runs = 0;
+        let mut run = || runs += 1;
+        let call = exclusive(&mut one, &mut log, &mut run, 1);
+        assert_eq!(assert_send(call).await, Ok(4));
+        let mut other = Exclusive::new(7);
+        let given_up = exclusive(&mut other, &mut log, &mut run, 2).await;
+        assert_eq!((given_up, other.tries, runs), (Err(OrderError::Gateway), 6, 7));
+        assert_eq!(Exclusive::new(2).place(&mut log).await, Ok(2));
+    })
+    .await;
+    assert_eq!(log, [3, 0, 1, 2, 3, 4, 5, 0, 1]);
+    // Without a record as well.
+    assert_eq!(idem::scope(Idempotency::disabled(), Exclusive::new(3).method(1)).await, Ok(3));
+}
+
+#[derive(Debug, Clone)]
+struct Limits {
+    id: u64,
+    max: u32,
+    base: u64,
+}
+
+#[idempotent(
+    key = id,
+    name = "args.cfg",
+    detached,
+    errors(_ => retry(max = 1, backoff = "1ms")),
+)]
+async fn conditional(
+    id: u64,
+    #[cfg(any())] absent: NotThere,
+    #[cfg(any())] _: NotThere,
+    #[cfg(all())] present: String,
+) -> Result<u32, OrderError> {
+    #[cfg(any())]
+    drop(absent);
+    Ok(present.parse().unwrap())
+}
+
+#[idempotent(key = limits.id, name = "args.max", errors(_ => retry(max = limits.max, backoff = "1ms")))]
+async fn as_often_as_it_says(runs: &AtomicU32, limits: Limits) -> Result<u32, OrderError> {
+    drop(limits);
+    runs.fetch_add(1, Ordering::SeqCst);
+    Err(OrderError::Gateway)
+}
+
+macro_rules! waits_as_both_say {
+    ($name:ident, $text:literal $($detached:ident)?) => {
+        #[idempotent(
+            key = limits.id,
+            name = $text,
+            $($detached,)?
+            errors(
+                OrderError::RateLimited(after) => retry(max = 2, backoff = *after + Duration::from_millis(limits.base)),
+                _ if limits.max > 3 => keep,
+                _ => release,
+            ),
+        )]
+        async fn $name(runs: Arc<AtomicU32>, mut limits: Limits) -> Result<u32, OrderError> {
+            limits.base = 0;
+            drop(limits);
+            if runs.fetch_add(1, Ordering::SeqCst) == 0 { Err(OrderError::RateLimited(SHORT)) } else { Ok(2) }
+        }
+    };
+}
+
+waits_as_both_say!(waits_in_place, "args.both");
+waits_as_both_say!(waits_detached, "args.both.detached" detached);
+
+#[idempotent(key = ids.first().copied().ok_or(OrderError::Down)?, name = "args.question", missing_key = run)]
+async fn fails_in_the_key(ids: &[Option<u32>]) -> Result<u32, OrderError> {
+    Ok(ids[0].unwrap_or(7))
+}
+
+#[tokio::test]
+async fn p6_actions_may_compute_with_arguments_that_the_body_uses_up() {
+    let idempotency = Idempotency::new(idem::MemoryStore::new());
+    idem::scope(idempotency, async {
+        let limits = Limits { id: 1, max: 2, base: 1 };
+        assert_eq!(conditional(1, "7".to_owned()).await, Ok(7));
+        let runs = AtomicU32::new(0);
+        assert_eq!(as_often_as_it_says(&runs, limits.clone()).await, Err(OrderError::Gateway));
+        assert_eq!(runs.load(Ordering::SeqCst), 3);
+        assert_eq!(waits_in_place(Arc::default(), limits.clone()).await, Ok(2));
+        assert_eq!(waits_detached(Arc::default(), limits).await, Ok(2));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p7_a_key_that_fails_is_the_function_s_error_beside_missing_key_too() {
+    idem::scope(Idempotency::new(idem::MemoryStore::new()), async {
+        assert_eq!(fails_in_the_key(&[]).await, Err(OrderError::Down));
+        assert_eq!(fails_in_the_key(&[None]).await, Ok(7));
+        assert_eq!(fails_in_the_key(&[Some(3)]).await, Ok(3));
+    })
+    .await;
+}

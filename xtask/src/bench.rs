@@ -1,11 +1,10 @@
 //! `cargo xtask bench`: everything is measured in rounds, shown as tables, and written as a page with plots.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use serde::Deserialize;
 use xshell::Cmd;
 
 use crate::workspace::Workspace;
@@ -103,29 +102,15 @@ fn in_process(program: Cmd<'_>, options: &Options, home: &Path) -> Result<()> {
 }
 
 /// The programs, built before anything is measured, and not touched by changes of the sources meanwhile.
-struct Programs(BTreeMap<String, String>);
-
-#[derive(Deserialize)]
-struct Built {
-    target: Target,
-    executable: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-}
+struct Programs(BTreeMap<String, PathBuf>);
 
 impl Programs {
     fn build(workspace: &Workspace) -> Result<Self> {
-        let targets = ["--bins", "--bench", "in_process", "--message-format=json-render-diagnostics"];
-        let messages = workspace.cargo().args(["build", "--release", "-p", PACKAGE]).args(targets).read()?;
-        let built = messages.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
-        Ok(Self(built.filter_map(|built| Some((built.target.name, built.executable?))).collect()))
+        Ok(Self(workspace.programs(&["--release", "-p", PACKAGE, "--bins", "--bench", "in_process"])?))
     }
 
-    fn get(&self, name: &str) -> Result<&str> {
-        self.0.get(name).map(String::as_str).with_context(|| format!("cargo has built no {name}"))
+    fn get(&self, name: &str) -> Result<&Path> {
+        self.0.get(name).map(PathBuf::as_path).with_context(|| format!("cargo has built no {name}"))
     }
 }
 

@@ -68,7 +68,8 @@ fn prepare(shell: &Shell, dir: &Path, dependency: &str) -> Result<usize> {
 
 fn cargo(shell: &Shell, dir: &Path, args: &[&str]) -> Result<()> {
     let _dir = shell.push_dir(dir);
-    // Its own directory, whatever is set for others.
-    cmd!(shell, "cargo {args...}").env("CARGO_TARGET_DIR", dir.join("target")).run()?;
+    // Its own directory, whatever is set for others. Not incremental, as packages of a registry are built: ours come from a folder here.
+    let command = cmd!(shell, "cargo {args...}").env("CARGO_TARGET_DIR", dir.join("target"));
+    command.env("CARGO_INCREMENTAL", "0").run()?;
     Ok(())
 }

@@ -1,15 +1,11 @@
 //! What CI runs, step by step.
 
-use std::path::PathBuf;
-use std::{env, fs};
-
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use xshell::cmd;
 
 use crate::steps::Steps;
-use crate::workspace::{FACADE, Package, Workspace};
-use crate::{chaos, deliveries, documents, fuzz, redis, suite, tool};
+use crate::workspace::Workspace;
+use crate::{chaos, deliveries, documents, fuzz, house, packages, redis, suite, tool};
 
 /// In the order in which they run: cheap ones first.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -17,10 +13,15 @@ pub(crate) enum Step {
     Fmt,
     Decisions,
     Readme,
+    Targets,
     Deliveries,
+    House,
+    Deny,
+    Semver,
     Clippy,
     Docs,
     Features,
+    Msrv,
     Test,
     Chaos,
     Explore,
@@ -35,12 +36,12 @@ pub(crate) fn list() {
     }
 }
 
-/// Runs all steps, or those named, and stops at the first failure.
-pub(crate) fn run(workspace: &Workspace, only: &[Step]) -> Result<()> {
+/// Runs all steps, or those named, and stops at the first failure. With `full`, a step also does what need not be done each time.
+pub(crate) fn run(workspace: &Workspace, only: &[Step], full: bool) -> Result<()> {
     let mut steps = Steps::of("ci");
     for step in Step::value_variants() {
         let wanted = only.is_empty() || only.contains(step);
-        if wanted && !steps.run(step.name(), step.about(), || step.run(workspace)) {
+        if wanted && !steps.run(step.name(), step.about(), || step.run(workspace, full)) {
             break;
         }
     }
@@ -53,10 +54,15 @@ impl Step {
             Self::Fmt => "fmt",
             Self::Decisions => "decisions",
             Self::Readme => "readme",
+            Self::Targets => "targets",
             Self::Deliveries => "deliveries",
+            Self::House => "house",
+            Self::Deny => "deny",
+            Self::Semver => "semver",
             Self::Clippy => "clippy",
             Self::Docs => "docs",
             Self::Features => "features",
+            Self::Msrv => "msrv",
             Self::Test => "test",
             Self::Chaos => "chaos",
             Self::Explore => "explore",
@@ -71,34 +77,44 @@ impl Step {
             Self::Fmt => "the code is formatted",
             Self::Decisions => "every decision has a number of its own",
             Self::Readme => "the README says how to run the tests",
+            Self::Targets => "each file of tests is run",
             Self::Deliveries => "the examples' data is what its generator makes",
+            Self::House => "no new circle among modules, no file that grew over 600 lines",
+            Self::Deny => "the licences and sources of dependencies are allowed",
+            Self::Semver => "nothing breaks the API of the last release",
             Self::Clippy => "no lint fires, on all targets with all features",
             Self::Docs => "the API docs build without a warning",
             Self::Features => "each feature builds alone",
+            Self::Msrv => "the packages need no newer compiler than they say",
             Self::Test => "cargo xtask test",
-            Self::Chaos => "a short fault run finds no broken promise, and finds some mutants",
+            Self::Chaos => "a short fault run finds no broken promise",
             Self::Explore => "no schedule of threads is found that breaks a promise",
             Self::Fuzz => "the fuzz targets pass over their corpus",
             Self::Examples => "the examples build, run and end well",
-            Self::Package => "each package builds from what would be published",
+            Self::Package => "what would be published has sources, licences and README",
         }
     }
 
-    fn run(self, workspace: &Workspace) -> Result<()> {
+    fn run(self, workspace: &Workspace, full: bool) -> Result<()> {
         match self {
             Self::Fmt => fmt(workspace),
             Self::Decisions => documents::check_decisions(workspace),
             Self::Readme => documents::check_readme(workspace),
+            Self::Targets => documents::check_tests(workspace),
             Self::Deliveries => deliveries::check(workspace),
+            Self::House => house::check(workspace),
+            Self::Deny => packages::deny(workspace, full),
+            Self::Semver => packages::semver(workspace, full),
             Self::Clippy => clippy(workspace),
             Self::Docs => docs(workspace),
             Self::Features => features(workspace),
+            Self::Msrv => packages::check_msrv(workspace, full),
             Self::Test => suite::run(workspace, &[]),
-            Self::Chaos => chaos::short(workspace),
+            Self::Chaos => chaos::in_ci(workspace, full),
             Self::Explore => suite::explore(workspace),
             Self::Fuzz => fuzz::corpus(workspace),
-            Self::Examples => examples(workspace),
-            Self::Package => package(workspace),
+            Self::Examples => examples(workspace, full),
+            Self::Package => packages::package(workspace, full),
         }
     }
 }
@@ -132,65 +148,30 @@ fn features(workspace: &Workspace) -> Result<()> {
             check().args(["--features", feature]).run()?;
         }
     }
+    // As the README has it: without features.
+    workspace.cargo().args(["check", "--example", "quickstart", "--example", "payments"]).run()?;
     Ok(())
 }
 
-fn examples(workspace: &Workspace) -> Result<()> {
-    workspace.cargo().args(["build", "--workspace", "--all-features", "--examples"]).run()?;
-
-    // As the README has it: no features, no server.
-    for example in ["quickstart", "payments"] {
-        workspace.cargo().args(["run", "--example", example]).run()?;
+/// The examples as they were built beside the tests.
+fn examples(workspace: &Workspace, full: bool) -> Result<()> {
+    let programs = workspace.programs(&["--workspace", "--all-features", "--examples"])?;
+    let example = |name: &str| {
+        let program = programs.get(name).with_context(|| format!("cargo has built no example {name}"))?;
+        anyhow::Ok(workspace.shell().cmd(program))
+    };
+    for name in ["quickstart", "payments"] {
+        example(name)?.run()?;
     }
-
     let server = redis::Server::start(workspace.shell())?;
-    for example in ["quickstart", "workers"] {
-        let args = ["run", "-p", FACADE, "--all-features", "--example", example, "--", "--redis", &server.url()];
-        workspace.cargo().args(args).run()?;
+    for name in ["quickstart", "workers"] {
+        example(name)?.args(["--redis", &server.url()]).run()?;
     }
-    Ok(())
-}
-
-fn package(workspace: &Workspace) -> Result<()> {
-    let mut cargo = workspace.cargo().arg("package");
-    // Named, because `--workspace` has those in it that are never published. Packed together, each builds on the
-    // others' packages.
-    let packages = workspace.published()?;
-    for package in &packages {
-        cargo = cargo.args(["-p", &package.name]);
-    }
-    forget_unpacked(&packages)?;
-    // CI has a clean checkout, and a change there is a fault that cargo shall report. At home it is work not yet
-    // committed.
-    if env::var_os("CI").is_none() && is_dirty(workspace) {
-        println!("There are uncommitted changes: packaging them as well.");
-        cargo = cargo.arg("--allow-dirty");
-    }
-    cargo.run()?;
-    Ok(())
-}
-
-/// Removes what cargo has unpacked of our own packages in an earlier run. It does not unpack a version twice, so the packages would be
-/// built on those of the earlier run. They lie under the name of a registry without a host, which is the folder that they are packed into.
-fn forget_unpacked(packages: &[Package]) -> Result<()> {
-    let home = env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| Some(env::home_dir()?.join(".cargo")));
-    let Some(Ok(registries)) = home.map(|home| fs::read_dir(home.join("registry/src"))) else { return Ok(()) };
-    for registry in registries {
-        let registry = registry?;
-        if !registry.file_name().to_string_lossy().starts_with('-') {
-            continue;
-        }
-        for package in packages {
-            let unpacked = registry.path().join(format!("{}-{}", package.name, package.version));
-            if unpacked.exists() {
-                fs::remove_dir_all(unpacked)?;
-            }
+    if full {
+        // As the README has it: no features, no server.
+        for name in ["quickstart", "payments"] {
+            workspace.cargo().args(["run", "--example", name]).run()?;
         }
     }
     Ok(())
-}
-
-fn is_dirty(workspace: &Workspace) -> bool {
-    let changes = cmd!(workspace.shell(), "git status --porcelain").quiet().ignore_stderr().read();
-    changes.is_ok_and(|changes| !changes.is_empty())
 }

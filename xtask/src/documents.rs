@@ -1,6 +1,7 @@
 //! What the written pages must hold.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -34,6 +35,31 @@ pub(crate) fn check_readme(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// Each file in `tests` that is a test of its own is named in a manifest. Cargo finds none by itself there.
+pub(crate) fn check_tests(workspace: &Workspace) -> Result<()> {
+    let manifests = workspace.shell().read_file("tests/Cargo.toml")? + &workspace.shell().read_file("Cargo.toml")?;
+    let mut tests = 0;
+    for path in workspace.shell().read_dir("tests")? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let target = if path.join("main.rs").is_file() { format!("{name}/main.rs") } else { name };
+        if Path::new(&target).extension().is_some_and(|extension| extension == "rs") {
+            let is_named = names_target(&manifests, &target);
+            ensure!(
+                is_named,
+                "tests/{target} is never run: tests/Cargo.toml has no `[[test]]` with `path = \"{target}\"`"
+            );
+            tests += 1;
+        }
+    }
+    println!("{tests} test targets");
+    Ok(())
+}
+
+fn names_target(manifests: &str, target: &str) -> bool {
+    let paths = [format!("path = \"{target}\""), format!("path = \"tests/{target}\"")];
+    manifests.lines().any(|line| paths.iter().any(|path| path == line))
+}
+
 fn decision_number(name: &str) -> Option<u32> {
     let (number, title) = name.strip_suffix(".md")?.split_once('-')?;
     let word = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
@@ -43,7 +69,17 @@ fn decision_number(name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::decision_number;
+    use super::{decision_number, names_target};
+
+    #[test]
+    fn a_test_is_named_by_its_whole_path() {
+        let manifests = "[[test]]\npath = \"edges.rs\"\npath = \"deaths/main.rs\"\npath = \"tests/ui.rs\"\n";
+        for named in ["edges.rs", "deaths/main.rs", "ui.rs"] {
+            assert!(names_target(manifests, named), "{named}");
+        }
+        assert!(!names_target(manifests, "dges.rs"));
+        assert!(!names_target(manifests, "flights.rs"));
+    }
 
     #[test]
     fn a_decision_is_named_by_four_digits_and_words() {

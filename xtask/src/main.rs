@@ -10,10 +10,14 @@ mod deliveries;
 mod documents;
 mod fuzz;
 mod golden;
+mod house;
+mod modules;
+mod packages;
 mod redis;
 mod steps;
 mod suite;
 mod tool;
+mod valkey;
 mod workspace;
 
 use std::process::ExitCode;
@@ -43,9 +47,19 @@ enum Chore {
         /// Run this step alone; may be given several times
         #[arg(long, value_name = "STEP")]
         only: Vec<ci::Step>,
+        /// Also do what need not be done each time: mutants of the fault run, the oldest compiler, builds as newcomers have them, advisories;
+        /// installs the programs for it
+        #[arg(long)]
+        full: bool,
         /// List the steps
         #[arg(long)]
         list: bool,
+    },
+    /// Look for circles among modules and for long files
+    House {
+        /// Take what is gone from the list of known ones
+        #[arg(long)]
+        write: bool,
     },
     /// Run what threads do at once inside a process under thousands of schedules
     Explore,
@@ -78,6 +92,7 @@ enum Chore {
 fn main() -> ExitCode {
     let result = run(Cli::parse().chore);
     browser::remind();
+    valkey::remind();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // In one line: where in xtask it was noticed helps nobody.
@@ -96,7 +111,9 @@ fn run(chore: Chore) -> Result<()> {
             ci::list();
             Ok(())
         }
-        Chore::Ci { only, .. } => ci::run(&workspace, &only),
+        Chore::Ci { only, full, .. } => ci::run(&workspace, &only, full),
+        Chore::House { write: true } => house::write(&workspace),
+        Chore::House { write: false } => house::check(&workspace),
         Chore::Explore => suite::explore(&workspace),
         Chore::Fuzz { corpus: true, .. } => fuzz::corpus(&workspace),
         Chore::Fuzz { seconds, target, .. } => fuzz::run(&workspace, seconds, &target),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -21,6 +21,8 @@ pub(crate) struct Workspace {
 pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) version: String,
+    pub(crate) rust_version: Option<String>,
+    manifest_path: PathBuf,
     features: BTreeMap<String, Vec<String>>,
     /// The registries it may go to: `None` is any, an empty list is `publish = false`.
     publish: Option<Vec<String>>,
@@ -29,6 +31,25 @@ pub(crate) struct Package {
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
+    target_directory: PathBuf,
+}
+
+/// What cargo says of a target that it has built.
+#[derive(Deserialize)]
+struct Built {
+    target: Target,
+    profile: Profile,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
 }
 
 impl Workspace {
@@ -57,9 +78,34 @@ impl Workspace {
 
     /// The members that are meant for users.
     pub(crate) fn published(&self) -> Result<Vec<Package>> {
-        let json = self.cargo().args(["metadata", "--format-version=1", "--no-deps"]).quiet().read()?;
-        let metadata: Metadata = serde_json::from_str(&json).context("cannot read the output of cargo metadata")?;
-        Ok(metadata.packages.into_iter().filter(|package| package.publish != Some(Vec::new())).collect())
+        let members = self.members()?;
+        Ok(members.into_iter().filter(|package| package.publish != Some(Vec::new())).collect())
+    }
+
+    pub(crate) fn members(&self) -> Result<Vec<Package>> {
+        Ok(self.metadata(&["--no-deps"])?.packages)
+    }
+
+    /// The members, and all that the lock file names.
+    pub(crate) fn locked(&self) -> Result<Vec<Package>> {
+        Ok(self.metadata(&["--all-features"])?.packages)
+    }
+
+    pub(crate) fn target_dir(&self) -> Result<PathBuf> {
+        Ok(self.metadata(&["--no-deps"])?.target_directory)
+    }
+
+    /// The programs that `build` makes, by the names of their targets.
+    pub(crate) fn programs(&self, args: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+        let messages = self.cargo().arg("build").args(args).arg("--message-format=json-render-diagnostics").read()?;
+        let built = messages.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
+        let built = built.filter(|built| !built.profile.test);
+        Ok(built.filter_map(|built| Some((built.target.name, built.executable?))).collect())
+    }
+
+    fn metadata(&self, args: &[&str]) -> Result<Metadata> {
+        let json = self.cargo().args(["metadata", "--format-version=1"]).args(args).quiet().read()?;
+        serde_json::from_str(&json).context("cannot read the output of cargo metadata")
     }
 }
 
@@ -67,5 +113,10 @@ impl Package {
     /// The names of its features, without the set of defaults.
     pub(crate) fn features(&self) -> impl Iterator<Item = &str> {
         self.features.keys().map(String::as_str).filter(|feature| *feature != "default")
+    }
+
+    /// Where its manifest lies.
+    pub(crate) fn dir(&self) -> Result<&Path> {
+        self.manifest_path.parent().context("a manifest lies in no folder")
     }
 }

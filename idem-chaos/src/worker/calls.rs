@@ -144,7 +144,7 @@ impl Caller {
                     Ok(Begin::Execute(lease)) => lease,
                     Ok(Begin::Replay(recorded)) if recorded.is_error() => return returned(Err(kept(&recorded))),
                     Ok(Begin::Replay(recorded)) => {
-                        let value = recorded.decode::<Receipt, _>();
+                        let value = recorded.decode::<Receipt>();
                         return value.map_or_else(|error| failed(&error), replayed);
                     }
                     Err(error) => return failed(&error),

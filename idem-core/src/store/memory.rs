@@ -2,6 +2,7 @@
 
 mod shard;
 mod slot;
+mod sweeper;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -13,15 +14,16 @@ use std::time::Duration;
 
 use self::shard::{Found, Shard, Target};
 use self::slot::Slot;
+use self::sweeper::{NEVER, Sweeper, nanos};
 use self::waiting::{Waiters, Waiting};
 use super::Store;
 use crate::clock::{Clock, TokioClock};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
-    Claim, Claimed, Commit, Issue, Issued, OnClaim, OnStep, Ownership, RanOut, Record, RecordId, RecordInfo, Release,
-    Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, OnClaim, OnStep, Ownership, Record, RecordId, RecordInfo, Release, Removed,
+    Renewal,
 };
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
@@ -34,6 +36,8 @@ const RECORDS_A_SHARD: usize = 512;
 const FEWEST_SHARDS: usize = if cfg!(all(test, shuttle)) { 2 } else { 32 };
 /// An empty shard takes some 200 bytes, so even a capacity without bounds costs no more than a few megabytes.
 const MOST_SHARDS: usize = if cfg!(all(test, shuttle)) { 2 } else { 32 * 1024 };
+/// How many records a new key has looked at, at most, in search of expired ones in a full store.
+const MOST_LOOKED_AT: usize = 2048;
 
 /// Keeps records in the process: to try things, for tests, and for services of one process.
 ///
@@ -51,11 +55,12 @@ const MOST_SHARDS: usize = if cfg!(all(test, shuttle)) { 2 } else { 32 * 1024 };
 ///
 /// # Time
 ///
-/// What has expired is dropped by and by, as new keys come: each pays for a look at three records, in turns of some hundred to a thousand
-/// (as many as one lock guards, for capacities of up to 32 million). So no call takes long because of what has expired, however many
-/// there are, and at most half as many as are kept stay on for a while. A store that is full looks until it has found one that has
-/// expired, and refuses a new key only when there is none. This is mostly a look at one number for each thousand records; where many
-/// that would have expired were renewed or removed, it may look at each record once.
+/// A record that has expired is invisible at once. Its memory is freed within some seconds by a thread of the store, `idem-sweeper`. The
+/// thread starts with the first record, sleeps until one expires, and ends when no record is left that will expire, or with the store. It frees
+/// a million records in about two seconds, and holds one lock at a time, for the thousand records at most that the lock guards.
+///
+/// New keys help: each pays for a look at three records. A full store looks at no more than some two thousand records before it refuses a
+/// new key, and at none if none has expired. A store [with a clock of your own](Self::with_clock) has no thread.
 ///
 /// # Examples
 ///
@@ -70,6 +75,9 @@ pub struct MemoryStore(Arc<Inner>);
 
 struct Inner {
     shards: Box<[Mutex<Guarded>]>,
+    /// For each shard: no record of it changes by itself before this. Written under the shard's lock, read without.
+    due: Box<[AtomicU64]>,
+    sweeper: Option<Arc<Sweeper>>,
     shared: Shared,
     clock: Box<dyn Clock>,
 }
@@ -120,12 +128,14 @@ impl MemoryStore {
 
     /// A store for up to `capacity` records. With 0, every claim of a new key fails.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self::build(capacity, Box::new(TokioClock::new()))
+        // The explorer of schedules knows no thread but its own.
+        let sweeper = (!cfg!(all(test, shuttle))).then(Sweeper::new);
+        Self::build(capacity, Box::new(TokioClock::new()), sweeper)
     }
 
-    /// A store for up to a million records with a clock of your own: for tests that move time.
+    /// A store for up to a million records with a clock of your own: for tests that move time. Only calls free what has expired.
     pub fn with_clock(clock: impl Clock) -> Self {
-        Self::build(DEFAULT_CAPACITY, Box::new(clock))
+        Self::build(DEFAULT_CAPACITY, Box::new(clock), None)
     }
 
     /// How many records it holds, those that have expired and were not yet found included.
@@ -138,16 +148,18 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    fn build(capacity: usize, clock: Box<dyn Clock>) -> Self {
+    fn build(capacity: usize, clock: Box<dyn Clock>, sweeper: Option<Arc<Sweeper>>) -> Self {
         let shards = 1 << (capacity / RECORDS_A_SHARD).clamp(FEWEST_SHARDS, MOST_SHARDS).ilog2();
-        Self::with_shards(shards, capacity, clock)
+        Self::with_shards(shards, capacity, clock, sweeper)
     }
 
     /// With so many shards, a power of two.
-    fn with_shards(shards: usize, capacity: usize, clock: Box<dyn Clock>) -> Self {
+    fn with_shards(shards: usize, capacity: usize, clock: Box<dyn Clock>, sweeper: Option<Arc<Sweeper>>) -> Self {
         let room = Room { capacity, len: AtomicUsize::new(0) };
         Self(Arc::new(Inner {
             shards: std::iter::repeat_with(Mutex::default).take(shards).collect(),
+            due: std::iter::repeat_with(|| AtomicU64::new(NEVER)).take(shards).collect(),
+            sweeper,
             shared: Shared { hasher: RandomState::new(), room },
             clock,
         }))
@@ -163,10 +175,18 @@ impl MemoryStore {
     fn step<T>(&self, id: &RecordId, step: impl FnOnce(&mut Step<'_>) -> T) -> T {
         let shared = &self.0.shared;
         let hash = shared.hash(id.as_str().as_bytes());
-        let mut guarded = self.guarded(hash);
+        let index = self.shard(hash);
+        let mut guarded = lock(&self.0.shards[index]);
         let target = Target { id, hash, now: self.0.clock.elapsed() };
         let answer = step(&mut Step { shared, guarded: &mut guarded, target });
         guarded.records.tend(target.now, shared);
+        let earlier = self.0.publish(index, &guarded.records);
+        drop(guarded);
+        if let (Some(due), Some(sweeper)) = (earlier, &self.0.sweeper)
+            && sweeper.is_late_for(due)
+        {
+            sweeper.call(&self.0);
+        }
         answer
     }
 
@@ -188,15 +208,15 @@ impl MemoryStore {
 
     fn try_claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.step(&claim.id, |step| {
-            let (on_claim, left, lease_left) = if let Some((record, left)) = step.find() {
-                let lease_left = record.lease_left(left);
-                (record.on_claim(claim), left, lease_left)
+            let (on_claim, left, (lease_left, age)) = if let Some((record, left)) = step.find() {
+                let times = (record.lease_left(left), record.lease_age(left));
+                (record.on_claim(claim), left, times)
             } else {
                 let on_nothing = claim.on_nothing();
                 if matches!(on_nothing, OnClaim::Take(_)) {
                     step.shared.room.take()?;
                 }
-                (on_nothing, Duration::ZERO, None)
+                (on_nothing, Duration::ZERO, (None, Duration::ZERO))
             };
             let next = match on_claim {
                 OnClaim::Answer(answer) => return Ok(answer),
@@ -207,9 +227,9 @@ impl MemoryStore {
                     if let Some(lease_left) = lease_left {
                         return Ok(Claimed::InFlight { attempt, lease_left });
                     }
-                    match then {
-                        RanOut::Answer(answer) => return Ok(answer),
-                        RanOut::Take(next) => next,
+                    match then.at_age(age) {
+                        Ok(next) => next,
+                        Err(answer) => return Ok(answer),
                     }
                 }
             };
@@ -238,16 +258,82 @@ impl MemoryStore {
         add: impl Fn() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let now = self.0.clock.elapsed();
-        let shards = &self.0.shards;
         let first = self.shard(self.0.shared.hash(id.as_str().as_bytes()));
-        for shard in shards[first..].iter().chain(&shards[..first]) {
-            let has_room = lock(shard).records.make_room(now, &self.0.shared);
+        let mut looked_at = 0;
+        for shard in (first..self.0.shards.len()).chain(0..first) {
+            if !self.0.is_due(shard, now) {
+                continue;
+            }
+            let swept = self.0.sweep(shard, now);
             // Not while the lock is held: the record may belong to another shard.
-            if has_room && let Ok(added) = add() {
+            if swept.dropped > 0
+                && let Ok(added) = add()
+            {
                 return Ok(added);
+            }
+            looked_at += swept.looked_at;
+            if looked_at >= MOST_LOOKED_AT {
+                break;
             }
         }
         Err(full)
+    }
+}
+
+/// What sweeps have done.
+#[derive(Default)]
+struct Swept {
+    looked_at: usize,
+    dropped: usize,
+}
+
+impl Inner {
+    /// Writes down when the shard changes next by itself, under its lock; the time, if it is earlier than before.
+    fn publish(&self, shard: usize, records: &Shard) -> Option<u64> {
+        let (due, published) = (nanos(records.earliest()), &self.due[shard]);
+        let before = published.load(Ordering::Relaxed);
+        if due != before {
+            published.store(due, Ordering::SeqCst);
+        }
+        (due < before).then_some(due)
+    }
+
+    fn is_due(&self, shard: usize, now: Duration) -> bool {
+        self.due[shard].load(Ordering::Relaxed) <= nanos(now)
+    }
+
+    /// Drops what has expired in a shard.
+    fn sweep(&self, shard: usize, now: Duration) -> Swept {
+        let mut guarded = lock(&self.shards[shard]);
+        let (before, after) = guarded.records.make_room(now, &self.shared);
+        self.publish(shard, &guarded.records);
+        Swept { looked_at: before, dropped: before - after }
+    }
+
+    /// Sweeps up to `most` shards that are due, from one on, and counts; where to go on, if there may be more.
+    fn sweep_due(&self, from: usize, most: usize, all: &mut Swept) -> Option<usize> {
+        let now = self.clock.elapsed();
+        let due = (from..self.shards.len()).filter(|shard| self.is_due(*shard, now));
+        let swept = due.take(most).map(|shard| {
+            let swept = self.sweep(shard, now);
+            all.looked_at += swept.looked_at;
+            all.dropped += swept.dropped;
+            shard + 1
+        });
+        swept.last()
+    }
+
+    /// When the first record changes by itself.
+    fn next_due(&self) -> u64 {
+        self.due.iter().map(|due| due.load(Ordering::SeqCst)).min().unwrap_or(NEVER)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(sweeper) = &self.sweeper {
+            sweeper.end();
+        }
     }
 }
 
@@ -386,6 +472,8 @@ fn full(capacity: usize) -> StoreError {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    #[cfg(test)]
+    tests::LOCKED.set(tests::LOCKED.get() + 1);
     // A panic under the lock could come from a user's clock alone, before anything was changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,45 @@
-//! The one seam: what a store must do, each step atomic, each with a stated meaning for every state of the record.
+//! What a store and a codec are written against. Applications need none of it.
+//!
+//! [`Store`] is the one seam: what a store must do, each step atomic, each with a stated meaning for every state of the record. [`record`] has the
+//! record, the steps, and the decisions that each store takes alike; [`wire`] is the record as one text. `idem-testkit` tests a store against the
+//! contract.
+//!
+//! # Examples
+//!
+//! A store that refuses to forget:
+//!
+//! ```
+//! # use idem_core as idem;
+//! use std::time::Duration;
+//!
+//! use idem::store::record::{
+//!     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+//! };
+//! use idem::store::Store;
+//! use idem::{MemoryStore, StoreError, StoreErrorKind};
+//!
+//! struct Append(MemoryStore);
+//!
+//! impl Store for Append {
+//!     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> { self.0.claim(claim).await }
+//!     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> { self.0.issue(issues).await }
+//!     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> { self.0.commit(commit).await }
+//!     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> { self.0.release(release).await }
+//!     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> { self.0.renew(renewals).await }
+//!     async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
+//!         self.0.wait(id, attempt, limit).await
+//!     }
+//!     async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> { self.0.inspect(id).await }
+//!     async fn remove(&self, _: &RecordId) -> Result<Removed, StoreError> {
+//!         Err(StoreError::new(StoreErrorKind::Refused, "this store forgets nothing"))
+//!     }
+//! }
+//! ```
 
 mod dynamic;
-mod memory;
+pub(crate) mod memory;
+pub mod record;
+pub mod wire;
 
 use std::future::Future;
 use std::time::Duration;
@@ -12,7 +50,8 @@ use crate::record::{
 };
 
 pub(crate) use self::dynamic::AnyStore;
-pub use self::memory::MemoryStore;
+pub(crate) use self::memory::MemoryStore;
+pub use crate::codec::{Codec, CodecContext, CodecFailure, CodecId};
 
 /// Where records are kept.
 ///
@@ -44,13 +83,14 @@ pub trait Store: Send + Sync + 'static {
     /// | in flight by this very owner | none | `Owned` with its attempt, and what it found at the first time |
     /// | in flight, abandoned, committed or done, with another fingerprint | none | `Mismatch` |
     /// | in flight, alive | none | `InFlight` with what is left of the lease |
-    /// | abandoned, attempt *n*, `take_over` | in flight, attempt *n* + 1 | `Owned`, from `Abandoned` |
-    /// | abandoned, not `take_over` | none | `Abandoned` |
+    /// | abandoned, attempt *n*, `take_over` | in flight, attempt *n* + 1; it remembers what it took over | `Owned`, from `Abandoned` |
+    /// | abandoned, not `take_over`, claimed or last renewed at least `take_over_after` ago | the same | the same |
+    /// | abandoned, not `take_over`, otherwise | none | `Abandoned` |
     /// | committed | none | `Committed` with the outcome |
     /// | done | none | `Done` |
     ///
-    /// Where the next attempt of a record would exceed `max_attempts`: no effect, `Exhausted`. The new record expires in `hold`. Of several
-    /// claims at once, one is `Owned`.
+    /// Where the next attempt of a record would exceed `max_attempts`, without those that only asked: no effect, `Exhausted`; for an abandoned
+    /// record without `take_over`: `Abandoned`. The new record expires in `hold`. Of several claims at once, one is `Owned`.
     fn claim(&self, claim: &Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
     /// Gives keys out, each for one use. Answers in the order of `issues`, one for each; a batch is no transaction.
@@ -77,11 +117,12 @@ pub trait Store: Send + Sync + 'static {
     /// | --- | --- | --- |
     /// | in flight or abandoned, by this owner, to `Released` | released with its attempt, for `keep`. Whoever waits is woken | `Held` |
     /// | the same, to `Abandoned` | the lease is zero, the expiry stays. Whoever waits is woken | `Held` |
-    /// | the same, to `Undone` | what the claim found, with the attempt that it had: no record, issued, released for `keep`, or abandoned. Whoever waits is woken | `Held` |
+    /// | the same, to `Unanswered` | the same, and the attempt is one that only asked. Whoever waits is woken | `Held` |
+    /// | the same, to `Undone` | what the claim found, with the attempt that it had: no record, issued, released for `keep`, or the abandoned record with its owner and fingerprint, which expires in its own `hold` from now. Whoever waits is woken | `Held` |
     /// | anything else, or nothing | none | `Lost` |
     ///
-    /// A release that is sent again after it was carried out is `Lost`, since there is nothing left to give up; but to `Abandoned` it is `Held`
-    /// again.
+    /// A release that is sent again after it was carried out is `Lost`, since there is nothing left to give up; but to `Abandoned` and `Unanswered` it is
+    /// `Held` again, and the question is counted once.
     fn release(&self, release: &Release) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
     /// Keeps leases: each that is in flight or abandoned by its owner is alive again for its lease's length from now, and its
@@ -97,7 +138,7 @@ pub trait Store: Send + Sync + 'static {
     fn wait(&self, id: &RecordId, attempt: u64, limit: Duration)
     -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Describes the record, `None` if there is none.
+    /// Describes the record, `None` if there is none. Of one that is committed, the outcome belongs to the description.
     fn inspect(&self, id: &RecordId) -> impl Future<Output = Result<Option<RecordInfo>, StoreError>> + Send;
 
     /// Removes the record, unless it is in flight and alive. What waits is not woken.

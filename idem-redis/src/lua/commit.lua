@@ -16,8 +16,9 @@ if found == ARGV[1] and #found > 25 and not KEYS[2] then
   redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
   return 1
 end
-if string.sub(found, 1, 25) == string.sub(ARGV[1], 1, 25) then
-  -- A record in flight by this owner, whose prefix nobody can guess. Its last byte says whether it is whole, and whether somebody waits.
+if string.sub(found, 3, 25) == string.sub(ARGV[1], 3, 25) and string.find(found, '^i[12]') then
+  -- A record in flight by this owner, whose prefix nobody can guess, whatever else it has to remember. Its last byte says whether it is whole,
+  -- and whether somebody waits.
   local last = string.byte(found, -1)
   if last == 46 or last == 119 then
     if KEYS[2] then

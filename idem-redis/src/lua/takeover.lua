@@ -4,9 +4,10 @@
 --
 -- KEYS  the record
 -- ARGV  the record that was read, without the mark of waiters; the new record, or '' to write none; its expiry in ms;
---       '1' if the lease must have run out; '' or the latest, in ms, that the server's clock can show unless somebody set it
--- gives {0}: no record; {1, record}: another record; {2}: no expiry; {3, ms}: alive for so long; {4}: may be taken; {5}: taken; {6}: the
---       clock was set ahead, so that the lease's age cannot be told
+--       '1' if the lease must have run out; '' or the latest time, in ms, at which it may have been renewed: the claimant's clock confirms its
+--       age; '' or for how long, in ms, nothing must have been heard of the owner, else none is written
+-- gives {0}: no record; {1, record}: another record; {2}: no expiry; {3, ms}: alive for so long; {4}: may be taken; {5}: taken; {6, ms}: it
+--       may have been renewed later by so much, because the clock was set
 local found = redis.call('GET', KEYS[1])
 if not found then
   return {0}
@@ -19,16 +20,23 @@ if ARGV[4] == '1' then
   if left < 0 then
     return {2}
   end
-  local lease, hold = string.match(found, '^i1f%S+ %d+ (%d+) (%d+) ')
-  local alive = tonumber(lease) - math.max(tonumber(hold) - left, 0)
+  local lease, hold = string.match(found, '^i[12]f%S+ %d+ (%d+) (%d+) ')
+  local age = math.max(tonumber(hold) - left, 0)
+  local alive = tonumber(lease) - age
   if alive > 0 then
     return {3, alive}
   end
-  if tonumber(lease) > 0 and ARGV[5] ~= '' then
+  if ARGV[6] ~= '' and age < tonumber(ARGV[6]) then
+    return {4}
+  end
+  if (tonumber(lease) > 0 or ARGV[6] ~= '') and ARGV[5] ~= '' then
     -- pcall: a user who may not ask for the time has to trust it.
     local time = redis.pcall('TIME')
-    if not time.err and time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[5]) then
-      return {6}
+    if not time.err then
+      local renewed = time[1] * 1000 + time[2] / 1000 + left - tonumber(hold)
+      if renewed > tonumber(ARGV[5]) then
+        return {6, math.ceil(renewed - tonumber(ARGV[5]))}
+      end
     end
   end
 end

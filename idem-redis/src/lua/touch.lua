@@ -8,7 +8,10 @@ local found = redis.call('GET', KEYS[1])
 if not found then
   return 0
 end
-if string.sub(found, 1, #ARGV[1]) ~= ARGV[1] or not string.find(found, '^i1f%S+ %d+ %d+ %d+ %S+%.w?$') then
+local whole = string.find(found, '^i1f%S+ %d+ %d+ %d+ %S+%.w?$')
+  or string.find(found, '^i2f%S+ %d+ %d+ %d+ %S+ %d+[^.]*%.w?$')
+-- The owner comes after the version, which is that of what the record has to remember.
+if not whole or string.sub(found, 3, #ARGV[1]) ~= string.sub(ARGV[1], 3) then
   return found
 end
 redis.call('SET', KEYS[1], found, 'KEEPTTL')

@@ -10,6 +10,9 @@ if not found then
 end
 local attempt, lease, hold, mark = string.match(found, '^i1f%S+ (%d+) (%d+) (%d+) %S+%.(w?)$')
 if not attempt then
+  attempt, lease, hold, mark = string.match(found, '^i2f%S+ (%d+) (%d+) (%d+) %S+ %d+[^.]*%.(w?)$')
+end
+if not attempt then
   return found
 end
 if attempt ~= ARGV[1] then

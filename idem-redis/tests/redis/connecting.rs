@@ -218,9 +218,74 @@ async fn without_the_right_to_ask_the_server_is_used_and_it_is_warned_of() {
 #[tokio::test]
 async fn a_missing_right_is_refused_and_named() {
     let (_server, url) = server_with_user(&RIGHTS.replace("~idem:*", "~other:*")).await;
-    let error = RedisStore::connect(url).await.unwrap().claim(&claim("1")).await.unwrap_err();
+    let error = RedisStore::connect(url).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused);
-    assert!(error.to_string().contains("NOPERM"), "{error}");
+    assert!(error.to_string().contains("NOPERM") && error.to_string().contains("~idem:*"), "{error}");
+}
+
+#[tokio::test]
+async fn each_right_without_which_a_commit_or_renewal_fails_is_asked_for_before_a_body_runs() {
+    for right in ["set", "get", "del", "append", "pttl", "pexpire", "evalsha", "script|load"] {
+        let (server, url) = server_with_user(&RIGHTS.replace(&format!(" +{right}"), "")).await;
+        let error = RedisStore::connect(url.clone()).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Refused, "{right}: {error}");
+        assert!(error.to_string().contains(&format!("+{right}")), "{right}: {error}");
+        // On a connection of the application, too.
+        let client = redis::Client::open(url).unwrap();
+        let given = RedisStore::from_connection(client.get_connection_manager().await.unwrap());
+        let error = given.check().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Refused, "{right}: {error}");
+        drop(server);
+    }
+}
+
+#[tokio::test]
+async fn commands_that_are_disabled_or_renamed_are_refused() {
+    for command in ["EVALSHA", "SCRIPT", "GET", "PEXPIRE", "DEL"] {
+        // One that is disabled is unknown as well.
+        let server = Server::start(&["--rename-command", command, "secret"]);
+        let error = RedisStore::connect(server.url()).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Refused, "{command}: {error}");
+        assert!(error.to_string().contains(command) && error.to_string().contains("rename"), "{command}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_right_that_is_taken_away_stops_claims_at_the_next_connection_until_it_is_given_back() {
+    let (server, url) = server_with_user(RIGHTS).await;
+    let store = RedisStore::connect(url).await.unwrap();
+    store.claim(&claim("1")).await.unwrap();
+    let () = server.send(&["ACL", "SETUSER", "app", "-evalsha"]).await;
+    let _: redis::Value = server.send(&["CLIENT", "KILL", "USER", "app"]).await;
+    let refused = async || match store.claim(&claim("2")).await {
+        Err(error) => !error.is_unknown() && error.is_retryable() && error.to_string().contains("+evalsha"),
+        Ok(_) => panic!("a body would run, and its commit be refused"),
+    };
+    until("the refusal", || async { refused().await }).await;
+    assert_eq!(server.get("idem:orders:2").await, None);
+    let () = server.send(&["ACL", "SETUSER", "app", "+evalsha"]).await;
+    until("a claim", || async { store.claim(&claim("3")).await.is_ok() }).await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_speaks_an_older_protocol_is_refused_with_what_is_needed() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut read = [0; 4096];
+                while matches!(stream.read(&mut read).await, Ok(1..)) {
+                    // The client sends three commands at once.
+                    let _ = stream.write_all(&b"-ERR unknown command 'HELLO'\r\n".repeat(3)).await;
+                }
+            });
+        }
+    });
+    let error = RedisStore::connect(url).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    assert!(error.to_string().contains("RESP3"), "{error}");
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ async fn assert_all_fail(store: &RedisStore) {
 }
 
 /// Waits until a claim succeeds, and gives how long that took.
-async fn until_usable(store: &RedisStore) -> Duration {
+pub(crate) async fn until_usable(store: &RedisStore) -> Duration {
     let start = Instant::now();
     let claim = claim("usable");
     loop {
@@ -174,12 +174,10 @@ async fn waiters_look_again_when_the_connection_is_lost() {
     timeout(SECOND / 2, waiter).await.expect("woken").unwrap().unwrap();
 }
 
-#[tokio::test]
-async fn a_connection_that_is_silently_dead_is_replaced() {
-    let server = Server::start(&[]);
+/// A way to the server whose first connection carries nothing when that is said, and is never closed.
+pub(crate) async fn dying_way(server: &Server) -> (String, tokio::sync::watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    // A way to the server whose first connection carries nothing after a while, and is never closed.
     let (cut, is_cut) = tokio::sync::watch::channel(false);
     let server_port = server.port();
     tokio::spawn(async move {
@@ -195,7 +193,14 @@ async fn a_connection_that_is_silently_dead_is_replaced() {
             });
         }
     });
-    let store = RedisStore::connect(format!("redis://127.0.0.1:{port}")).await.unwrap();
+    (format!("redis://127.0.0.1:{port}"), cut)
+}
+
+#[tokio::test]
+async fn a_connection_that_is_silently_dead_is_replaced() {
+    let server = Server::start(&[]);
+    let (url, cut) = dying_way(&server).await;
+    let store = RedisStore::connect(url).await.unwrap();
     store.claim(&claim("1")).await.unwrap();
     cut.send(true).unwrap();
     let start = Instant::now();
@@ -214,7 +219,13 @@ async fn a_server_that_asks_for_a_password_and_then_takes_it_works_again() {
         .await
         .unwrap();
     let () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query_async(&mut admin).await.unwrap();
-    let refused = async || store.claim(&claim("1")).await.is_err_and(|error| error.kind() == StoreErrorKind::Refused);
+    // It may be a password that is being changed, so the same call may succeed later; and nothing was sent.
+    let refused = async || {
+        store.claim(&claim("1")).await.is_err_and(|error| {
+            assert!(error.is_retryable(), "{error}");
+            error.to_string().contains("password") && !error.is_unknown()
+        })
+    };
     until("the refusal", || async { refused().await }).await;
     let start = Instant::now();
     assert!(refused().await && start.elapsed() < Duration::from_millis(300), "said at once: {:?}", start.elapsed());
@@ -317,13 +328,78 @@ fn a_store_whose_runtime_has_ended_connects_again_in_the_next_one() {
     one.block_on(store.claim(&first)).unwrap();
     drop(one);
     let two = runtime();
-    let again = two.block_on(async {
-        match store.claim(&first).await {
-            Err(error) if error.is_unknown() => store.claim(&first).await,
-            claimed => claimed,
-        }
-    });
+    // Without an error.
+    let again = two.block_on(store.claim(&first));
     assert!(matches!(again.unwrap(), Claimed::Owned { attempt: 1, .. }));
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_save_takes_nothing_and_goes_on_when_it_can() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--dir", dir.path().to_str().unwrap()]);
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let first = claim("1");
+    store.claim(&first).await.unwrap();
+    // A directory stands where the file is to be.
+    let file = dir.path().join("dump.rdb");
+    std::fs::create_dir(&file).unwrap();
+    let () = server.send(&["CONFIG", "SET", "save", "3600 1"]).await;
+    let _: redis::RedisResult<redis::Value> = server.try_send(&["BGSAVE"]).await;
+    let fails = async || store.claim(&claim("2")).await.is_err_and(|error| error.to_string().contains("MISCONF"));
+    until("the server's refusal", || async { fails().await }).await;
+    for error in [
+        store.claim(&claim("2")).await.unwrap_err(),
+        store.commit(&commit(&first, 1, "1")).await.unwrap_err(),
+        store.renew(&[renewal(&first)]).await.remove(0).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+    }
+    std::fs::remove_dir(&file).unwrap();
+    let () = server.send(&["CONFIG", "SET", "save", ""]).await;
+    until_usable(&store).await;
+    assert_eq!(store.commit(&commit(&first, 1, "1")).await.unwrap(), Ownership::Held);
+}
+
+#[tokio::test]
+async fn a_server_that_loads_its_data_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    let slow = ["--dir", dir, "--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024"];
+    let mut server = Server::start(&slow);
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let done = claim("done");
+    store.claim(&done).await.unwrap();
+    store.commit(&commit(&done, 1, "1")).await.unwrap();
+    let filler: Vec<String> = (0..100).flat_map(|n| [format!("filler{n}"), "x".repeat(2000)]).collect();
+    let mut words = vec!["MSET"];
+    words.extend(filler.iter().map(String::as_str));
+    let () = server.send(&words).await;
+    let () = server.send(&["SAVE"]).await;
+    server.kill();
+    // It answers before it has loaded everything.
+    server.restart();
+    let start = Instant::now();
+    let answer = loop {
+        match store.claim(&claim("done")).await {
+            Ok(answer) => break answer,
+            Err(error) => assert!(error.is_retryable() && start.elapsed() < 10 * SECOND, "{error}"),
+        }
+    };
+    assert!(matches!(answer, Claimed::Committed { attempt: 1, .. }), "{answer:?}: nothing was forgotten");
+}
+
+#[tokio::test]
+async fn what_a_flush_forgets_is_no_longer_the_owners() {
+    let (server, store) = server_and_store().await;
+    let first = claim("1");
+    store.claim(&first).await.unwrap();
+    let () = server.send(&["FLUSHALL"]).await;
+    assert_eq!(*store.renew(&[renewal(&first)]).await[0].as_ref().unwrap(), Ownership::Lost);
+    let second = claim("1");
+    assert!(matches!(store.claim(&second).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
+    assert_eq!(store.commit(&commit(&first, 1, "1")).await.unwrap(), Ownership::Lost);
+    assert_eq!(store.release(&release(&first)).await.unwrap(), Ownership::Lost);
+    assert_eq!(store.commit(&commit(&second, 1, "2")).await.unwrap(), Ownership::Held);
 }
 
 #[tokio::test]

@@ -14,6 +14,8 @@ mod foreign;
 mod front;
 mod issued;
 mod life;
+mod rolling;
+mod runtimes;
 mod server;
 #[cfg(feature = "tls")]
 mod tls;
@@ -49,6 +51,7 @@ fn claim(key: &str) -> Claim {
         hold: 300 * SECOND,
         fingerprint: None,
         take_over: true,
+        take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
     }

@@ -29,7 +29,7 @@ impl Server {
     }
 
     fn try_start(port: u16, args: Vec<String>) -> Option<Self> {
-        let mut process = Command::new("redis-server")
+        let mut process = Command::new(std::env::var_os("IDEM_REDIS_SERVER").unwrap_or_else(|| "redis-server".into()))
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(&args)
             .current_dir(std::env::temp_dir())
@@ -96,6 +96,11 @@ impl Server {
         let mut command = redis::Cmd::new();
         command.arg(words);
         command.query_async(&mut self.client().await).await
+    }
+
+    /// Whether it has `SET .. IFEQ`.
+    pub(crate) async fn compares(&self) -> bool {
+        self.try_send::<Option<String>>(&["SET", "probe", "", "IFEQ", "nothing"]).await.is_ok()
     }
 
     /// The value of a key, as text.

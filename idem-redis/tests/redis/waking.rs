@@ -234,3 +234,63 @@ async fn a_store_on_the_applications_connection_is_woken_on_a_second_one() {
     assert!(woken.await.unwrap().saturating_duration_since(before) < SOON);
     until("the end of the subscription", || async { server.channels().await.is_empty() }).await;
 }
+
+#[tokio::test]
+async fn replies_are_not_cut_off_by_the_limit_of_clients_that_subscribe() {
+    let (server, store) = server_and_store().await;
+    let () = server.send(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 32kb 32kb 1"]).await;
+    let (done, held) = (claim("done"), claim("held"));
+    store.claim(&done).await.unwrap();
+    let large = idem_core::record::Encoded { payload: "y".repeat(4_000_000).into(), ..crate::outcome("") };
+    let large = idem_core::record::Commit { outcome: Some(large), ..commit(&done, 1, "") };
+    store.commit(&large).await.unwrap();
+    store.claim(&held).await.unwrap();
+    let waiting = waiter(&store, "held");
+    until("the subscription", || async { !server.channels().await.is_empty() }).await;
+    for _ in 0..10 {
+        let claim = claim("done");
+        let claims = (0..4).map(|_| store.claim(&claim));
+        for answer in futures_util::future::join_all(claims).await {
+            assert!(matches!(answer.unwrap(), Claimed::Committed { .. }));
+        }
+    }
+    store.commit(&commit(&held, 1, "1")).await.unwrap();
+    waiting.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_that_nobody_waits_on_has_one_connection() {
+    let (server, store) = server_and_store().await;
+    let clients = async |kind: &str| -> usize {
+        let list: String = server.send(&["CLIENT", "LIST", "TYPE", kind]).await;
+        list.lines().count()
+    };
+    store.claim(&claim("1")).await.unwrap();
+    // The other is the question's own.
+    until("one connection", || async { clients("normal").await == 2 && clients("pubsub").await == 0 }).await;
+    let waiting = waiter(&store, "1");
+    until("a second one", || async { clients("pubsub").await == 1 }).await;
+    waiting.abort();
+}
+
+#[tokio::test]
+async fn waiters_are_woken_after_their_connection_was_lost() {
+    let (server, store) = server_and_store().await;
+    for round in 0..3 {
+        let key = format!("k{round}");
+        let first = claim(&key);
+        store.claim(&first).await.unwrap();
+        let waiting = waiter(&store, &key);
+        until_marked(&server, &key).await;
+        let _: i64 = server.send(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+        // It looks again; the record is as it was, and so it is told to the caller.
+        timeout(SOON, waiting).await.expect("it looks again").unwrap();
+        let waiting = waiter(&store, &key);
+        until("the subscription", || async { !server.channels().await.is_empty() }).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let before = Instant::now();
+        store.commit(&commit(&first, 1, "1")).await.unwrap();
+        let took = waiting.await.unwrap().saturating_duration_since(before);
+        assert!(took < SOON, "{took:?}");
+    }
+}

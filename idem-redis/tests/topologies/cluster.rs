@@ -384,3 +384,80 @@ async fn urls_of_the_wrong_form_say_which_to_write_and_the_rights_that_are_docum
     let error = RedisStore::connect(url("wrong")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
 }
+
+#[tokio::test]
+async fn a_slot_that_no_node_has_is_named_at_once_and_nothing_was_sent() {
+    let partly = RedisCluster::builder().arg("--cluster-require-full-coverage").arg("no").replicas(0).start();
+    let cluster = partly.await.unwrap();
+    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let key = redis_key("1");
+    let slot = cluster.nodes()[0].cli(&["CLUSTER", "KEYSLOT", &key]).await.unwrap().to_string();
+    for node in cluster.nodes() {
+        tell(node, &["CLUSTER", "DELSLOTS", &slot]).await;
+    }
+    until("it is known", || async {
+        let error = store.claim(&claim("1")).await.unwrap_err();
+        error.is_retryable() && !error.is_unknown() && error.to_string().contains(&format!("slot {slot}"))
+    })
+    .await;
+    // Other slots are served.
+    let mut others = (0..9).map(|number| format!("k{number}"));
+    let other = others.find(|other| Slot::for_key(redis_key(other)) != Slot::for_key(&key));
+    store.claim(&claim(&other.unwrap())).await.unwrap();
+    let error = RedisStore::connect(cluster.url()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(error.to_string().contains(&format!("slot {slot}")), "{error}");
+}
+
+#[tokio::test]
+async fn a_restart_of_all_nodes_under_load_costs_retryable_errors_alone() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let idempotency = idempotency(cluster.url()).await;
+    calls_go_on(&idempotency, "a", async {
+        for node in cluster.nodes() {
+            node.kill().unwrap();
+        }
+        for node in cluster.nodes() {
+            node.restart().await.unwrap();
+        }
+        cluster.settled().await.unwrap();
+    })
+    .await;
+}
+
+#[test]
+fn nodes_are_kept_in_the_runtime_of_the_store_whoever_comes_to_them_first() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (one, two) = (runtime(), tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
+    let cluster = one.block_on(RedisCluster::builder().replicas(0).start()).unwrap();
+    let store = one.block_on(RedisStore::connect(cluster.url())).unwrap();
+    for node in cluster.nodes() {
+        one.block_on(tell(node, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]));
+    }
+    // All nodes are come to from a runtime that then stands still.
+    two.block_on(async {
+        for number in 0..20 {
+            let claim = claim(&format!("a{number}"));
+            let _ = tokio::time::timeout(SECOND / 50, store.claim(&claim)).await;
+        }
+    });
+    one.block_on(async {
+        let start = Instant::now();
+        for number in 0..20 {
+            let claim = claim(&format!("b{number}"));
+            until("it is claimed", || async { store.claim(&claim).await.is_ok() }).await;
+        }
+        assert!(start.elapsed() < 2 * SECOND, "{:?}", start.elapsed());
+    });
+    drop(two);
+    one.block_on(async {
+        // Each node's clock is looked at every five seconds.
+        let mut before = Vec::new();
+        for node in cluster.nodes() {
+            before.push(count(node, "time").await);
+        }
+        for (node, before) in cluster.nodes().iter().zip(before) {
+            until("its clock is looked at", || async { count(node, "time").await > before }).await;
+        }
+    });
+}

@@ -1,13 +1,14 @@
 //! The conformance suite, with one set of servers for all its trials: a test each would start a cluster each.
 
 use idem_core::record::RecordId;
-use idem_redis::{RedisStore, redis};
+use idem_redis::RedisStore;
 use idem_testkit::{BoxError, RedisCluster, RedisSentinels, RedisServer, Subject, suite};
 
 #[derive(Clone, Copy)]
 enum Topology {
     Sentinel,
     Cluster,
+    #[cfg(feature = "cluster-connection")]
     ApplicationsCluster,
     Replicated,
 }
@@ -38,9 +39,10 @@ impl Subject for Topology {
                 let within = std::time::Duration::from_millis(400);
                 RedisStore::builder().url(url).replicas(1, within).connect().await?
             }
+            #[cfg(feature = "cluster-connection")]
             Self::ApplicationsCluster => {
                 let nodes = RedisCluster::shared().await?.nodes().iter().map(RedisServer::url);
-                let client = redis::cluster::ClusterClient::new(nodes)?;
+                let client = idem_redis::redis::cluster::ClusterClient::new(nodes)?;
                 RedisStore::builder().connection(client.get_async_connection().await?).connect().await?
             }
         })
@@ -63,6 +65,7 @@ async fn the_suite_passes_in_a_cluster() {
     suite::run_all(|| Topology::Cluster).await.assert_passed();
 }
 
+#[cfg(feature = "cluster-connection")]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_passes_in_a_cluster_by_the_applications_connection() {
     suite::run_all(|| Topology::ApplicationsCluster).await.assert_passed();

@@ -245,3 +245,90 @@ async fn news_ends_an_attempt_that_hangs_at_the_old_master() {
     assert!(took < 2 * SECOND + BUSY, "{took:?}");
     old.resume().unwrap();
 }
+
+/// Sentinels that told of a fail-over, and of a second one only to those who ask.
+async fn a_second_fail_over(contradiction: &[&str]) -> Duration {
+    let (old, new) = two_masters().await;
+    let third = RedisServer::start().await.unwrap();
+    let sentinels = three(&old).await;
+    let store = RedisStore::connect(url(&sentinels)).await.unwrap();
+    until("it listens", || async { sentinels[0].is_listened_to() }).await;
+    for sentinel in &sentinels[1..] {
+        sentinel.names(&new);
+    }
+    sentinels[0].tells(&old, &new);
+    goes_to(&store, &new, "a").await;
+    for sentinel in &sentinels[1..] {
+        sentinel.names(&third);
+    }
+    if contradiction.is_empty() {
+        new.kill().unwrap();
+    } else {
+        new.cli(contradiction).await.unwrap();
+        cut(&new).await;
+    }
+    goes_to(&store, &third, "b").await
+}
+
+#[tokio::test]
+async fn news_counts_no_longer_when_its_server_is_gone() {
+    let took = a_second_fail_over(&[]).await;
+    assert!(took < 4 * SECOND, "{took:?}");
+}
+
+#[tokio::test]
+async fn news_counts_no_longer_when_its_server_says_that_it_is_no_master() {
+    let took = a_second_fail_over(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    assert!(took < 4 * SECOND, "{took:?}");
+}
+
+#[tokio::test]
+async fn p10_a_claim_that_was_sent_is_not_called_refused_because_the_next_master_refuses_us() {
+    let (old, new) = two_masters().await;
+    let sentinels = three(&old).await;
+    let store = RedisStore::connect(url(&sentinels)).await.unwrap();
+    until("it listens", || async { sentinels[0].is_listened_to() }).await;
+    new.cli(&["CONFIG", "SET", "requirepass", "secret"]).await.unwrap();
+    old.pause().unwrap();
+    let sent = claim("sent");
+    let (answer, ()) = tokio::join!(store.claim(&sent), async {
+        sleep(SECOND / 10).await;
+        sentinels[1].names(&new);
+        sentinels[2].names(&new);
+        sentinels[0].tells(&old, &new);
+    });
+    let error = answer.unwrap_err();
+    assert!(error.is_unknown(), "it is carried out when the old master goes on: {error}");
+    old.resume().unwrap();
+    until("it was carried out", || async { has(&old, "sent").await }).await;
+    // What was never sent is known not to be.
+    until("it is refused", || async {
+        store.claim(&claim("next")).await.is_err_and(|error| {
+            assert!(error.is_retryable(), "{error}");
+            !error.is_unknown() && error.to_string().contains("password")
+        })
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_majority_that_lies_about_a_master_gets_nobody_to_use_a_replica() {
+    let (old, other) = two_masters().await;
+    let sentinels = three(&old).await;
+    other.cli(&["REPLICAOF", "127.0.0.1", &old.port().to_string()]).await.unwrap();
+    sentinels[1].names(&other);
+    sentinels[2].names(&other);
+    let error = RedisStore::connect(url(&sentinels)).await.unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("no master"), "{error}");
+    sentinels[1].names(&old);
+    let store = RedisStore::connect(url(&sentinels)).await.unwrap();
+    sentinels[1].names(&other);
+    cut(&old).await;
+    for number in 0..5 {
+        if let Err(error) = store.claim(&claim(&format!("k{number}"))).await {
+            assert!(error.is_retryable(), "{error}");
+        }
+    }
+    sentinels[1].names(&old);
+    goes_to(&store, &old, "a").await;
+}

@@ -82,6 +82,7 @@ fn claim(key: &str) -> Claim {
         hold: 300 * SECOND,
         fingerprint: None,
         take_over: true,
+        take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
     }

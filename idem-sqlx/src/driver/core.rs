@@ -19,6 +19,7 @@ use super::super::sqlx;
 use super::dialect::{Conn, Dialect, Judgement, Schema};
 use super::fault::{self, Stopped, failed, judge, refused};
 use super::sweep;
+use super::turn::{Turn, Turns};
 use crate::hub::Hub;
 use crate::table::{Table, VERSION};
 
@@ -38,6 +39,7 @@ pub(crate) struct Core<D: Dialect> {
     pub(crate) dialect: D,
     pub(crate) hub: Arc<Hub>,
     pub(crate) limit: Duration,
+    turns: Turns,
     /// Where the database is, for messages.
     place: String,
     /// Why the table's name is none.
@@ -80,11 +82,13 @@ impl<D: Dialect> Core<D> {
             let _ = home.set(handle);
         }
         let place = D::place(&pool.connect_options());
+        let turns = Turns::new(pool.options().get_max_connections().min(D::AT_ONCE));
         Arc::new(Self {
             pool,
             dialect,
             hub: Arc::default(),
             limit: settings.limit,
+            turns,
             place,
             invalid,
             table: settings.table.clone(),
@@ -104,29 +108,52 @@ impl<D: Dialect> Core<D> {
         work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
     ) -> Result<T, StoreError> {
         self.keep_swept();
-        self.carry_out(true, repeat, work).await
+        self.queued(true, repeat, work).await
     }
 
-    /// The same, whatever the table is.
-    pub(crate) async fn carry_out<T: Send + 'static>(
+    /// The same, before all others: for what must not wait behind a burst.
+    pub(crate) async fn urgent_step<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        self.keep_swept();
+        self.carry_out(true, true, None, work).await
+    }
+
+    /// In its turn, whatever the table is unless it is checked.
+    pub(crate) async fn queued<T: Send + 'static>(
         self: &Arc<Self>,
         check: bool,
         repeat: bool,
+        work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        let turn = self.turns.take(self.limit).await;
+        let turn = turn.ok_or_else(|| fault::no_turn::<D>(&self.place, self.limit))?;
+        self.carry_out(check, repeat, Some(turn), work).await
+    }
+
+    async fn carry_out<T: Send + 'static>(
+        self: &Arc<Self>,
+        check: bool,
+        repeat: bool,
+        turn: Option<Turn>,
         work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
     ) -> Result<T, StoreError> {
         if let Some(why) = &self.invalid {
             return Err(refused(why.as_str()));
         }
         let core = self.clone();
+        let limit = turn.as_ref().map_or(self.limit, |turn| turn.limit);
         let step = self.home().spawn(async move {
+            let _turn = turn;
             let sent = AtomicBool::new(false);
-            match timeout(core.limit, core.attempt(check, repeat, &sent, &work)).await {
+            match timeout(limit, core.attempt(check, repeat, &sent, &work)).await {
                 Ok(result) => result,
                 Err(_) if sent.load(Ordering::Relaxed) => Err(fault::timed_out::<D>(&core.place, core.limit)),
                 Err(_) => Err(core.unconnected_in_time()),
             }
         });
-        match timeout(self.limit + GRACE, step).await {
+        match timeout(limit + GRACE, step).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(fault::runtime_ended::<D>(&self.place)),
             Err(_) => Err(fault::timed_out::<D>(&self.place, self.limit)),
@@ -178,6 +205,7 @@ impl<D: Dialect> Core<D> {
             sent.store(true, Ordering::Relaxed);
             let stopped = match work(&self.dialect, lent.connection()?).await {
                 Ok(done) => {
+                    self.turns.answered();
                     lent.give_back();
                     return Ok(done);
                 }
@@ -187,6 +215,7 @@ impl<D: Dialect> Core<D> {
                 Stopped::Sql(error) => (error, repeat),
                 Stopped::Unsent(error) => (error, true),
                 Stopped::Store(error) => {
+                    self.turns.answered();
                     lent.give_back();
                     return Err(error);
                 }
@@ -269,7 +298,7 @@ impl<D: Dialect> Core<D> {
 
     /// Creates the table where there is none, and says whether it can be used then.
     pub(crate) async fn migrate(self: &Arc<Self>) -> Result<(), StoreError> {
-        self.carry_out(false, true, |dialect, on| {
+        self.queued(false, true, |dialect, on| {
             Box::pin(async move {
                 if dialect.schema(on).await? == Schema::Missing {
                     dialect.create(on).await?;
@@ -278,7 +307,7 @@ impl<D: Dialect> Core<D> {
             })
         })
         .await?;
-        self.carry_out(true, true, |_, _| Box::pin(async { Ok(()) })).await
+        self.queued(true, true, |_, _| Box::pin(async { Ok(()) })).await
     }
 }
 

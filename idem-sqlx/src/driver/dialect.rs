@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use idem_core::record::{Owner, RecordId};
+use idem_core::store::record::{Owner, RecordId};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -73,6 +73,9 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
 
     /// The database, as errors call it.
     const NAME: &'static str;
+
+    /// How many steps may be under way at once, where that is fewer than the pool has connections.
+    const AT_ONCE: u32 = u32::MAX;
 
     fn new(table: &Table) -> Self;
 

@@ -86,6 +86,17 @@ pub(crate) fn unconnected_in_time<D: Dialect>(place: &str, limit: Duration, exha
     )
 }
 
+/// The steps before this one were not answered. Nothing was sent.
+pub(crate) fn no_turn<D: Dialect>(place: &str, limit: Duration) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unavailable,
+        format!(
+            "{} ({place}): no turn for this step: others have waited {limit:?} for an answer, or too many are before it; the database is stopped, overloaded or cut off",
+            D::NAME
+        ),
+    )
+}
+
 /// A step without an answer in time.
 pub(crate) fn timed_out<D: Dialect>(place: &str, limit: Duration) -> StoreError {
     StoreError::new(

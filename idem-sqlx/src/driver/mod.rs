@@ -19,6 +19,8 @@ mod store;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod sweep;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod turn;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod wait;
 
 #[cfg(feature = "mysql")]
@@ -47,7 +49,9 @@ macro_rules! read_row {
             is_error: row.try_get(9)?,
             codec: row.try_get(10)?,
             outcome: row.try_get(11)?,
-            revision: row.try_get(12)?,
+            questions: row.try_get(12)?,
+            took_over: row.try_get(13)?,
+            revision: row.try_get(14)?,
         })
     }};
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::StoreError;
-use idem_core::record::{
-    Claim, Claimed, Commit, InFlight, Issue, Issued, OnClaim, OnStep, Origin, Ownership, RanOut, Record, RecordId,
-    RecordInfo, Release, Removed, Renewal,
+use idem_core::store::record::{
+    Claim, Claimed, Commit, InFlight, Issue, Issued, OnClaim, OnStep, Origin, Ownership, Record, RecordId, RecordInfo,
+    Release, Removed, Renewal,
 };
 
 use super::core::Core;
@@ -51,9 +51,10 @@ async fn claim_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, claim: &Claim) -> R
                 if let Some(lease_left) = record.as_ref().and_then(|record| record.lease_left(left)) {
                     return Ok(Claimed::InFlight { attempt, lease_left });
                 }
-                match then {
-                    RanOut::Answer(claimed) => return Ok(claimed),
-                    RanOut::Take(next) => (next, Guard::RanOut(revision)),
+                let age = record.as_ref().map_or(Duration::ZERO, |record| record.lease_age(left));
+                match then.at_age(age) {
+                    Ok(next) => (next, Guard::RanOut(revision)),
+                    Err(claimed) => return Ok(claimed),
                 }
             }
             OnClaim::IfIssueLives { grace, .. } if left <= grace => return Ok(Claimed::IssueExpired),
@@ -181,7 +182,8 @@ async fn commit_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, commit: &Commit) -
 fn claimed(commit: &Commit) -> Record {
     let Commit { owner, attempt, fingerprint, .. } = *commit;
     let (lease, hold) = (Duration::ZERO, Duration::ZERO);
-    Record::InFlight(InFlight { owner, attempt, origin: Origin::Nothing, lease, hold, fingerprint })
+    let origin = Origin::Nothing;
+    Record::InFlight(InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None })
 }
 
 pub(crate) async fn release<D: Dialect>(core: &Arc<Core<D>>, release: &Release) -> Result<Ownership, StoreError> {
@@ -231,7 +233,8 @@ pub(crate) async fn renew<D: Dialect>(core: &Arc<Core<D>>, renewals: &[Renewal])
             hold: millis(renewal.hold).max(1),
         };
         let leases: Arc<[Kept]> = batch.iter().map(kept).collect();
-        let step = core.step(true, move |dialect, on| {
+        // An owner's body is stopped if this comes too late.
+        let step = core.urgent_step(move |dialect, on| {
             let leases = leases.clone();
             Box::pin(async move { renew_on(dialect, on, &leases).await })
         });

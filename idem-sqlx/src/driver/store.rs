@@ -86,6 +86,9 @@ macro_rules! store {
             }
 
             /// Sets how long a step may take, waiting for a connection included: 900 ms by default. Zero fails every step.
+            ///
+            /// In a burst a step waits for its turn besides, up to ten times as long, while the steps before it are answered. Where none of
+            /// them is for as long as this limit, it fails. (Renewals of leases wait for no turn.)
             #[must_use]
             pub fn time_limit(mut self, limit: std::time::Duration) -> Self {
                 self.settings.limit = limit;
@@ -101,42 +104,42 @@ macro_rules! store {
         impl idem_core::Store for $Store {
             async fn claim(
                 &self,
-                claim: &idem_core::record::Claim,
-            ) -> Result<idem_core::record::Claimed, idem_core::StoreError> {
+                claim: &idem_core::store::record::Claim,
+            ) -> Result<idem_core::store::record::Claimed, idem_core::StoreError> {
                 super::steps::claim(&self.0, claim).await
             }
 
             async fn issue(
                 &self,
-                issues: &[idem_core::record::Issue],
-            ) -> Vec<Result<idem_core::record::Issued, idem_core::StoreError>> {
+                issues: &[idem_core::store::record::Issue],
+            ) -> Vec<Result<idem_core::store::record::Issued, idem_core::StoreError>> {
                 super::steps::issue(&self.0, issues).await
             }
 
             async fn commit(
                 &self,
-                commit: &idem_core::record::Commit,
-            ) -> Result<idem_core::record::Ownership, idem_core::StoreError> {
+                commit: &idem_core::store::record::Commit,
+            ) -> Result<idem_core::store::record::Ownership, idem_core::StoreError> {
                 super::steps::commit(&self.0, commit).await
             }
 
             async fn release(
                 &self,
-                release: &idem_core::record::Release,
-            ) -> Result<idem_core::record::Ownership, idem_core::StoreError> {
+                release: &idem_core::store::record::Release,
+            ) -> Result<idem_core::store::record::Ownership, idem_core::StoreError> {
                 super::steps::release(&self.0, release).await
             }
 
             async fn renew(
                 &self,
-                renewals: &[idem_core::record::Renewal],
-            ) -> Vec<Result<idem_core::record::Ownership, idem_core::StoreError>> {
+                renewals: &[idem_core::store::record::Renewal],
+            ) -> Vec<Result<idem_core::store::record::Ownership, idem_core::StoreError>> {
                 super::steps::renew(&self.0, renewals).await
             }
 
             async fn wait(
                 &self,
-                id: &idem_core::record::RecordId,
+                id: &idem_core::store::record::RecordId,
                 attempt: u64,
                 limit: std::time::Duration,
             ) -> Result<(), idem_core::StoreError> {
@@ -145,15 +148,15 @@ macro_rules! store {
 
             async fn inspect(
                 &self,
-                id: &idem_core::record::RecordId,
+                id: &idem_core::store::record::RecordId,
             ) -> Result<Option<idem_core::RecordInfo>, idem_core::StoreError> {
                 super::steps::inspect(&self.0, id).await
             }
 
             async fn remove(
                 &self,
-                id: &idem_core::record::RecordId,
-            ) -> Result<idem_core::record::Removed, idem_core::StoreError> {
+                id: &idem_core::store::record::RecordId,
+            ) -> Result<idem_core::store::record::Removed, idem_core::StoreError> {
                 super::steps::remove(&self.0, id).await
             }
         }

@@ -32,9 +32,8 @@ pub(crate) async fn keep_swept<D: Dialect>(core: Weak<Core<D>>) {
 pub(crate) async fn sweep<D: Dialect>(core: &Arc<Core<D>>) -> Result<u64, StoreError> {
     let mut all = 0;
     loop {
-        let swept = core
-            .carry_out(true, true, |dialect, on| Box::pin(async move { Ok(dialect.sweep(on, BATCH).await?) }))
-            .await?;
+        let swept =
+            core.queued(true, true, |dialect, on| Box::pin(async move { Ok(dialect.sweep(on, BATCH).await?) })).await?;
         all += swept;
         if swept < BATCH.unsigned_abs() {
             return Ok(all);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::StoreError;
-use idem_core::record::{Record, RecordId};
+use idem_core::store::record::{Record, RecordId};
 use tokio::time::timeout;
 
 use super::core::Core;

@@ -12,7 +12,7 @@ mod waking;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use idem_core::record::{RecordId, Removed};
+use idem_core::store::record::{RecordId, Removed};
 use idem_core::{Idempotency, Key, Store, StoreError};
 use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};

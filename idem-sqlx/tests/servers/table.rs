@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_core::record::Removed;
+use idem_core::store::record::Removed;
 use idem_core::{RecordState, Store as _};
 
 use crate::{Server, id, order, over_both_servers, runtime};

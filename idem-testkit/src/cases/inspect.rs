@@ -1,6 +1,6 @@
 //! What is said of a record in each state.
 
-use idem_core::record::{Claim, Commit, RecordInfo, RecordState};
+use idem_core::record::{Claim, Commit, Encoded, RecordInfo, RecordState};
 
 use super::trials;
 use crate::bench::{Bench, LONG, abandon, claim, commit, print, release};
@@ -17,6 +17,8 @@ pub(super) const TRIALS: &[Trial] = trials!(
         abandoned,
         given_up,
         committed,
+        committed_gives_the_outcome,
+        no_outcome_but_of_a_committed_record,
         done,
         changes_nothing,
         by_another_handle,
@@ -102,6 +104,29 @@ async fn committed(t: &Bench) -> Verdict {
         same("the fingerprint", info.fingerprint, given.claim.fingerprint)?;
         same("the lease", (info.lease_age, info.lease_left), (None, None))?;
         t.counted_down("expires_in", info.expires_in, (LONG, committed), seen.at)?;
+    }
+    Ok(())
+}
+
+/// With an outcome that is kept as long as the record, and with one that ends before it: a store may keep the two apart.
+async fn committed_gives_the_outcome(t: &Bench) -> Verdict {
+    for (remember, is_error) in [(LONG, false), (LONG * 2, false), (LONG, true), (LONG * 2, true)] {
+        let given = t.given(RecordState::InFlight).await?;
+        let outcome = given.commit.outcome.clone().map(|outcome| Encoded { is_error, ..outcome });
+        let commit = Commit { remember, outcome: outcome.clone(), ..given.commit };
+        t.store.commit(&commit).await?;
+        let info = found(t.store.inspect(&given.id).await?)?;
+        same("the state", (info.state, info.is_error), (RecordState::Committed, is_error))?;
+        same("the outcome", info.outcome, outcome)?;
+    }
+    Ok(())
+}
+
+async fn no_outcome_but_of_a_committed_record(t: &Bench) -> Verdict {
+    for state in [RecordState::InFlight, RecordState::Released, RecordState::Abandoned, RecordState::Done] {
+        let given = t.given(state).await?;
+        let info = found(t.store.inspect(&given.id).await?)?;
+        same(&format!("the outcome of a record that is {state:?}"), (info.is_error, info.outcome), (false, None))?;
     }
     Ok(())
 }

@@ -5,14 +5,17 @@ mod commit;
 mod concurrency;
 mod fingerprint;
 mod foreign;
+mod hold;
 mod inspect;
 mod issue;
 mod outcome;
+mod question;
 mod release;
 mod remove;
 mod renew;
 mod takeover;
 mod time;
+mod undo;
 mod wait;
 
 use crate::suite::Trial;
@@ -25,6 +28,9 @@ pub(crate) const ALL: &[&[Trial]] = &[
     commit::TRIALS,
     outcome::TRIALS,
     release::TRIALS,
+    undo::TRIALS,
+    question::TRIALS,
+    hold::TRIALS,
     renew::TRIALS,
     wait::TRIALS,
     inspect::TRIALS,

@@ -26,6 +26,8 @@ use self::process::Process;
 pub use self::resp::Reply;
 pub use self::sentinels::{RedisSentinels, RedisSentinelsBuilder};
 
+/// Names the program of every server that is not given another, such as a `valkey-server`.
+const PROGRAM: &str = "IDEM_REDIS_SERVER";
 /// How many ports are tried.
 const PORTS: u32 = 3;
 /// How many times the server is asked whether it is ready, each time after a pause.
@@ -84,9 +86,10 @@ impl RedisServer {
         Self::builder().start().await
     }
 
-    /// For one with other settings.
+    /// For one with other settings. Its program is `redis-server`, or what the environment variable `IDEM_REDIS_SERVER` names.
     pub fn builder() -> RedisServerBuilder {
-        RedisServerBuilder { program: "redis-server".into(), args: Vec::new(), config: None, bus: false }
+        let program = std::env::var_os(PROGRAM).unwrap_or_else(|| "redis-server".into());
+        RedisServerBuilder { program, args: Vec::new(), config: None, bus: false }
     }
 
     /// One for all tests of this process. It is started at the first call, and killed when the process ends. Tests that share it

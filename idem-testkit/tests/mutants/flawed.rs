@@ -1,6 +1,6 @@
 //! `MemoryStore` with one flaw.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,15 +20,17 @@ const MOMENT: Duration = Duration::from_millis(1);
 pub(crate) struct FlawedStore {
     inner: MemoryStore,
     flaw: Option<Flaw>,
-    /// The last claim of each record that became its owner's.
-    owned: Arc<Mutex<HashMap<RecordId, Claim>>>,
+    /// The claims of each record that became its owner's, in their order.
+    owned: Arc<Mutex<HashMap<RecordId, Vec<Claim>>>>,
+    /// Those whose owner said twice that nobody answered.
+    asked_twice: Arc<Mutex<HashSet<RecordId>>>,
     /// Told of each commit and release.
     ended: Arc<Notify>,
 }
 
 impl FlawedStore {
     pub(crate) fn new(inner: MemoryStore, flaw: Option<Flaw>) -> Self {
-        Self { inner, flaw, owned: Arc::default(), ended: Arc::default() }
+        Self { inner, flaw, owned: Arc::default(), asked_twice: Arc::default(), ended: Arc::default() }
     }
 
     pub(crate) fn another_handle(&self) -> Self {
@@ -51,7 +53,15 @@ impl FlawedStore {
     }
 
     fn last_claim(&self, id: &RecordId) -> Option<Claim> {
-        self.owned.lock().unwrap().get(id).cloned()
+        self.owned.lock().unwrap().get(id)?.last().cloned()
+    }
+
+    /// The claim before the last one, and whether an owner claimed before that.
+    fn claim_before(&self, id: &RecordId, owner: Owner) -> (Option<Claim>, bool) {
+        let owned = self.owned.lock().unwrap();
+        let claims = owned.get(id).map(Vec::as_slice).unwrap_or_default();
+        let [earlier @ .., before, _] = claims else { return (None, false) };
+        (Some(before.clone()), earlier.iter().any(|claim| claim.owner == owner))
     }
 
     /// A claim by somebody.
@@ -64,6 +74,7 @@ impl FlawedStore {
             hold: minute,
             fingerprint: None,
             take_over: false,
+            take_over_after: None,
             max_attempts: None,
             must_be_issued: false,
         }
@@ -217,6 +228,25 @@ impl FlawedStore {
             Some(Flaw::ClaimIgnoresFingerprint) => claim.fingerprint = None,
             Some(Flaw::ClaimIgnoresMaxAttempts) => claim.max_attempts = None,
             Some(Flaw::ClaimIgnoresTakeOver) => claim.take_over = true,
+            Some(Flaw::QuestionIsCountedAfterARelease) if state == Some(RecordState::Released) => {
+                let attempts = self.inner.inspect(&id).await?.map_or(0, |info| info.attempt);
+                if claim.max_attempts.is_some_and(|max| attempts >= max) {
+                    return Ok(Claimed::Exhausted { attempts });
+                }
+            }
+            Some(Flaw::QuestionSentAgainIsNotCounted) if self.asked_twice.lock().unwrap().contains(&id) => {
+                claim.max_attempts = claim.max_attempts.map(|max| max + 1);
+            }
+            Some(Flaw::SilentAreNeverTakenOver) => claim.take_over_after = None,
+            Some(Flaw::SilentAreTakenOverAtOnce) => {
+                claim.take_over_after = claim.take_over_after.map(|_| Duration::ZERO)
+            }
+            Some(Flaw::SilentIgnoresMaxAttempts) if claim.take_over_after.is_some() => claim.max_attempts = None,
+            Some(Flaw::SilentThoughAliveIsTakenOver) if claim.take_over_after.is_some() && !own => {
+                if let Some(owner) = self.last_claim(&id).map(|last| last.owner) {
+                    self.inner.release(&Release { id, owner, to: ReleaseTo::Abandoned }).await?;
+                }
+            }
             Some(Flaw::ClaimMismatchesAfterConflict) if state == Some(RecordState::InFlight) => {
                 claim.fingerprint = None;
             }
@@ -273,6 +303,14 @@ impl FlawedStore {
             (Some(Flaw::CommitOfIssuedByAnybody), _) if state == Some(RecordState::Issued) => {
                 let (owner, hold) = (commit.owner, commit.ttl);
                 self.inner.claim(&Claim { id: id.clone(), owner, hold, ..Self::any_claim(&id) }).await?;
+            }
+            (Some(Flaw::UndoForgetsTheOwner), _)
+                if self.last_claim(&id).is_some_and(|last| last.owner != commit.owner) =>
+            {
+                return Ok(Ownership::Lost);
+            }
+            (Some(Flaw::UndoForgetsTheOwnerBeforeTheLast), _) if self.claim_before(&id, commit.owner).1 => {
+                return Ok(Ownership::Lost);
             }
             (Some(Flaw::CommitOfNothingIsHeld), _) if state.is_none() => return Ok(Ownership::Held),
             (Some(Flaw::CommitSentAgainAfterTheTtlIsLost), Some(_)) if state == Some(RecordState::Done) => {
@@ -333,7 +371,10 @@ impl Store for FlawedStore {
         let claim = Claim { id: self.id(&claim.id), ..claim.clone() };
         let answer = self.flawed_claim(claim.clone()).await?;
         if matches!(answer, Claimed::Owned { .. }) {
-            self.owned.lock().unwrap().insert(claim.id.clone(), claim);
+            let mut owned = self.owned.lock().unwrap();
+            let claims = owned.entry(claim.id.clone()).or_default();
+            claims.retain(|other| other.owner != claim.owner);
+            claims.push(claim);
         }
         Ok(answer)
     }
@@ -379,6 +420,13 @@ impl Store for FlawedStore {
             (Some(Flaw::ReleaseToUndoneIsReleased), to @ &mut ReleaseTo::Undone { keep }) => {
                 *to = ReleaseTo::Released { keep };
             }
+            (Some(Flaw::QuestionIsCounted), to @ ReleaseTo::Unanswered) => *to = ReleaseTo::Abandoned,
+            (Some(Flaw::QuestionIsReleased), to @ ReleaseTo::Unanswered) => {
+                *to = ReleaseTo::Released { keep: Duration::from_mins(1) }
+            }
+            (Some(Flaw::QuestionSentAgainIsNotCounted), ReleaseTo::Unanswered) if abandoned => {
+                self.asked_twice.lock().unwrap().insert(release.id.clone());
+            }
             (Some(Flaw::ReleaseToAbandonedIsReleased), to @ ReleaseTo::Abandoned) => {
                 *to = ReleaseTo::Released { keep: Duration::from_mins(1) }
             }
@@ -401,7 +449,14 @@ impl Store for FlawedStore {
         {
             release.to = ReleaseTo::Released { keep };
         }
+        let left = self.inner.inspect(&release.id).await.unwrap().map(|info| info.expires_in);
         let answer = self.inner.release(&release).await;
+        if let (Some(before), Some(hold)) = (self.claim_before(&release.id, release.owner).0, left)
+            && undone
+            && self.has(Flaw::UndoKeepsTheExpiry)
+        {
+            self.inner.renew(&[Renewal { id: release.id.clone(), owner: before.owner, hold }]).await;
+        }
         if self.has(Flaw::ReleaseToUndoneRemoves) && undone && matches!(answer, Ok(Ownership::Held)) {
             self.wipe(&release.id).await;
         }
@@ -508,6 +563,13 @@ impl Store for FlawedStore {
             info.state = RecordState::InFlight;
         }
         match (&mut info, self.flaw) {
+            (Some(info), Some(Flaw::UndoForgetsTheFingerprint)) if info.state == RecordState::Abandoned => {
+                info.fingerprint = self.last_claim(&self.id(id)).and_then(|claim| claim.fingerprint);
+            }
+            (Some(info), Some(Flaw::InspectForgetsTheOutcome)) => info.outcome = None,
+            (Some(info), Some(Flaw::InspectForgetsThatItIsAnError)) => {
+                info.outcome = info.outcome.take().map(|outcome| Encoded { is_error: false, ..outcome });
+            }
             (Some(info), Some(Flaw::InspectSaysIssuedWhenExpired)) if info.state == RecordState::Expired => {
                 info.state = RecordState::Issued;
             }

@@ -53,8 +53,13 @@ async fn a_response(id: u64) -> Result<Response, Error> {
 }
 
 #[idempotent(key = id)]
-async fn a_status_and_json(id: u64) -> Result<(StatusCode, Json<u64>), Error> {
-    Ok((StatusCode::OK, Json(id)))
+async fn a_status_and_not_storable(id: u64) -> Result<(StatusCode, Json<Receipt>), Error> {
+    Ok((StatusCode::OK, Json(Receipt)))
+}
+
+#[idempotent(key = id)]
+async fn a_status_behind_its_body(id: u64) -> Result<(Json<u64>, StatusCode), Error> {
+    Ok((Json(id), StatusCode::OK))
 }
 
 #[idempotent(key = id)]

@@ -337,34 +337,4 @@ async fn four_mistakes(id: u64) -> Result<(), OrderError> {
     Ok(())
 }
 
-// Arguments of a body that runs more than once.
-
-#[idempotent(key = id, errors(_ => retry(max = 3)))]
-async fn an_exclusive_reference(id: u64, log: &mut Vec<u64>) -> Result<(), OrderError> {
-    log.push(id);
-    Ok(())
-}
-
-#[idempotent(key = id, errors(_ => retry(max = 3)))]
-async fn an_exclusive_reference_in_a_macro(id: u64, log: &mut Vec<u64>) -> Result<(), OrderError> {
-    println!("{log:?}");
-    Ok(())
-}
-
-struct Service(u64);
-
-impl Service {
-    #[idempotent(key = id, name = "service.create", errors(_ => retry(max = 3)))]
-    async fn an_exclusive_self(&mut self, id: u64) -> Result<(), OrderError> {
-        self.0 = id;
-        Ok(())
-    }
-
-    #[idempotent(key = id, name = "service.create", errors(policy))]
-    async fn an_exclusive_self_and_the_policy_of_the_type(&mut self, id: u64) -> Result<(), OrderError> {
-        self.0 = id;
-        Ok(())
-    }
-}
-
 fn main() {}

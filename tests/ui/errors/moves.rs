@@ -37,15 +37,6 @@ async fn a_guard_that_uses_what_the_body_changes(mut req: Req) -> Result<usize, 
     Ok(1)
 }
 
-#[idempotent(key = req.tenant, errors(error => retry(max = 3, backoff = backoff(error, &req)), ))]
-async fn an_action_that_uses_what_the_body_moves(req: Req) -> Result<String, Error> {
-    Ok(req.tenant)
-}
-
-fn backoff(_: &Error, req: &Req) -> Duration {
-    req.keep
-}
-
 #[idempotent(key = tenant, errors(_ if tenant == "acme" => release, _ => release), detached)]
 async fn a_guard_that_borrows_in_a_detached_body(tenant: &str) -> Result<(), Error> {
     Ok(())

@@ -200,4 +200,31 @@ impl Service {
     }
 }
 
+// Strings that are no expressions where they stand.
+
+#[idempotent(key = ["tenant", "id"])]
+async fn parts_in_brackets(tenant: String, id: u64) -> Result<(), Error> {
+    Ok(())
+}
+
+#[idempotent(key = &"id")]
+async fn a_reference_to_a_string(id: u64) -> Result<(), Error> {
+    Ok(())
+}
+
+#[idempotent(key = id, fingerprint = ["tenant", "cents"])]
+async fn a_fingerprint_in_brackets(id: u64, tenant: String, cents: u64) -> Result<(), Error> {
+    Ok(())
+}
+
+#[idempotent(key = (id, &"tenant"))]
+async fn a_reference_to_a_string_in_a_part(id: u64, tenant: String) -> Result<(), Error> {
+    Ok(())
+}
+
+#[idempotent(key = id, fingerprint = { "tenant" })]
+async fn a_string_in_a_block(id: u64, tenant: String) -> Result<(), Error> {
+    Ok(())
+}
+
 fn main() {}

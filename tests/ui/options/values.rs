@@ -138,10 +138,13 @@ async fn name_without_quotes(id: u64) -> Result<(), Error> {
     Ok(())
 }
 
-const NAME: &str = "orders.create";
+#[idempotent(key = id, name = 5)]
+async fn a_number_for_a_name(id: u64) -> Result<(), Error> {
+    Ok(())
+}
 
-#[idempotent(key = id, name = NAME)]
-async fn name_in_a_constant(id: u64) -> Result<(), Error> {
+#[idempotent(key = id, name = kind)]
+async fn name_of_each_call(id: u64, kind: &'static str) -> Result<(), Error> {
     Ok(())
 }
 

@@ -27,7 +27,6 @@ pub(super) const MOST_PAYLOAD: usize = 1024;
 /// A sweep of fewer than this is not worth while.
 const LEAST_SWEPT: usize = 64;
 
-#[derive(Default)]
 pub(super) struct Shard {
     places: HashTable<Place>,
     fresh: Slab<Fresh>,
@@ -45,6 +44,23 @@ pub(super) struct Shard {
     /// How many records sweeps have looked at.
     #[cfg(test)]
     pub(super) looked_at: usize,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self {
+            places: HashTable::new(),
+            fresh: Slab::new(),
+            settled: 0,
+            packs: Slab::new(),
+            earliest: Duration::MAX,
+            earliest_lease: Duration::MAX,
+            until_sweep: 0,
+            has_gaps: false,
+            #[cfg(test)]
+            looked_at: 0,
+        }
+    }
 }
 
 /// Where a record is.
@@ -181,6 +197,9 @@ impl Shard {
             self.until_sweep = self.until_sweep.saturating_sub(1);
             self.leave_pack(place.pack);
         }
+        if self.places.is_empty() {
+            (self.earliest, self.earliest_lease) = (Duration::MAX, Duration::MAX);
+        }
         shared.room.give_back(1);
     }
 
@@ -200,13 +219,18 @@ impl Shard {
         }
     }
 
-    /// Drops what has expired, and says whether there was any.
-    pub(super) fn make_room(&mut self, now: Duration, shared: &Shared) -> bool {
+    /// Drops what has expired, and says how many records there were and how many are left.
+    pub(super) fn make_room(&mut self, now: Duration, shared: &Shared) -> (usize, usize) {
         let before = self.places.len();
         if self.earliest <= now {
             self.sweep(now, shared);
         }
-        self.places.len() < before
+        (before, self.places.len())
+    }
+
+    /// No record changes by itself before this.
+    pub(super) fn earliest(&self) -> Duration {
+        self.earliest
     }
 
     /// How many records it has.

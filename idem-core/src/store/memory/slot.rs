@@ -10,7 +10,8 @@
 //! | expiry | seconds in 8 bytes, nanoseconds in 4 |
 //! | id | the text |
 //! | time as done, attempt, fingerprint | |
-//! | in flight | owner, origin, lease, hold |
+//! | in flight | owner, origin, lease, hold, questions; whether it took one over, and all this of that one |
+//! | released | questions |
 //! | issued | grace |
 //! | committed | codec, then the payload with its length |
 
@@ -20,7 +21,7 @@ use bytes::Bytes;
 
 use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
-use crate::record::{Encoded, InFlight, Origin, Owner, Record};
+use crate::record::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Owner, Record};
 
 const STATE: u8 = 0b0111;
 const ISSUED: u8 = 0;
@@ -35,7 +36,7 @@ const HAS_THEN_DONE: u8 = 0b1_0000;
 /// How many bytes there are before the id.
 const FIXED: usize = 4 + 1 + 8 + 4;
 /// More than a written record takes beside its id and its payload.
-pub(super) const MOST_OVERHEAD: usize = 160;
+pub(super) const MOST_OVERHEAD: usize = 160 + 128 * MOST_TAKEN_OVER;
 
 /// A record, and when it changes by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,23 +91,14 @@ impl Slot {
             out.extend_from_slice(fingerprint.as_bytes());
         }
         match &self.record {
-            Record::InFlight(held) => {
-                out.extend_from_slice(&held.owner.to_bytes());
-                out.push(match held.origin {
-                    Origin::Nothing => 0,
-                    Origin::Issued => 1,
-                    Origin::Released => 2,
-                    Origin::Abandoned => 3,
-                });
-                write_time(held.lease, out);
-                write_time(held.hold, out);
-            }
+            Record::InFlight(held) => write_in_flight(held, out),
+            Record::Released { questions, .. } => write_number(*questions, out),
             Record::Committed { outcome, .. } => {
                 write_bytes(outcome.codec.as_str().as_bytes(), out);
                 write_bytes(&outcome.payload, out);
             }
             Record::Issued { grace } => write_time(*grace, out),
-            Record::Released { .. } | Record::Done { .. } => {}
+            Record::Done { .. } => {}
         }
     }
 }
@@ -176,20 +168,8 @@ impl<'a> Packed<'a> {
         let fingerprint = (self.tag & HAS_FINGERPRINT != 0).then(|| Fingerprint::from_bytes(rest.array()));
         let record = match self.tag & STATE {
             ISSUED => Record::Issued { grace: rest.time() },
-            IN_FLIGHT => Record::InFlight(InFlight {
-                owner: Owner::from_bytes(rest.array()),
-                attempt,
-                origin: match rest.byte() {
-                    0 => Origin::Nothing,
-                    1 => Origin::Issued,
-                    2 => Origin::Released,
-                    _ => Origin::Abandoned,
-                },
-                lease: rest.time(),
-                hold: rest.time(),
-                fingerprint,
-            }),
-            RELEASED => Record::Released { attempt },
+            IN_FLIGHT => Record::InFlight(rest.in_flight(attempt, fingerprint)),
+            RELEASED => Record::Released { attempt, questions: rest.number() },
             DONE => Record::Done { attempt, fingerprint },
             state => {
                 let codec = CodecId::parse(rest.bytes()).unwrap_or(CodecId::JSON);
@@ -200,6 +180,34 @@ impl<'a> Packed<'a> {
         };
         (record, None)
     }
+}
+
+/// Nothing was taken over.
+const ALONE: u8 = 0;
+/// A record that has a fingerprint.
+const OVER_WITH_FINGERPRINT: u8 = 1;
+/// One that has none.
+const OVER_WITHOUT: u8 = 2;
+
+/// What a record in flight has beside attempt and fingerprint.
+fn write_in_flight(held: &InFlight, out: &mut Vec<u8>) {
+    out.extend_from_slice(&held.owner.to_bytes());
+    out.push(match held.origin {
+        Origin::Nothing => 0,
+        Origin::Issued => 1,
+        Origin::Released => 2,
+        Origin::Abandoned => 3,
+    });
+    write_time(held.lease, out);
+    write_time(held.hold, out);
+    write_number(held.questions, out);
+    let Some(over) = &held.took_over else { return out.push(ALONE) };
+    out.push(if over.fingerprint.is_some() { OVER_WITH_FINGERPRINT } else { OVER_WITHOUT });
+    write_number(over.attempt, out);
+    if let Some(fingerprint) = over.fingerprint {
+        out.extend_from_slice(fingerprint.as_bytes());
+    }
+    write_in_flight(over, out);
 }
 
 fn write_number(mut number: u64, out: &mut Vec<u8>) {
@@ -258,6 +266,31 @@ impl<'a> Reader<'a> {
         self.take(len)
     }
 
+    fn in_flight(&mut self, attempt: u64, fingerprint: Option<Fingerprint>) -> InFlight {
+        InFlight {
+            owner: Owner::from_bytes(self.array()),
+            attempt,
+            origin: match self.byte() {
+                0 => Origin::Nothing,
+                1 => Origin::Issued,
+                2 => Origin::Released,
+                _ => Origin::Abandoned,
+            },
+            lease: self.time(),
+            hold: self.time(),
+            fingerprint,
+            questions: self.number(),
+            took_over: match self.byte() {
+                ALONE => None,
+                kind => {
+                    let attempt = self.number();
+                    let print = (kind == OVER_WITH_FINGERPRINT).then(|| Fingerprint::from_bytes(self.array()));
+                    Some(Box::new(self.in_flight(attempt, print)))
+                }
+            },
+        }
+    }
+
     fn take(&mut self, len: usize) -> &'a [u8] {
         self.at += len;
         &self.pack[self.at - len..self.at]
@@ -275,10 +308,15 @@ mod tests {
 
     fn records() -> Vec<Record> {
         let fingerprint = Some(Fingerprint::of("x").unwrap());
-        let in_flight = |origin, fingerprint| {
-            let (lease, hold) = (Duration::MAX, Duration::new(90, 1));
-            Record::InFlight(InFlight { owner: Owner::generate(), attempt: u64::MAX, origin, lease, hold, fingerprint })
+        let held = |origin, fingerprint| {
+            let (lease, hold, owner, attempt) = (Duration::MAX, Duration::MAX, Owner::generate(), u64::MAX);
+            InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: u64::MAX, took_over: None }
         };
+        let in_flight = |origin, fingerprint| Record::InFlight(held(origin, fingerprint));
+        let longest = (0..MOST_TAKEN_OVER).fold(held(Origin::Nothing, fingerprint), |over, _| InFlight {
+            took_over: Some(Box::new(over)),
+            ..held(Origin::Abandoned, fingerprint)
+        });
         let committed = |is_error, codec: &[u8], payload: &'static [u8]| {
             let (codec, payload) = (CodecId::parse(codec).unwrap(), Bytes::from_static(payload));
             Record::Committed { attempt: 300, fingerprint, outcome: Encoded { is_error, codec, payload } }
@@ -290,7 +328,12 @@ mod tests {
             in_flight(Origin::Issued, None),
             in_flight(Origin::Released, None),
             in_flight(Origin::Abandoned, None),
-            Record::Released { attempt: 1 },
+            Record::InFlight(longest),
+            Record::InFlight(InFlight {
+                took_over: Some(Box::new(held(Origin::Issued, None))),
+                ..held(Origin::Abandoned, fingerprint)
+            }),
+            Record::Released { attempt: 1, questions: 1 },
             committed(false, b"j", b""),
             committed(true, b"abcdefgh", &[7; 300]),
             Record::Done { attempt: 128, fingerprint },

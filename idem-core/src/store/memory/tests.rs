@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -43,6 +44,7 @@ fn claim(key: usize, hold: Duration) -> Claim {
         hold,
         fingerprint: None,
         take_over: true,
+        take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
     }
@@ -70,7 +72,7 @@ fn largest(store: &MemoryStore) -> usize {
 #[test]
 fn a_new_key_pays_for_a_look_at_three_records_and_at_one_shard_at_the_most() {
     let clock = ByHand::default();
-    let store = MemoryStore::build(8_000, Box::new(clock.clone()));
+    let store = MemoryStore::build(8_000, Box::new(clock.clone()), None);
     let mut most = 0;
     for key in 0..40_000 {
         // 4,000 are alive at a time.
@@ -92,7 +94,7 @@ fn while_all_records_expire_a_call_frees_and_writes_no_more_than_a_shard_has() {
     const RECORDS: usize = 32 * 1024;
     let clock = ByHand::default();
     // As full as it may be, so that the shards are as large as they may be.
-    let store = MemoryStore::build(RECORDS + RECORDS / 10, Box::new(clock.clone()));
+    let store = MemoryStore::build(RECORDS + RECORDS / 10, Box::new(clock.clone()), None);
     assert_eq!(store.0.shards.len(), 64);
     let (mut most_looked_at, mut most_freed, mut most_made, mut most_bytes) = (0, 0, 0, 0);
     for key in 0..2 * RECORDS {
@@ -127,7 +129,7 @@ fn while_all_records_expire_a_call_frees_and_writes_no_more_than_a_shard_has() {
 fn what_has_expired_is_dropped_although_nobody_asks_for_it_again() {
     let clock = ByHand::default();
     // Each shard gets over a thousand of the new keys, and has swept before that.
-    let store = MemoryStore::with_shards(8, 100_000, Box::new(clock.clone()));
+    let store = MemoryStore::with_shards(8, 100_000, Box::new(clock.clone()), None);
     for key in 0..10_000 {
         let claim = claim(key, SECOND);
         now(store.claim(&claim)).unwrap();
@@ -149,7 +151,7 @@ fn what_has_expired_leaves_no_memory_behind() {
     let clock = ByHand::default();
     let mut kept = None;
     let info = allocation_counter::measure(|| {
-        let store = MemoryStore::with_shards(8, 100_000, Box::new(clock.clone()));
+        let store = MemoryStore::with_shards(8, 100_000, Box::new(clock.clone()), None);
         for key in 0..ALIVE * ROUNDS {
             let ttl = if key % 16 == 0 { 100_000 * SECOND } else { 5_000 * SECOND };
             let claim = claim(key, ttl);
@@ -169,7 +171,7 @@ fn what_has_expired_leaves_no_memory_behind() {
 fn a_full_store_finds_the_one_that_has_expired_wherever_it_is() {
     for expired in 0..200 {
         let clock = ByHand::default();
-        let store = MemoryStore::build(200, Box::new(clock.clone()));
+        let store = MemoryStore::build(200, Box::new(clock.clone()), None);
         for key in 0..200 {
             let hold = if key == expired { SECOND } else { 100 * SECOND };
             let claim = claim(key, hold);
@@ -185,6 +187,113 @@ fn a_full_store_finds_the_one_that_has_expired_wherever_it_is() {
         assert!(now(store.claim(&claim(202, SECOND))).is_err(), "there was no more room");
         assert_eq!(store.len(), 200);
     }
+}
+
+thread_local! {
+    /// How often this thread has locked a shard.
+    pub(super) static LOCKED: Cell<usize> = const { Cell::new(0) };
+}
+
+#[test]
+fn a_full_store_in_which_nothing_has_expired_refuses_a_key_without_a_look_at_other_shards() {
+    let store = MemoryStore::build(200, Box::new(ByHand::default()), None);
+    for key in 0..200 {
+        now(store.claim(&claim(key, SECOND))).unwrap();
+    }
+    for key in 200..300 {
+        let before = LOCKED.get();
+        assert!(now(store.claim(&claim(key, SECOND))).is_err());
+        assert_eq!(LOCKED.get() - before, 1);
+    }
+}
+
+/// All records seem due, because each was claimed for a second and then committed for longer.
+#[test]
+fn a_refused_key_looks_at_a_bounded_number_of_records() {
+    const RECORDS: usize = 16 * 1024;
+    let clock = ByHand::default();
+    let store = MemoryStore::build(RECORDS, Box::new(clock.clone()), None);
+    for key in 0..RECORDS {
+        let claim = claim(key, SECOND);
+        now(store.claim(&claim)).unwrap();
+        now(store.commit(&commit(&claim, 10, 100 * SECOND, 100 * SECOND))).unwrap();
+    }
+    clock.advance(2 * SECOND);
+    let mut all = 0;
+    for key in 0..100 {
+        let before = looked_at(&store);
+        assert!(now(store.claim(&claim(RECORDS + key, SECOND))).is_err());
+        let looked_at = looked_at(&store) - before;
+        assert!(looked_at <= MOST_LOOKED_AT + 2 * largest(&store), "{looked_at}");
+        all += looked_at;
+    }
+    assert!((RECORDS / 2..=2 * RECORDS).contains(&all), "each shard is looked at once: {all}");
+    clock.advance(100 * SECOND);
+    now(store.claim(&claim(RECORDS, SECOND))).unwrap();
+}
+
+/// Over tokio's clock, which stands still here until it is moved, while that of the machine goes on.
+#[tokio::test(start_paused = true)]
+async fn a_thread_drops_what_has_expired_although_nobody_calls_and_ends_when_nothing_will_expire() {
+    let store = MemoryStore::with_capacity(100_000);
+    let sweeper = store.0.sweeper.clone().unwrap();
+    assert!(!sweeper.is_running(), "an empty store has no thread");
+    for key in 0..10_000 {
+        let ttl = if key % 10 == 0 { 1_000 * SECOND } else { Duration::from_millis(1) };
+        let claim = claim(key, ttl);
+        now(store.claim(&claim)).unwrap();
+        now(store.commit(&commit(&claim, 200, ttl, ttl))).unwrap();
+    }
+    sweeper.look_now();
+    assert_eq!(store.len(), 10_000, "nothing has expired by the clock of the store");
+    tokio::time::advance(SECOND).await;
+    sweeper.look_now();
+    assert_eq!(store.len(), 1_000);
+    assert!(sweeper.is_running());
+    tokio::time::advance(1_000 * SECOND).await;
+    sweeper.look_now();
+    assert!(store.is_empty() && store.0.shards.iter().all(|shard| lock(shard).records.is_bare()));
+    eventually("the thread ends", || !sweeper.is_running());
+    // It begins again, and ends without a look at the clock when its last record is removed.
+    now(store.claim(&Claim { lease: Duration::ZERO, ..claim(1, 1_000 * SECOND) })).unwrap();
+    assert!(sweeper.is_running());
+    assert_eq!(now(store.remove(&id(1))).unwrap(), Removed::Removed);
+    sweeper.look_now();
+    eventually("the thread ends again", || !sweeper.is_running());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_expires_earlier_than_the_others_wakes_the_thread() {
+    let store = MemoryStore::new();
+    let sweeper = store.0.sweeper.clone().unwrap();
+    let late = |seconds: u64| sweeper.is_late_for(nanos(Duration::from_secs(seconds)));
+    now(store.claim(&claim(1, 1_000 * SECOND))).unwrap();
+    eventually("the thread waits for the first record", || late(500) && !late(1_000));
+    now(store.claim(&claim(2, 500 * SECOND))).unwrap();
+    eventually("the thread waits for the second record", || late(100) && !late(500));
+    // One that hardly differs is not worth a wake-up.
+    now(store.claim(&claim(3, 499 * SECOND))).unwrap();
+    assert!(!late(499));
+}
+
+#[test]
+fn the_thread_ends_with_the_store() {
+    let store = MemoryStore::new();
+    now(store.claim(&claim(1, 1_000 * SECOND))).unwrap();
+    let sweeper = store.0.sweeper.clone().unwrap();
+    assert!(sweeper.is_running());
+    drop(store);
+    eventually("the thread has let go of what it shared with the store", || Arc::strong_count(&sweeper) == 1);
+}
+
+fn eventually(what: &str, happens: impl Fn() -> bool) {
+    for _ in 0..10_000 {
+        if happens() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("not in ten seconds: {what}");
 }
 
 #[test]
@@ -208,24 +317,21 @@ impl Plain {
 
     fn claim(&mut self, claim: &Claim, now: Duration) -> Claimed {
         let found = self.find(&claim.id, now);
-        let (on_claim, left, lease_left) = match &found {
-            None => (claim.on_nothing(), Duration::ZERO, None),
-            Some((record, left)) => (record.on_claim(claim), *left, record.lease_left(*left)),
+        let (on_claim, left, lease_left, age) = match &found {
+            None => (claim.on_nothing(), Duration::ZERO, None, Duration::ZERO),
+            Some((record, left)) => (record.on_claim(claim), *left, record.lease_left(*left), record.lease_age(*left)),
         };
         let next = match (on_claim, lease_left) {
-            (OnClaim::Answer(answer), _) | (OnClaim::IfLeaseRanOut { then: RanOut::Answer(answer), .. }, None) => {
-                return answer;
-            }
+            (OnClaim::Answer(answer), _) => return answer,
+            (OnClaim::IfLeaseRanOut { then, .. }, None) => match then.at_age(age) {
+                Ok(next) => next,
+                Err(answer) => return answer,
+            },
             (OnClaim::IfLeaseRanOut { attempt, .. }, Some(lease_left)) => {
                 return Claimed::InFlight { attempt, lease_left };
             }
             (OnClaim::IfIssueLives { grace, .. }, _) if left <= grace => return Claimed::IssueExpired,
-            (
-                OnClaim::IfIssueLives { then: next, .. }
-                | OnClaim::IfLeaseRanOut { then: RanOut::Take(next), .. }
-                | OnClaim::Take(next),
-                _,
-            ) => next,
+            (OnClaim::IfIssueLives { then: next, .. } | OnClaim::Take(next), _) => next,
         };
         let owned = Claimed::Owned { attempt: next.attempt, from: next.origin };
         let slot = Slot { record: Record::InFlight(next), expires: now + claim.hold, then_done: Duration::ZERO };
@@ -272,7 +378,7 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
     for seed in 0..20 {
         let mut random = Rng::with_seed(seed);
         let clock = ByHand::default();
-        let store = MemoryStore::with_shards(1, KEYS, Box::new(clock.clone()));
+        let store = MemoryStore::with_shards(1, KEYS, Box::new(clock.clone()), None);
         let mut plain = Plain::default();
         let mut owners: HashMap<usize, Claim> = HashMap::new();
         let mut packs = 0;
@@ -288,7 +394,9 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                     let max_attempts = random.bool().then_some(3);
                     let hold = random.u32(1..40) * SECOND;
                     let must_be_issued = random.u8(0..4) == 0;
-                    let claim = Claim { fingerprint, take_over, max_attempts, must_be_issued, ..claim(key, hold) };
+                    let take_over_after = random.bool().then(|| random.u32(1..40) * SECOND);
+                    let claim = Claim { fingerprint, take_over, take_over_after, ..claim(key, hold) };
+                    let claim = Claim { max_attempts, must_be_issued, ..claim };
                     let answer = now(store.claim(&claim)).unwrap();
                     assert_eq!(answer, plain.claim(&claim, at));
                     if let Claimed::Owned { .. } = answer {
@@ -309,8 +417,9 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                 }
                 8 => {
                     let keep = 20 * SECOND;
-                    let all = [ReleaseTo::Released { keep }, ReleaseTo::Abandoned, ReleaseTo::Undone { keep }];
-                    let release = Release { id: last.id, owner: last.owner, to: all[random.usize(0..3)] };
+                    let (released, undone) = (ReleaseTo::Released { keep }, ReleaseTo::Undone { keep });
+                    let all = [released, ReleaseTo::Abandoned, ReleaseTo::Unanswered, undone];
+                    let release = Release { id: last.id, owner: last.owner, to: all[random.usize(0..4)] };
                     assert_eq!(
                         now(store.release(&release)).unwrap(),
                         plain.step(&release.id, at, |record| record.on_release(&release))

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use idem_core::StoreError;
-use idem_core::record::RecordId;
+use idem_core::store::record::RecordId;
 use tokio::time::timeout;
 
 use self::sqlx::error::DatabaseError;
@@ -243,6 +243,8 @@ fn bind<'q>(
         .bind(columns.is_error)
         .bind(columns.codec.as_deref())
         .bind(columns.outcome.as_deref())
+        .bind(columns.questions)
+        .bind(columns.took_over.as_deref())
         .bind(columns.revision)
         .bind(id.operation())
         .bind(id.key())

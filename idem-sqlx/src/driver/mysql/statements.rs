@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use idem_core::record::RecordId;
+use idem_core::store::record::RecordId;
 
 use super::super::dialect::Kept;
 use crate::columns::Columns;
@@ -33,7 +33,7 @@ const ROW: &str = "state, attempt, owner, origin, \
     TIMESTAMPDIFF(MICROSECOND, leased_at, expires_at) DIV 1000, \
     (TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) + 999) DIV 1000, \
     TIMESTAMPDIFF(MICROSECOND, valid_until, expires_at) DIV 1000, \
-    fingerprint, is_error, codec, outcome, revision";
+    fingerprint, is_error, codec, outcome, questions, took_over, revision";
 
 /// Not `INSERT IGNORE`, which would make warnings of errors. Where there is a row, it stays as it is.
 const IF_NONE: &str = " ON DUPLICATE KEY UPDATE operation = VALUES(operation); ";
@@ -50,13 +50,13 @@ impl Statements {
             Arc::from(format!(
                 "UPDATE {t} SET state = ?, attempt = ?, owner = ?, origin = ?, leased_at = {expires} - {MS}, \
                  lease_until = {expires} - {MS} + {MS}, valid_until = {expires} - {MS}, expires_at = {expires}, \
-                 fingerprint = ?, is_error = ?, codec = ?, outcome = ?, revision = ? WHERE {at} AND {guard}"
+                 fingerprint = ?, is_error = ?, codec = ?, outcome = ?, questions = ?, took_over = ?, revision = ? WHERE {at} AND {guard}"
             ))
         };
         Self {
             insert: format!(
                 "INSERT INTO {t} (operation, `key`, state, attempt, owner, origin, leased_at, lease_until, valid_until, expires_at, \
-                 fingerprint, is_error, codec, outcome, revision) VALUES "
+                 fingerprint, is_error, codec, outcome, questions, took_over, revision) VALUES "
             ),
             then_read: format!("SELECT {ROW} FROM {t} WHERE "),
             then_read_revisions: format!("SELECT revision FROM {t} WHERE false"),
@@ -146,6 +146,8 @@ fn push_row(text: &mut String, id: &RecordId, columns: &Columns) {
     push_text(text, columns.codec.as_deref().map(str::as_bytes));
     text.push_str(", ");
     push_bytes(text, columns.outcome.as_deref());
+    let _ = write!(text, ", {}, ", columns.questions);
+    push_text(text, columns.took_over.as_deref().map(str::as_bytes));
     let _ = write!(text, ", {})", columns.revision);
 }
 

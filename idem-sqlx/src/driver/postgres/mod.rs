@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::StoreError;
-use idem_core::record::RecordId;
+use idem_core::store::record::RecordId;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -253,5 +253,7 @@ fn bind<'q>(
         .bind(columns.is_error)
         .bind(columns.codec.as_deref())
         .bind(columns.outcome.as_deref())
+        .bind(columns.questions)
+        .bind(columns.took_over.as_deref())
         .bind(columns.revision)
 }

@@ -29,7 +29,7 @@ const ROW: &str = "state, attempt, owner, origin, \
     round(extract(epoch FROM expires_at - leased_at) * 1000)::bigint, \
     ceil(extract(epoch FROM expires_at - statement_timestamp()) * 1000)::bigint, \
     round(extract(epoch FROM expires_at - valid_until) * 1000)::bigint, \
-    fingerprint, is_error, codec, outcome, revision";
+    fingerprint, is_error, codec, outcome, questions, took_over, revision";
 
 const MS: &str = "interval '1 millisecond'";
 
@@ -49,7 +49,7 @@ impl Statements {
         let put = |guard: &str, channel: &str, id: &str| {
             Arc::from(format!(
                 "WITH put AS (UPDATE {t} SET state = $3, attempt = $4, owner = $5, origin = $6, ({times}) = ROW ({}), fingerprint = $11, \
-                 is_error = $12, codec = $13, outcome = $14, revision = $15, waited = waited AND $3 <> 'in_flight' \
+                 is_error = $12, codec = $13, outcome = $14, questions = $15, took_over = $16, revision = $17, waited = waited AND $3 <> 'in_flight' \
                  WHERE {at} AND {guard} RETURNING waited) \
                  SELECT CASE WHEN waited THEN pg_notify({channel}, {id})::text END FROM put",
                 held(&expires)
@@ -60,8 +60,8 @@ impl Statements {
             table: t.clone(),
             // Where there is a row, nothing is written: no version of it, no lock on it.
             insert: format!(
-                "WITH written AS (INSERT INTO {t} (operation, key, state, attempt, owner, origin, {times}, fingerprint, is_error, codec, outcome, revision) \
-                 VALUES ($1, $2, $3, $4, $5, $6, {}, $11, $12, $13, $14, $15) ON CONFLICT (operation, key) DO NOTHING RETURNING {ROW}) \
+                "WITH written AS (INSERT INTO {t} (operation, key, state, attempt, owner, origin, {times}, fingerprint, is_error, codec, outcome, questions, took_over, revision) \
+                 VALUES ($1, $2, $3, $4, $5, $6, {}, $11, $12, $13, $14, $15, $16, $17) ON CONFLICT (operation, key) DO NOTHING RETURNING {ROW}) \
                  SELECT * FROM written UNION ALL SELECT {ROW} FROM {t} WHERE {at} AND NOT EXISTS (SELECT 1 FROM written)",
                 held(&inserted)
             )
@@ -75,11 +75,11 @@ impl Statements {
             .into(),
             read: format!("SELECT {ROW} FROM {t} WHERE {at}").into(),
             put_owned: put(
-                "state = 'in_flight' AND owner = $16 AND expires_at > statement_timestamp()",
-                "$17",
-                "$18",
+                "state = 'in_flight' AND owner = $18 AND expires_at > statement_timestamp()",
+                "$19",
+                "$20",
             ),
-            put_as_read: put("revision = $16 AND (NOT $17 OR lease_until <= statement_timestamp())", "$18", "$19"),
+            put_as_read: put("revision = $18 AND (NOT $19 OR lease_until <= statement_timestamp())", "$20", "$21"),
             remove: format!(
                 "WITH removed AS (DELETE FROM {t} WHERE {at} AND revision = $3 RETURNING waited) \
                  SELECT CASE WHEN waited THEN pg_notify($4, $5)::text END FROM removed"

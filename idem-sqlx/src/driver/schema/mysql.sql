@@ -13,6 +13,8 @@ CREATE TABLE IF NOT EXISTS `idem_records` (
     `is_error`    boolean NOT NULL DEFAULT false,
     `codec`       varchar(8) CHARACTER SET ascii,
     `outcome`     longblob,
+    `questions`   bigint NOT NULL DEFAULT 0,
+    `took_over`   varchar(1024) CHARACTER SET ascii,
     `revision`    bigint NOT NULL,
     PRIMARY KEY (`operation`, `key`),
     KEY `idem_records_expires_at` (`expires_at`),

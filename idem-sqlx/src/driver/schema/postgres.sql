@@ -13,6 +13,8 @@ CREATE TABLE IF NOT EXISTS idem_records (
     is_error    boolean NOT NULL DEFAULT false,
     codec       text,
     outcome     bytea,
+    questions   bigint NOT NULL DEFAULT 0,
+    took_over   text,
     waited      boolean NOT NULL DEFAULT false,
     revision    bigint NOT NULL,
     PRIMARY KEY (operation, key)

@@ -13,6 +13,8 @@ CREATE TABLE IF NOT EXISTS idem_records ( -- idem schema 1
     is_error    INTEGER NOT NULL DEFAULT 0,
     codec       TEXT,
     outcome     BLOB,
+    questions   INTEGER NOT NULL DEFAULT 0,
+    took_over   TEXT,
     revision    INTEGER NOT NULL,
     PRIMARY KEY (operation, key)
 );

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use idem_core::StoreError;
-use idem_core::record::RecordId;
+use idem_core::store::record::RecordId;
 use tokio::time::timeout;
 
 use self::sqlx::error::DatabaseError;
@@ -27,7 +27,7 @@ const CONNECTIONS: u32 = 4;
 /// How long a connection waits for another one that writes: less than a step may take.
 const BUSY: Duration = Duration::from_millis(700);
 
-/// `?1` to `?15`.
+/// `?1` to `?17`.
 macro_rules! bind {
     ($query:expr, $id:expr, $columns:expr) => {
         $query
@@ -45,6 +45,8 @@ macro_rules! bind {
             .bind($columns.is_error)
             .bind($columns.codec.as_deref())
             .bind($columns.outcome.as_deref())
+            .bind($columns.questions)
+            .bind($columns.took_over.as_deref())
             .bind($columns.revision)
     };
 }
@@ -171,6 +173,9 @@ impl Dialect for SqliteFile {
     type Db = Sqlite;
 
     const NAME: &'static str = "SQLite";
+
+    /// One connection writes at a time, and a claim is a write. Another one would sleep and look again, and come last; here it has its turn.
+    const AT_ONCE: u32 = 1;
 
     fn new(table: &Table) -> Self {
         Self { statements: Statements::new(table), name: table.name().to_owned() }

@@ -27,27 +27,27 @@ impl Statements {
         let at = "operation = ?1 AND key = ?2";
         let row = format!(
             "state, attempt, owner, origin, lease_until - leased_at, expires_at - leased_at, expires_at - {NOW}, expires_at - valid_until, \
-             fingerprint, is_error, codec, outcome, revision"
+             fingerprint, is_error, codec, outcome, questions, took_over, revision"
         );
         let expires = format!("coalesce({NOW} + ?9, expires_at)");
         let put = |guard: &str| {
             Arc::from(format!(
                 "UPDATE {t} SET state = ?3, attempt = ?4, owner = ?5, origin = ?6, leased_at = {expires} - ?7, \
                  lease_until = {expires} - ?7 + ?8, valid_until = {expires} - ?10, expires_at = {expires}, \
-                 fingerprint = ?11, is_error = ?12, codec = ?13, outcome = ?14, revision = ?15 WHERE {at} AND {guard}"
+                 fingerprint = ?11, is_error = ?12, codec = ?13, outcome = ?14, questions = ?15, took_over = ?16, revision = ?17 WHERE {at} AND {guard}"
             ))
         };
         let insert = format!(
             "INSERT INTO {t} (operation, key, state, attempt, owner, origin, leased_at, lease_until, valid_until, expires_at, \
-             fingerprint, is_error, codec, outcome, revision) VALUES (?1, ?2, ?3, ?4, ?5, ?6, {NOW} + ?9 - ?7, {NOW} + ?9 - ?7 + ?8, \
-             {NOW} + ?9 - ?10, {NOW} + ?9, ?11, ?12, ?13, ?14, ?15) ON CONFLICT (operation, key) DO NOTHING"
+             fingerprint, is_error, codec, outcome, questions, took_over, revision) VALUES (?1, ?2, ?3, ?4, ?5, ?6, {NOW} + ?9 - ?7, {NOW} + ?9 - ?7 + ?8, \
+             {NOW} + ?9 - ?10, {NOW} + ?9, ?11, ?12, ?13, ?14, ?15, ?16, ?17) ON CONFLICT (operation, key) DO NOTHING"
         );
         Self {
             insert: format!("{insert}; SELECT {row} FROM {t} WHERE {at}").into(),
             insert_only: insert.into(),
             read: format!("SELECT {row} FROM {t} WHERE {at}").into(),
-            put_owned: put(&format!("state = 'in_flight' AND owner = ?16 AND expires_at > {NOW}")),
-            put_as_read: put(&format!("revision = ?16 AND (NOT ?17 OR lease_until <= {NOW})")),
+            put_owned: put(&format!("state = 'in_flight' AND owner = ?18 AND expires_at > {NOW}")),
+            put_as_read: put(&format!("revision = ?18 AND (NOT ?19 OR lease_until <= {NOW})")),
             remove: format!("DELETE FROM {t} WHERE {at} AND revision = ?3").into(),
             renew: format!(
                 "UPDATE {t} SET leased_at = {NOW}, lease_until = {NOW} + lease_until - leased_at, expires_at = {NOW} + ?4, revision = ?5 \

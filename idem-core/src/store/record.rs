@@ -178,6 +178,8 @@ pub enum Record {
     Released {
         /// The last attempt.
         attempt: u64,
+        /// How many of the attempts only [asked](InFlight::questions).
+        questions: u64,
     },
     /// The outcome is recorded and still kept.
     Committed {
@@ -212,7 +214,17 @@ pub struct InFlight {
     pub hold: Duration,
     /// What must be equal when the key comes again.
     pub fingerprint: Option<Fingerprint>,
+    /// How many of the attempts so far began no body: each only asked what became of an earlier one, and got no answer
+    /// ([`ReleaseTo::Unanswered`]). They do not count towards `max_attempts`.
+    pub questions: u64,
+    /// The abandoned record that the claim took over, with a lease of zero: undoing the claim restores it. The record that it took over
+    /// in turn is inside, up to [`MOST_TAKEN_OVER`] in all. `None` for any other origin, and where an earlier version wrote the record.
+    pub took_over: Option<Box<Self>>,
 }
+
+/// How many records a record in flight remembers that were taken over, one from the other. Beyond that, undoing the claims one after the
+/// other leaves an abandoned record of [nobody](Owner::NOBODY).
+pub const MOST_TAKEN_OVER: usize = 3;
 
 /// An outcome as the codec wrote it. Cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
@@ -241,12 +253,16 @@ pub struct Claim {
     pub owner: Owner,
     /// For how long without a renewal.
     pub lease: Duration,
-    /// How long the record stays if nothing more is heard of the owner: `max(ttl, remember, 2 × lease)`.
+    /// How long the record stays if nothing more is heard of the owner: `max(ttl, remember, 2 × lease)`, and twice the operation's `hold`
+    /// where an abandoned record is rejected or asked about.
     pub hold: Duration,
     /// What must be equal to the record's, where both have one.
     pub fingerprint: Option<Fingerprint>,
     /// Whether an abandoned record may be claimed.
     pub take_over: bool,
+    /// Where not `take_over`: an abandoned record may be claimed all the same once its owner has been silent for this long, counted from
+    /// its claim or last renewal. `None`: never.
+    pub take_over_after: Option<Duration>,
     /// The highest attempt that may be begun.
     pub max_attempts: Option<u64>,
     /// Whether the key counts only if it was [issued](Issue): where there is no record, none is written.
@@ -254,10 +270,20 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The record that this claim writes as a given attempt, over what it found.
+    /// The record that this claim writes as a given attempt, over what it found. (Over an abandoned record, see
+    /// [`taking_over`](Self::taking_over).)
     pub fn in_flight(&self, attempt: u64, origin: Origin) -> InFlight {
         let Self { owner, lease, hold, fingerprint, .. } = *self;
-        InFlight { owner, attempt, origin, lease, hold, fingerprint }
+        InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None }
+    }
+
+    /// The record that this claim writes over an abandoned one.
+    pub fn taking_over(&self, found: &InFlight) -> InFlight {
+        InFlight {
+            questions: found.questions,
+            took_over: Some(found.as_taken_over()),
+            ..self.in_flight(found.attempt.saturating_add(1), Origin::Abandoned)
+        }
     }
 
     /// What a commit by this claim's owner can say of the record that this claim wrote.
@@ -291,7 +317,7 @@ pub enum Claimed {
     },
     /// The key could be claimed, but `max_attempts` have been.
     Exhausted {
-        /// How many attempts there were.
+        /// How many attempts there were, without those that only [asked](InFlight::questions).
         attempts: u64,
     },
     /// There is no record, and the claim is one of a key that must have been issued.
@@ -403,17 +429,13 @@ pub struct AsClaimed {
 }
 
 impl Commit {
-    /// The record that this commit writes over, if it is there as it was claimed; `None` if the owner cannot say.
+    /// The record that this commit writes over, if it is there as it was claimed; `None` if the owner cannot say, as after a take-over:
+    /// it does not know what else the record holds.
     pub fn in_flight(&self) -> Option<InFlight> {
         let Self { owner, attempt, fingerprint, .. } = *self;
-        self.as_claimed.map(|AsClaimed { origin, lease, hold }| InFlight {
-            owner,
-            attempt,
-            origin,
-            lease,
-            hold,
-            fingerprint,
-        })
+        let AsClaimed { origin, lease, hold } =
+            self.as_claimed.filter(|claimed| claimed.origin != Origin::Abandoned)?;
+        Some(InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None })
     }
 
     /// The record that this commit writes.
@@ -447,8 +469,11 @@ pub enum ReleaseTo {
     },
     /// An abandoned record, at once, without waiting for the lease to run out.
     Abandoned,
+    /// The same, and no body has begun: this attempt only asked what became of an earlier one, and got no answer. It does not count
+    /// towards `max_attempts`.
+    Unanswered,
     /// What the claim found, with the attempt that it had, because no body has begun: nothing; an issued token; a released key, whose
-    /// attempt count is kept for this long; or an abandoned record, so that what became of that one is still asked for.
+    /// attempt count is kept for this long; or the abandoned record, with its owner, who may still commit.
     Undone {
         /// `max(ttl, 10 × lease)`.
         keep: Duration,
@@ -512,6 +537,8 @@ pub struct RecordInfo {
     pub fingerprint: Option<Fingerprint>,
     /// Committed: whether the outcome is an error that is kept.
     pub is_error: bool,
+    /// Committed: the outcome.
+    pub outcome: Option<Encoded>,
     /// In flight and abandoned: the time since the claim or the last renewal.
     pub lease_age: Option<Duration>,
     /// In flight: the time until the lease runs out, unless it is renewed.
@@ -538,9 +565,13 @@ impl RecordInfo {
             Record::Committed { .. } => RecordState::Committed,
             Record::Done { .. } => RecordState::Done,
         };
-        let is_error = matches!(record, Record::Committed { outcome, .. } if outcome.is_error);
+        let outcome = match record {
+            Record::Committed { outcome, .. } => Some(outcome.clone()),
+            _ => None,
+        };
+        let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
         let (attempt, fingerprint) = (record.attempt(), record.fingerprint());
-        Self { state, attempt, fingerprint, is_error, lease_age, lease_left, expires_in }
+        Self { state, attempt, fingerprint, is_error, outcome, lease_age, lease_left, expires_in }
     }
 }
 

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use super::{
-    Claim, Claimed, Commit, Fingerprint, InFlight, Issue, Issued, Origin, Owner, Ownership, Record, Release, ReleaseTo,
-    Removed, Renewal,
+    Claim, Claimed, Commit, Fingerprint, InFlight, Issue, Issued, MOST_TAKEN_OVER, Origin, Owner, Ownership, Record,
+    Release, ReleaseTo, Removed, Renewal,
 };
 
 /// What a claim makes of the record that it found.
@@ -42,6 +42,31 @@ pub enum RanOut {
     Answer(Claimed),
     /// This is written in place of the record that was found.
     Take(InFlight),
+    /// It depends on how long ago the claim or last renewal was, which only the store's clock can tell: from `age` on, `then` is
+    /// written; before, nothing is, and the answer is [`Claimed::Abandoned`].
+    IfSilentFor {
+        /// [`Claim::take_over_after`].
+        age: Duration,
+        /// What is written.
+        then: InFlight,
+    },
+}
+
+impl RanOut {
+    /// What is written over a record of which nothing was heard for `age`, or the answer.
+    ///
+    /// # Errors
+    ///
+    /// The answer, where nothing is written.
+    pub fn at_age(self, age: Duration) -> Result<InFlight, Claimed> {
+        match self {
+            Self::Answer(answer) => Err(answer),
+            Self::IfSilentFor { age: least, then } if age < least => {
+                Err(Claimed::Abandoned { attempt: then.attempt.saturating_sub(1) })
+            }
+            Self::Take(then) | Self::IfSilentFor { then, .. } => Ok(then),
+        }
+    }
 }
 
 /// What a step of an owner (a commit, a release or a renewal) makes of the record that it found.
@@ -91,21 +116,35 @@ impl Record {
     /// What a claim makes of this record. (Where there is none, see [`Claim::on_nothing`].)
     pub fn on_claim(&self, claim: &Claim) -> OnClaim {
         match self {
-            Self::Issued { grace } => match Self::next(claim, 0, Origin::Issued) {
-                OnClaim::Take(then) if claim.must_be_issued => OnClaim::IfIssueLives { grace: *grace, then },
-                other => other,
+            Self::Issued { grace } => match Self::exhausted(claim, 0, 0) {
+                Some(exhausted) => OnClaim::Answer(exhausted),
+                None if claim.must_be_issued => {
+                    OnClaim::IfIssueLives { grace: *grace, then: claim.in_flight(1, Origin::Issued) }
+                }
+                None => OnClaim::Take(claim.in_flight(1, Origin::Issued)),
             },
-            Self::Released { attempt } => Self::next(claim, *attempt, Origin::Released),
+            Self::Released { attempt, questions } => match Self::exhausted(claim, *attempt, *questions) {
+                Some(exhausted) => OnClaim::Answer(exhausted),
+                None => {
+                    let next = claim.in_flight(attempt.saturating_add(1), Origin::Released);
+                    OnClaim::Take(InFlight { questions: *questions, ..next })
+                }
+            },
             Self::InFlight(held) if held.owner == claim.owner => {
                 OnClaim::Answer(Claimed::Owned { attempt: held.attempt, from: held.origin })
             }
             _ if self.mismatches(claim.fingerprint) => OnClaim::Answer(Claimed::Mismatch),
             Self::InFlight(held) => OnClaim::IfLeaseRanOut {
                 attempt: held.attempt,
-                then: match Self::next(claim, held.attempt, Origin::Abandoned) {
-                    OnClaim::Take(next) if claim.take_over => RanOut::Take(next),
-                    OnClaim::Answer(exhausted) if claim.take_over => RanOut::Answer(exhausted),
-                    _ => RanOut::Answer(Claimed::Abandoned { attempt: held.attempt }),
+                then: match (
+                    claim.take_over,
+                    claim.take_over_after,
+                    Self::exhausted(claim, held.attempt, held.questions),
+                ) {
+                    (true, _, Some(exhausted)) => RanOut::Answer(exhausted),
+                    (true, _, None) => RanOut::Take(claim.taking_over(held)),
+                    (false, Some(age), None) => RanOut::IfSilentFor { age, then: claim.taking_over(held) },
+                    (false, ..) => RanOut::Answer(Claimed::Abandoned { attempt: held.attempt }),
                 },
             },
             Self::Committed { attempt, outcome, .. } => {
@@ -201,12 +240,21 @@ impl Record {
         }
     }
 
+    /// The time since the claim or the last renewal, when the record expires in `left` by the store's clock. Zero for a record that is
+    /// neither in flight nor abandoned.
+    pub fn lease_age(&self, left: Duration) -> Duration {
+        match self {
+            Self::InFlight(held) => held.lease_age(left),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// The last attempt, 0 if there was none.
     pub fn attempt(&self) -> u64 {
         match self {
             Self::Issued { .. } => 0,
             Self::InFlight(InFlight { attempt, .. })
-            | Self::Released { attempt }
+            | Self::Released { attempt, .. }
             | Self::Committed { attempt, .. }
             | Self::Done { attempt, .. } => *attempt,
         }
@@ -226,12 +274,10 @@ impl Record {
         matches!((self.fingerprint(), other), (Some(one), Some(two)) if one != two)
     }
 
-    fn next(claim: &Claim, attempts: u64, origin: Origin) -> OnClaim {
-        if claim.max_attempts.is_some_and(|max| attempts >= max) {
-            OnClaim::Answer(Claimed::Exhausted { attempts })
-        } else {
-            OnClaim::Take(claim.in_flight(attempts.saturating_add(1), origin))
-        }
+    /// The answer to a claim after so many attempts, of which some only asked, if there may be no more.
+    fn exhausted(claim: &Claim, attempts: u64, questions: u64) -> Option<Claimed> {
+        let attempts = attempts.saturating_sub(questions);
+        claim.max_attempts.is_some_and(|max| attempts >= max).then_some(Claimed::Exhausted { attempts })
     }
 }
 
@@ -239,17 +285,49 @@ impl InFlight {
     /// The record that a release leaves in this one's place, `None` for none, and how long it stays; `None`: as long as this one would
     /// have.
     pub fn released(&self, to: ReleaseTo) -> Option<(Record, Option<Duration>)> {
-        let abandoned =
-            |owner, attempt| Record::InFlight(Self { owner, attempt, lease: Duration::ZERO, ..self.clone() });
+        let abandoned = Self { lease: Duration::ZERO, ..self.clone() };
         let before = self.attempt.saturating_sub(1);
-        match (to, self.origin) {
-            (ReleaseTo::Released { keep }, _) => Some((Record::Released { attempt: self.attempt }, Some(keep))),
-            (ReleaseTo::Abandoned, _) => Some((abandoned(self.owner, self.attempt), None)),
-            (ReleaseTo::Undone { .. }, Origin::Nothing) => None,
-            (ReleaseTo::Undone { .. }, Origin::Issued) => Some((Record::Issued { grace: Duration::ZERO }, None)),
-            (ReleaseTo::Undone { keep }, Origin::Released) => Some((Record::Released { attempt: before }, Some(keep))),
-            (ReleaseTo::Undone { .. }, Origin::Abandoned) => Some((abandoned(Owner::NOBODY, before), None)),
+        let released = |attempt, keep| Some((Record::Released { attempt, questions: self.questions }, Some(keep)));
+        match (to, self.origin, &self.took_over) {
+            (ReleaseTo::Released { keep }, ..) => released(self.attempt, keep),
+            (ReleaseTo::Abandoned, ..) => Some((Record::InFlight(abandoned), None)),
+            (ReleaseTo::Unanswered, ..) => {
+                // Sent again, it is not counted again: what was taken over says how many there were before this attempt.
+                let questions = match &self.took_over {
+                    Some(found) => found.questions.saturating_add(1),
+                    None => self.questions.saturating_add(u64::from(!self.lease.is_zero())),
+                };
+                Some((Record::InFlight(Self { questions, ..abandoned }), None))
+            }
+            (ReleaseTo::Undone { .. }, Origin::Nothing, _) => None,
+            (ReleaseTo::Undone { .. }, Origin::Issued, _) => Some((Record::Issued { grace: Duration::ZERO }, None)),
+            (ReleaseTo::Undone { keep }, Origin::Released, _) => released(before, keep),
+            (ReleaseTo::Undone { .. }, Origin::Abandoned, Some(found)) => {
+                let found = Self { lease: Duration::ZERO, ..(**found).clone() };
+                // Its expiry begins again: it stays at least as long as if there had been no claim.
+                let expires_in = Some(found.hold);
+                Some((Record::InFlight(found), expires_in))
+            }
+            (ReleaseTo::Undone { .. }, Origin::Abandoned, None) => {
+                // An earlier version wrote the record, or too many were taken over before.
+                let nobodys = Self { owner: Owner::NOBODY, attempt: before, ..abandoned };
+                Some((Record::InFlight(nobodys), None))
+            }
         }
+    }
+
+    /// This record as the next claim remembers it.
+    pub(super) fn as_taken_over(&self) -> Box<Self> {
+        let mut found = Self { lease: Duration::ZERO, ..self.clone() };
+        let mut last = &mut found;
+        for _ in 1..MOST_TAKEN_OVER {
+            match &mut last.took_over {
+                Some(before) => last = before,
+                None => return Box::new(found),
+            }
+        }
+        last.took_over = None;
+        Box::new(found)
     }
 
     /// How old the lease is, when the record expires in `left` by the store's clock.

@@ -6,16 +6,30 @@
 //! | --- | --- |
 //! | issued | `i1i.`, or `i1i <grace ms>.` |
 //! | in flight | `i1f<owner><origin> <attempt> <lease ms> <hold ms> <fingerprint>.` and, once somebody waits, `w` |
+//! | the same, with more to remember | `i2f`, the same fields, ` <questions>`, for each record that was taken over `<` and all these fields of it, `.` |
 //! | released | `i1r <attempt>.` |
+//! | the same, where some attempts only asked | `i2r <attempt> <questions>.` |
 //! | committed | `i1c <attempt> <codec> <fingerprint> <check> <outcome>` |
 //! | committed, an error that is kept | `i1e <attempt> <codec> <fingerprint> <check> <error>` |
 //! | committed, outcome kept aside | `i1o <attempt> <fingerprint>.` |
 //! | done | `i1d <attempt> <fingerprint>.` |
 //!
-//! `i1` is the format and its version. Owner and fingerprint are 22 characters of base64url, `-` stands for no fingerprint. The origin is
+//! `i1` and `i2` are the format and its version. Owner and fingerprint are 22 characters of base64url, `-` stands for no fingerprint. The origin is
 //! what the claim found: `n` nothing, `i` issued, `r` released, `a` abandoned. The
 //! owner comes first and has a fixed width, so that a script checks it by comparing a prefix. Every header has an end of
 //! its own, and the check covers header and outcome: what was cut short or changed is an error, never another record.
+//!
+//! # Compatibility
+//!
+//! - A version reads every record that an earlier one wrote.
+//! - A record is written in the lowest version that can express it. So a rolling deployment in which both versions run shares all records
+//!   but those that need the addition: here, keys whose abandoned record was taken over, or whose question stayed without an answer.
+//! - A record of a later version is an error ([`WireError::Version`]), from every step, and is left untouched. The caller gets
+//!   [`Error::Codec`](crate::Error::Codec), and no body runs. Upgrade the process, or wait until the record has ended.
+//! - An owner of an earlier version commits, renews and releases its own record, also after a claim by a later version that took the record
+//!   over was undone.
+//!
+//! `idem-core/tests/wire/` holds a record of each kind, as each version wrote it.
 
 use std::time::Duration;
 
@@ -25,10 +39,10 @@ use bytes::Bytes;
 
 use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
-use crate::record::{Encoded, InFlight, Origin, Owner, Record};
+use crate::record::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Owner, Record};
 
-/// The format and its version, with which every record begins.
-const MAGIC: &[u8] = b"i1";
+/// What separates a record in flight from the one that it took over.
+const OVER: u8 = b'<';
 /// The mark of an in-flight record that somebody waits for.
 pub const WAITED: u8 = b'w';
 
@@ -69,7 +83,8 @@ pub fn encode(record: &Record) -> Vec<u8> {
         Record::Issued { grace } if grace.is_zero() => b"i1i.".to_vec(),
         Record::Issued { grace } => format!("i1i {}.", millis(*grace)).into_bytes(),
         Record::InFlight(held) => in_flight(held),
-        Record::Released { attempt } => format!("i1r {attempt}.").into_bytes(),
+        Record::Released { attempt, questions: 0 } => format!("i1r {attempt}.").into_bytes(),
+        Record::Released { attempt, questions } => format!("i2r {attempt} {questions}.").into_bytes(),
         Record::Committed { attempt, fingerprint, outcome } => committed(*attempt, *fingerprint, outcome),
         Record::Done { attempt, fingerprint } => format!("i1d {attempt} {}.", text(*fingerprint)).into_bytes(),
     }
@@ -80,7 +95,8 @@ pub fn encode_aside(attempt: u64, fingerprint: Option<Fingerprint>) -> Vec<u8> {
     format!("i1o {attempt} {}.", text(fingerprint)).into_bytes()
 }
 
-/// The text with which every record in flight of this owner begins, and no other.
+/// The text with which every record in flight of this owner begins, and no other; where that has more to remember, with a `2` in place of
+/// the `1`.
 pub fn owner_prefix(owner: Owner) -> String {
     let mut prefix = String::with_capacity(25);
     prefix.push_str("i1f");
@@ -91,7 +107,7 @@ pub fn owner_prefix(owner: Owner) -> String {
 /// An in-flight record without the mark that somebody waits for it.
 pub fn without_waited(text: &[u8]) -> &[u8] {
     match text {
-        [record @ .., b'.', WAITED] if text.starts_with(b"i1f") => text.get(..record.len() + 1).unwrap_or(text),
+        [b'i', b'1' | b'2', b'f', .., b'.', WAITED] => text.get(..text.len() - 1).unwrap_or(text),
         _ => text,
     }
 }
@@ -102,14 +118,15 @@ pub fn without_waited(text: &[u8]) -> &[u8] {
 ///
 /// Says what is wrong where the text is no whole record of this version.
 pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
-    let Some(rest) = text.strip_prefix(MAGIC) else {
-        return Err(match text.as_ref() {
-            [b'i', b'0'..=b'9', ..] => WireError::Version,
-            _ => WireError::Foreign,
-        });
-    };
     let damaged = WireError::Damaged;
-    let (&state, fields) = rest.split_first().ok_or(damaged)?;
+    let (version, state, fields) = match text.as_ref() {
+        [b'i', version @ b'1', state, fields @ ..] | [b'i', version @ b'2', state @ (b'f' | b'r'), fields @ ..] => {
+            (*version, *state, fields)
+        }
+        b"i1" | b"i2" => return Err(damaged),
+        [b'i', b'0'..=b'9', ..] => return Err(WireError::Version),
+        _ => return Err(WireError::Foreign),
+    };
     if let b'c' | b'e' = state {
         return decode_committed(text, state == b'e', fields).ok_or(damaged).map(Parsed::Record);
     }
@@ -118,14 +135,61 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
         [fields @ .., b'.'] => fields,
         _ => return Err(damaged),
     };
-    decode_plain(state, fields).ok_or(damaged)
+    match (version, state) {
+        (b'2', b'f') => decode_in_flight(fields, MOST_TAKEN_OVER)
+            .filter(|held| held.questions > 0 || held.took_over.is_some())
+            .map(|held| Parsed::Record(Record::InFlight(held))),
+        (b'2', _) => decode_released(fields).map(Parsed::Record),
+        _ => decode_plain(state, fields),
+    }
+    .ok_or(damaged)
+}
+
+/// A record in flight with the number of questions, and with those that were taken over: no more than `room`.
+fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
+    let mut parts = text.splitn(2, |byte| *byte == OVER);
+    let mut fields = parts.next()?.split(|byte| *byte == b' ');
+    let mut held = in_flight_fields(&mut fields)?;
+    held.questions = number(fields.next()?)?;
+    if fields.next().is_some() {
+        return None;
+    }
+    held.took_over = match parts.next() {
+        Some(over) => Some(Box::new(decode_in_flight(over, room.checked_sub(1)?)?)),
+        None => None,
+    };
+    Some(held)
+}
+
+/// What each record in flight has.
+fn in_flight_fields<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<InFlight> {
+    let (&letter, of) = fields.next()?.split_last()?;
+    Some(InFlight {
+        owner: owner(of)?,
+        origin: origin(letter)?,
+        attempt: number(fields.next()?)?,
+        lease: Duration::from_millis(number(fields.next()?)?),
+        hold: Duration::from_millis(number(fields.next()?)?),
+        fingerprint: fingerprint(fields.next()?)?,
+        questions: 0,
+        took_over: None,
+    })
+}
+
+fn decode_released(fields: &[u8]) -> Option<Record> {
+    let mut fields = fields.split(|byte| *byte == b' ');
+    let is_empty = fields.next()?.is_empty();
+    let released = Record::Released {
+        attempt: number(fields.next()?)?,
+        questions: number(fields.next()?).filter(|questions| *questions > 0)?,
+    };
+    (is_empty && fields.next().is_none()).then_some(released)
 }
 
 fn decode_plain(state: u8, fields: &[u8]) -> Option<Parsed> {
     let mut fields = fields.split(|byte| *byte == b' ');
-    let first = fields.next()?;
     // Only a record in flight has a first field without a space before it.
-    if (state == b'f') == first.is_empty() {
+    if state != b'f' && !fields.next()?.is_empty() {
         return None;
     }
     let parsed = match state {
@@ -134,15 +198,8 @@ fn decode_plain(state: u8, fields: &[u8]) -> Option<Parsed> {
             let grace = fields.next().map_or(Some(0), |field| number(field).filter(|grace| *grace > 0))?;
             Parsed::Record(Record::Issued { grace: Duration::from_millis(grace) })
         }
-        b'f' => Parsed::Record(Record::InFlight(InFlight {
-            owner: owner(first.get(..first.len() - 1)?)?,
-            origin: origin(*first.last()?)?,
-            attempt: number(fields.next()?)?,
-            lease: Duration::from_millis(number(fields.next()?)?),
-            hold: Duration::from_millis(number(fields.next()?)?),
-            fingerprint: fingerprint(fields.next()?)?,
-        })),
-        b'r' => Parsed::Record(Record::Released { attempt: number(fields.next()?)? }),
+        b'f' => Parsed::Record(Record::InFlight(in_flight_fields(&mut fields)?)),
+        b'r' => Parsed::Record(Record::Released { attempt: number(fields.next()?)?, questions: 0 }),
         b'o' => Parsed::Aside { attempt: number(fields.next()?)?, fingerprint: fingerprint(fields.next()?)? },
         b'd' => {
             Parsed::Record(Record::Done { attempt: number(fields.next()?)?, fingerprint: fingerprint(fields.next()?)? })
@@ -169,25 +226,43 @@ fn decode_committed(text: &Bytes, is_error: bool, fields: &[u8]) -> Option<Recor
 const HEADER: usize = 128;
 
 fn in_flight(held: &InFlight) -> Vec<u8> {
-    let InFlight { owner, attempt, origin, lease, hold, fingerprint } = held;
+    let mut out = Vec::with_capacity(HEADER);
+    if held.questions == 0 && held.took_over.is_none() {
+        out.extend_from_slice(b"i1f");
+        push_in_flight(&mut out, held);
+    } else {
+        out.extend_from_slice(b"i2f");
+        let mut next = Some(held);
+        while let Some(held) = next {
+            push_in_flight(&mut out, held);
+            out.push(b' ');
+            push_number(&mut out, held.questions);
+            next = held.took_over.as_deref();
+            if next.is_some() {
+                out.push(OVER);
+            }
+        }
+    }
+    out.push(b'.');
+    out
+}
+
+fn push_in_flight(out: &mut Vec<u8>, held: &InFlight) {
+    let InFlight { owner, attempt, origin, lease, hold, fingerprint, .. } = held;
     let origin = match origin {
         Origin::Nothing => b'n',
         Origin::Issued => b'i',
         Origin::Released => b'r',
         Origin::Abandoned => b'a',
     };
-    let mut out = Vec::with_capacity(HEADER);
-    out.extend_from_slice(b"i1f");
-    push_base64(&mut out, &owner.to_bytes());
+    push_base64(out, &owner.to_bytes());
     out.push(origin);
     for number in [*attempt, millis(*lease), millis(*hold)] {
         out.push(b' ');
-        push_number(&mut out, number);
+        push_number(out, number);
     }
     out.push(b' ');
-    push_fingerprint(&mut out, *fingerprint);
-    out.push(b'.');
-    out
+    push_fingerprint(out, *fingerprint);
 }
 
 fn committed(attempt: u64, fingerprint: Option<Fingerprint>, outcome: &Encoded) -> Vec<u8> {
@@ -285,6 +360,13 @@ mod tests {
             lease: Duration::from_secs(30),
             hold: Duration::from_hours(24),
             fingerprint,
+            questions: 0,
+            took_over: None,
+        };
+        let over = |questions, over: InFlight| InFlight {
+            questions,
+            took_over: Some(Box::new(InFlight { lease: Duration::ZERO, ..over })),
+            ..held(None)
         };
         let outcome = |payload: &'static [u8]| Encoded {
             is_error: false,
@@ -295,7 +377,7 @@ mod tests {
             Record::Issued { grace: Duration::ZERO },
             Record::InFlight(held(None)),
             Record::InFlight(held(Some(print))),
-            Record::Released { attempt: u64::MAX },
+            Record::Released { attempt: u64::MAX, questions: 0 },
             Record::Committed { attempt: 1, fingerprint: None, outcome: outcome(b"{\"a\":\"b c\"}") },
             Record::Committed { attempt: 1, fingerprint: Some(print), outcome: outcome(b"") },
             Record::Committed { attempt: 1, fingerprint: None, outcome: outcome(&[0, 255, b' ', b'\n']) },
@@ -307,6 +389,10 @@ mod tests {
                 outcome: Encoded { is_error: true, ..outcome(b"\"no\"") },
             },
             Record::Issued { grace: Duration::from_hours(1) },
+            Record::InFlight(InFlight { questions: 2, ..held(Some(print)) }),
+            Record::InFlight(over(0, held(Some(print)))),
+            Record::InFlight(over(1, over(1, over(0, held(None))))),
+            Record::Released { attempt: 3, questions: 1 },
         ]
     }
 
@@ -327,7 +413,7 @@ mod tests {
     fn a_record_cut_short_anywhere_is_damaged_never_another_record() {
         for record in samples() {
             let whole = encode(&record);
-            for end in MAGIC.len()..whole.len() {
+            for end in 2..whole.len() {
                 assert_eq!(
                     read(&whole[..end]),
                     Err(WireError::Damaged),
@@ -359,10 +445,34 @@ mod tests {
         for foreign in ["", "hello", "{\"a\":1}", "i", "idem", "1"] {
             assert_eq!(read(foreign.as_bytes()), Err(WireError::Foreign), "{foreign}");
         }
-        assert_eq!(read(b"i2c 1 j - aaaaaa {}"), Err(WireError::Version));
+        for later in ["i2c 1 j - aaaaaa {}", "i3f.", "i2i.", "i9"] {
+            assert_eq!(read(later.as_bytes()), Err(WireError::Version), "{later}");
+        }
+        let group = "BwcHBwcHBwcHBwcHBwcHBwa 3 0 2 - 1";
+        let chain = |length| format!("i2f{}.", [group].repeat(length).join("<"));
+        assert!(read(chain(MOST_TAKEN_OVER + 1).as_bytes()).is_ok());
+        assert_eq!(read(chain(MOST_TAKEN_OVER + 2).as_bytes()), Err(WireError::Damaged));
         for damaged in [
-            "i1", "i1x 1.", "i1r +1.", "i1r 1 2.", "i1r.", "i1i 0.", "i1i x.", "i1i 1 2.", "i1i", "i1d 1.", "i1r 1.w",
+            "i1",
+            "i1x 1.",
+            "i1r +1.",
+            "i1r 1 2.",
+            "i1r.",
+            "i1i 0.",
+            "i1i x.",
+            "i1i 1 2.",
+            "i1i",
+            "i1d 1.",
+            "i1r 1.w",
             "i1f.",
+            "i2f.",
+            "i2r 1.",
+            "i2r 1 0.",
+            "i2r 1 1",
+            "i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 0.",
+            "i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1<.",
+            "i1fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1.",
+            "i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 1.",
         ] {
             assert_eq!(read(damaged.as_bytes()), Err(WireError::Damaged), "{damaged}");
         }
@@ -370,12 +480,14 @@ mod tests {
 
     #[test]
     fn the_mark_of_waiters_is_part_of_no_field() {
-        let held = encode(&samples()[2]);
-        let waited = [held.as_slice(), &[WAITED]].concat();
-        assert_eq!(read(&waited), read(&held));
-        assert_eq!(without_waited(&waited), held);
-        assert_eq!(without_waited(&held), held);
-        assert!(waited.starts_with(owner_prefix(Owner::from_bytes([7; 16])).as_bytes()));
+        for held in [&samples()[2], &samples()[13]] {
+            let held = encode(held);
+            let waited = [held.as_slice(), &[WAITED]].concat();
+            assert_eq!(read(&waited), read(&held));
+            assert_eq!(without_waited(&waited), held);
+            assert_eq!(without_waited(&held), held);
+            assert_eq!(waited[2..25], owner_prefix(Owner::from_bytes([7; 16])).as_bytes()[2..]);
+        }
     }
 
     /// Records outlive deployments: a change of these texts needs a new version of the format.

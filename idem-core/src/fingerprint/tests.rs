@@ -1,0 +1,580 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::*;
+
+fn of<T: Serialize>(value: T) -> String {
+    Fingerprint::of(&value).unwrap().to_string()
+}
+
+#[derive(Serialize)]
+struct Order {
+    id: &'static str,
+    amount: u32,
+    note: Option<&'static str>,
+    lines: Vec<(u8, f32)>,
+}
+
+#[derive(Serialize)]
+struct Reordered {
+    lines: Vec<(u64, f64)>,
+    amount: i128,
+    id: String,
+}
+
+const ORDER: Order = Order { id: "o-1", amount: 1999, note: None, lines: Vec::new() };
+
+/// The digest is stored next to live records: a change of these strings breaks every deployment in mid-flight.
+#[test]
+fn digests_are_pinned_for_ever() {
+    let all = [of(()), of(0u8), of(-1i64), of("text"), of(1.5f32), of(None::<u8>), of(vec![1u8, 2]), of(ORDER)];
+    assert_eq!(all, PINNED);
+}
+
+const PINNED: [&str; 8] = [
+    "SPxyH7vBcuCSX6J68Wcd4g",
+    "KepjWbsP8NlzpnppPOhheQ",
+    "oCn5jVUfqn6bC5UNTM2z5Q",
+    "WITeFe1vKY8wAnLPaA5JYw",
+    "wyPo6ljBVLWWQ2J2-QUSFg",
+    "LTre3_EbYfFMiG41r6A2cw",
+    "mv6aqsozx4MDZ8wbBZwnfg",
+    "6w5lczvL6DcfPX3rlPL4VQ",
+];
+
+#[test]
+fn order_of_fields_width_of_numbers_and_new_optional_fields_do_not_matter() {
+    assert_eq!(
+        of(Order { lines: vec![(1, 2.5)], ..ORDER }),
+        of(Reordered { id: "o-1".into(), amount: 1999, lines: vec![(1, 2.5)] })
+    );
+}
+
+#[test]
+fn the_order_of_a_hash_map_does_not_matter() {
+    let pairs: Vec<(String, u32)> = (0..100).map(|n| (format!("k{n}"), n)).collect();
+    let hashed: HashMap<_, _> = pairs.iter().cloned().collect();
+    let sorted: BTreeMap<_, _> = pairs.into_iter().collect();
+    assert_eq!(of(hashed), of(sorted));
+}
+
+#[test]
+fn different_values_differ() {
+    let distinct = [
+        of(("a", "bc")),
+        of(("ab", "c")),
+        of("abc"),
+        of(["abc"]),
+        of([["abc"]]),
+        of(0u8),
+        of(-0.0f64),
+        of(false),
+        of(()),
+        of(None::<u8>),
+        of(""),
+        of(u64::MAX),
+        of(u64::MAX - 1),
+        of(u128::MAX),
+        of(i128::MIN),
+        of((Vec::<u8>::new(), Vec::<u8>::new())),
+        of(Vec::<u8>::new()),
+        of(Ok::<u8, u8>(1)),
+        of(Err::<u8, u8>(1)),
+    ];
+    let unique: std::collections::HashSet<_> = distinct.iter().collect();
+    assert_eq!(unique.len(), distinct.len());
+}
+
+#[test]
+fn the_printed_form_reads_back() {
+    let one = Fingerprint::of("x").unwrap();
+    assert_eq!(Fingerprint::parse(one.to_string().as_bytes()), Some(one));
+    assert_eq!(Fingerprint::parse(b"short"), None);
+    assert_eq!(Fingerprint::parse(&[b'!'; 22]), None);
+}
+
+/// The form of values that older versions could not tell apart, stored like the others.
+#[test]
+fn digests_of_nested_options_and_exact_numbers_are_pinned() {
+    let all = [
+        of(Patch { note: Some(None) }),
+        of(Some(None::<u8>)),
+        of(Named { note: Note(None) }),
+        of(Number("0.1000000000000000000001")),
+    ];
+    assert_eq!(all, PINNED_LATER);
+}
+
+const PINNED_LATER: [&str; 4] =
+    ["yB6sF9RA1eRD-QdyLutNZA", "dXMW5dxOiwywNpGOyGyVxA", "veUFx_XTcGXcOMUgJt7raQ", "qlaciZDtGYi7a-U9vTVZKA"];
+
+#[derive(Serialize)]
+#[allow(clippy::option_option)]
+struct Patch {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<Option<&'static str>>,
+}
+
+#[derive(Serialize)]
+struct Note(Option<&'static str>);
+
+#[derive(Serialize)]
+struct Named {
+    note: Note,
+}
+
+#[derive(Serialize)]
+struct Empty {}
+
+#[test]
+fn an_explicit_null_differs_from_an_absent_field() {
+    let (absent, null, text) = (Patch { note: None }, Patch { note: Some(None) }, Patch { note: Some(Some("")) });
+    assert_eq!(of(&absent), of(Empty {}));
+    assert_ne!(of(&null), of(&absent));
+    assert_ne!(of(&null), of(&text));
+    // As itself, in a sequence, and one level deeper.
+    assert_ne!(of(Some(None::<u8>)), of(None::<Option<u8>>));
+    assert_ne!(of([Some(None::<u8>)]), of([None::<Option<u8>>]));
+    assert_ne!(of(Some(Some(None::<u8>))), of(Some(None::<Option<u8>>)));
+    // A newtype is a value, whatever is in it.
+    assert_ne!(of(Named { note: Note(None) }), of(Empty {}));
+    assert_ne!(of(Named { note: Note(None) }), of(Named { note: Note(Some("")) }));
+    assert_eq!(of(Named { note: Note(Some("x")) }), of(Patch { note: Some(Some("x")) }));
+    // `serde_json` has no absent fields.
+    assert_ne!(of(serde_json::json!({ "note": null })), of(serde_json::json!({})));
+}
+
+#[derive(Serialize, Default)]
+struct Page {
+    number: u32,
+    cursor: Option<u32>,
+    #[serde(flatten)]
+    filter: Filter,
+    #[serde(flatten)]
+    rest: HashMap<String, Option<u32>>,
+    #[serde(flatten)]
+    more: Option<Filter>,
+}
+
+#[derive(Serialize, Default)]
+struct Filter {
+    by: Option<u32>,
+    #[serde(flatten)]
+    deeper: Deeper,
+}
+
+#[derive(Serialize, Default)]
+struct Deeper {
+    name: Option<u32>,
+}
+
+#[test]
+fn a_new_optional_field_changes_nothing_next_to_a_flattened_one_or_inside_it() {
+    #[derive(Serialize)]
+    struct Before {
+        number: u32,
+    }
+    assert_eq!(of(Page { number: 1, ..Page::default() }), of(Before { number: 1 }));
+    assert_eq!(of(Page { number: 1, more: Some(Filter::default()), ..Page::default() }), of(Before { number: 1 }));
+    let set = [
+        Page { cursor: Some(2), ..Page::default() },
+        Page { filter: Filter { by: Some(2), ..Filter::default() }, ..Page::default() },
+        Page { filter: Filter { by: None, deeper: Deeper { name: Some(2) } }, ..Page::default() },
+        Page { rest: HashMap::from([("cursor".into(), Some(3))]), ..Page::default() },
+        // A map has no optional fields: its keys are there, or not.
+        Page { rest: HashMap::from([("cursor".into(), None)]), ..Page::default() },
+        Page { rest: HashMap::from([("by".into(), None)]), ..Page::default() },
+        Page::default(),
+    ];
+    let unique: std::collections::HashSet<_> = set.iter().map(of).collect();
+    assert_eq!(unique.len(), set.len());
+    // A map that does not know its length is still a map.
+    assert_eq!(of(Lazy), of(HashMap::from([("a", None::<u8>)])));
+}
+
+struct Lazy;
+
+impl Serialize for Lazy {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map([("a", None::<u8>)].into_iter().filter(|_| true))
+    }
+}
+
+/// A number as `serde_json` writes it with `arbitrary_precision`.
+struct Number(&'static str);
+
+impl Serialize for Number {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct as _;
+        let mut number = serializer.serialize_struct("$serde_json::private::Number", 1)?;
+        number.serialize_field("$serde_json::private::Number", self.0)?;
+        number.end()
+    }
+}
+
+#[test]
+fn arbitrary_precision_of_serde_json_changes_no_fingerprint() {
+    let same = [
+        "0",
+        "-0",
+        "7",
+        "-7",
+        "18446744073709551615",
+        "-9223372036854775808",
+        "1.5",
+        "1.50",
+        "-1.5e-7",
+        "1E3",
+        "100e-2",
+        "0.1",
+        "1e16",
+        "100000000000000000000",
+        "1e308",
+        "5e-324",
+        "-0.0",
+        "0e5",
+        "0.30000000000000004",
+    ];
+    for text in same {
+        let plain: serde_json::Value = serde_json::from_str(text).unwrap();
+        assert!(!plain.is_string() && of(Number(text)) == of(&plain), "{text}");
+    }
+    assert_eq!(of([Number("7")]), of([7]));
+    assert_eq!(of(HashMap::from([("cents", Number("1999"))])), of(serde_json::json!({ "cents": 1999 })));
+}
+
+#[test]
+fn numbers_that_differ_beyond_what_a_float_holds_differ() {
+    let distinct = [
+        "0.1",
+        "0.10000000000000000001",
+        "18446744073709551616",
+        "18446744073709551617",
+        "1e400",
+        "1e401",
+        "-1e400",
+        "1e-400",
+        "0.0",
+        "1e99999999999999999999",
+        "not a number",
+        "",
+    ];
+    let unique: std::collections::HashSet<_> = distinct.into_iter().map(Number).map(of).collect();
+    assert_eq!(unique.len(), distinct.len());
+    // Equal numbers are equal, however they are written.
+    assert_eq!(of(Number("0.10000000000000000001")), of(Number("10000000000000000001E-20")));
+    assert_eq!(of(Number("10e399")), of(Number("1e+400")));
+}
+
+#[test]
+fn of_two_equal_names_the_first_stays_first() {
+    #[derive(Serialize)]
+    struct Twice {
+        amount: u32,
+        #[serde(flatten)]
+        rest: BTreeMap<&'static str, u32>,
+    }
+    let twice = |amount, other| of(Twice { amount, rest: BTreeMap::from([("amount", other)]) });
+    assert_ne!(twice(1, 2), twice(2, 1));
+}
+
+mod made_up {
+    //! Types and values of all shapes that serde knows: whatever differs has another fingerprint, fields that are `None` excepted.
+
+    use std::collections::BTreeMap;
+    use std::fmt::Write as _;
+
+    use fastrand::Rng;
+    use serde::ser::{SerializeMap as _, SerializeStruct as _, SerializeTuple as _};
+    use serde::{Serialize, Serializer};
+
+    use super::of;
+
+    const FIELDS: [&str; 2] = ["a", "b"];
+    const KEYS: [&str; 3] = ["a", "b", "k"];
+
+    #[derive(Debug, Clone)]
+    enum Shape {
+        Int,
+        Text,
+        Unit,
+        Optional(Box<Shape>),
+        Newtype(Box<Shape>),
+        List(Box<Shape>),
+        Pair(Box<Shape>, Box<Shape>),
+        Struct(Box<Shape>, Box<Shape>),
+        Map(Box<Shape>),
+        Flat(Box<[Shape; 3]>),
+        Either(Box<Shape>, Box<Shape>),
+    }
+
+    #[derive(Debug, Clone)]
+    enum Value {
+        Int(i64),
+        Text(&'static str),
+        Unit,
+        /// In place of a field that is left out.
+        Absent,
+        Nothing,
+        Some(Box<Value>),
+        Newtype(Box<Value>),
+        List(Vec<Value>),
+        Pair(Box<Value>, Box<Value>),
+        Struct(Fields),
+        Map(Entries),
+        Flat(Box<Flat>),
+        Variant(&'static str, Box<Value>),
+    }
+
+    /// A derived struct, so that serde's own way of flattening is tried.
+    #[derive(Debug, Clone, Serialize)]
+    struct Flat {
+        #[serde(skip_serializing_if = "Value::is_absent")]
+        own: Value,
+        #[serde(flatten)]
+        fields: Fields,
+        #[serde(flatten)]
+        rest: Entries,
+    }
+
+    /// `None` for a field that is left out.
+    #[derive(Debug, Clone)]
+    struct Fields([Option<Box<Value>>; 2]);
+
+    #[derive(Debug, Clone)]
+    struct Entries(BTreeMap<&'static str, Value>);
+
+    impl Shape {
+        fn make(random: &mut Rng, depth: u32) -> Self {
+            if depth == 4 {
+                return [Self::Int, Self::Text, Self::Unit][random.usize(0..3)].clone();
+            }
+            let kind = random.u8(0..14);
+            let mut inner = || Box::new(Self::make(random, depth + 1));
+            let (one, two, three) = (inner(), inner(), inner());
+            match kind {
+                0 => Self::Int,
+                1 => Self::Text,
+                2 => Self::Unit,
+                3..6 => Self::Optional(one),
+                6 => Self::Newtype(one),
+                7 => Self::List(one),
+                8 => Self::Pair(one, two),
+                9 | 10 => Self::Struct(one, two),
+                11 => Self::Map(one),
+                12 => Self::Flat(Box::new([*one, *two, *three])),
+                _ => Self::Either(one, two),
+            }
+        }
+
+        fn value(&self, random: &mut Rng) -> Value {
+            match self {
+                Self::Int => Value::Int(random.i64(-1..2)),
+                Self::Text => Value::Text(["", "a", "1"][random.usize(0..3)]),
+                Self::Unit => Value::Unit,
+                Self::Optional(of) if random.bool() => Value::Some(of.boxed(random)),
+                Self::Optional(_) => Value::Nothing,
+                Self::Newtype(of) => Value::Newtype(of.boxed(random)),
+                Self::List(of) => Value::List((0..random.u8(0..3)).map(|_| of.value(random)).collect()),
+                Self::Pair(one, two) => Value::Pair(one.boxed(random), two.boxed(random)),
+                Self::Struct(one, two) => Value::Struct(Self::fields(one, two, random)),
+                Self::Map(of) => Value::Map(of.entries(random)),
+                Self::Flat(of) => {
+                    let [own, one, two] = &**of;
+                    let fields = Self::fields(one, two, random);
+                    Value::Flat(Box::new(Flat { own: own.value(random), fields, rest: one.entries(random) }))
+                }
+                Self::Either(one, two) => {
+                    let (name, of) = if random.bool() { ("One", one) } else { ("Two", two) };
+                    Value::Variant(name, of.boxed(random))
+                }
+            }
+        }
+
+        fn fields(one: &Self, two: &Self, random: &mut Rng) -> Fields {
+            Fields([one, two].map(|of| Some(of.boxed(random))))
+        }
+
+        fn entries(&self, random: &mut Rng) -> Entries {
+            let mut entries = BTreeMap::new();
+            for key in KEYS {
+                if random.bool() {
+                    entries.insert(key, self.value(random));
+                }
+            }
+            Entries(entries)
+        }
+
+        fn boxed(&self, random: &mut Rng) -> Box<Value> {
+            Box::new(self.value(random))
+        }
+    }
+
+    impl Value {
+        /// Without the fields that are `None`, which are all that a fingerprint may leave out.
+        fn stripped(&self) -> Self {
+            let boxed = |value: &Self| Box::new(value.stripped());
+            match self {
+                Self::Some(value) => Self::Some(boxed(value)),
+                Self::Newtype(value) => Self::Newtype(boxed(value)),
+                Self::List(values) => Self::List(values.iter().map(Self::stripped).collect()),
+                Self::Pair(one, two) => Self::Pair(boxed(one), boxed(two)),
+                Self::Struct(fields) => Self::Struct(fields.stripped()),
+                Self::Map(entries) => Self::Map(entries.stripped()),
+                Self::Flat(flat) => Self::Flat(Box::new(Flat {
+                    own: flat.own.stripped_field().unwrap_or(Self::Absent),
+                    fields: flat.fields.stripped(),
+                    rest: flat.rest.stripped(),
+                })),
+                Self::Variant(name, value) => Self::Variant(name, boxed(value)),
+                Self::Int(_) | Self::Text(_) | Self::Unit | Self::Nothing | Self::Absent => self.clone(),
+            }
+        }
+
+        fn stripped_field(&self) -> Option<Self> {
+            if matches!(self, Self::Nothing | Self::Absent) { None } else { Some(self.stripped()) }
+        }
+
+        /// What a stripped value says, as text: the specification. Newtypes say what is in them, and structs what a map says.
+        fn says(&self) -> String {
+            match self {
+                Self::Int(number) => number.to_string(),
+                Self::Text(text) => format!("{text:?}"),
+                Self::Unit => "()".to_owned(),
+                Self::Nothing | Self::Absent => "none".to_owned(),
+                Self::Some(value) if value.is_hollow() => format!("some {}", value.says()),
+                Self::Some(value) | Self::Newtype(value) => value.says(),
+                Self::List(values) => {
+                    let all: Vec<String> = values.iter().map(Self::says).collect();
+                    format!("[{}]", all.join(","))
+                }
+                Self::Pair(one, two) => format!("[{},{}]", one.says(), two.says()),
+                Self::Struct(_) | Self::Map(_) | Self::Flat(_) => {
+                    let mut entries = self.entries();
+                    entries.sort_by_key(|(name, _)| *name);
+                    entries.iter().fold(String::new(), |mut all, (name, value)| {
+                        write!(all, "{name}={};", value.says()).unwrap();
+                        all
+                    }) + "end"
+                }
+                Self::Variant(name, value) => format!("{name}!{}", value.says()),
+            }
+        }
+
+        fn is_absent(&self) -> bool {
+            matches!(self, Self::Absent)
+        }
+
+        fn is_hollow(&self) -> bool {
+            match self {
+                Self::Nothing => true,
+                Self::Some(value) | Self::Newtype(value) => value.is_hollow(),
+                _ => false,
+            }
+        }
+
+        fn entries(&self) -> Vec<(&'static str, &Self)> {
+            match self {
+                Self::Struct(fields) => fields.list(),
+                Self::Map(entries) => entries.list(),
+                Self::Flat(flat) => {
+                    let own = Some(("own", &flat.own)).filter(|(_, own)| !own.is_absent());
+                    own.into_iter().chain(flat.fields.list()).chain(flat.rest.list()).collect()
+                }
+                _ => Vec::new(),
+            }
+        }
+    }
+
+    impl Fields {
+        fn stripped(&self) -> Self {
+            Self(self.0.each_ref().map(|value| value.as_deref().and_then(Value::stripped_field).map(Box::new)))
+        }
+
+        fn list(&self) -> Vec<(&'static str, &Value)> {
+            let named = FIELDS.into_iter().zip(&self.0);
+            named.filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
+        }
+    }
+
+    impl Entries {
+        fn stripped(&self) -> Self {
+            Self(self.0.iter().map(|(key, value)| (*key, value.stripped())).collect())
+        }
+
+        fn list(&self) -> Vec<(&'static str, &Value)> {
+            self.0.iter().map(|(key, value)| (*key, value)).collect()
+        }
+    }
+
+    impl Serialize for Fields {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let mut written = serializer.serialize_struct("Struct", self.list().len())?;
+            for (name, value) in FIELDS.into_iter().zip(&self.0) {
+                match value {
+                    Some(value) => written.serialize_field(name, value)?,
+                    None => written.skip_field(name)?,
+                }
+            }
+            written.end()
+        }
+    }
+
+    impl Serialize for Entries {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let mut written = serializer.serialize_map(Some(self.0.len()))?;
+            // Not in their order.
+            for (key, value) in self.0.iter().rev() {
+                written.serialize_entry(key, value)?;
+            }
+            written.end()
+        }
+    }
+
+    /// As serde's derive does it.
+    impl Serialize for Value {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            match self {
+                Self::Int(number) => serializer.serialize_i64(*number),
+                Self::Text(text) => serializer.serialize_str(text),
+                Self::Unit => serializer.serialize_unit(),
+                Self::Nothing | Self::Absent => serializer.serialize_none(),
+                Self::Some(value) => serializer.serialize_some(value),
+                Self::Newtype(value) => serializer.serialize_newtype_struct("Newtype", value),
+                Self::List(values) => values.serialize(serializer),
+                Self::Pair(one, two) => {
+                    let mut pair = serializer.serialize_tuple(2)?;
+                    pair.serialize_element(one)?;
+                    pair.serialize_element(two)?;
+                    pair.end()
+                }
+                Self::Struct(fields) => fields.serialize(serializer),
+                Self::Map(entries) => entries.serialize(serializer),
+                Self::Flat(flat) => flat.serialize(serializer),
+                Self::Variant(name, value) => serializer.serialize_newtype_variant("Either", 0, name, value),
+            }
+        }
+    }
+
+    #[test]
+    fn values_that_differ_have_other_fingerprints_and_values_that_say_the_same_have_one() {
+        let (mut pairs, mut same) = (0, 0);
+        for seed in 0..10_000 {
+            let mut random = Rng::with_seed(seed);
+            let shape = Shape::make(&mut random, 0);
+            let (one, two) = (shape.value(&mut random), shape.value(&mut random));
+            let (one_stripped, two_stripped) = (one.stripped(), two.stripped());
+            let digests = [&one, &two].map(of);
+            assert_eq!(digests[0], of(&one_stripped), "a field that is `None` is absent: {one:?}");
+            let is_same = one_stripped.says() == two_stripped.says();
+            assert_eq!(digests[0] == digests[1], is_same, "seed {seed}: {one:?} and {two:?}");
+            // By somebody else's word: whatever is other JSON is another payload.
+            let json = [&one_stripped, &two_stripped].map(|value| serde_json::to_string(value).unwrap());
+            assert!(json[0] == json[1] || digests[0] != digests[1], "seed {seed}: {json:?}");
+            pairs += 1;
+            same += usize::from(is_same);
+        }
+        assert!((pairs / 10..pairs / 2).contains(&same), "{same} of {pairs} pairs say the same");
+    }
+}

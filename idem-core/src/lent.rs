@@ -1,0 +1,41 @@
+//! Exclusive references in bodies that are retried: each try has them in turn.
+
+use std::sync::{Mutex, PoisonError};
+
+/// An exclusive reference that is lent to one try of a body after the other.
+#[derive(Debug)]
+pub struct Lent<'a, T: ?Sized>(Mutex<Option<&'a mut T>>);
+
+/// The reference, as one try has it. It is given back when the try's body is dropped.
+#[derive(Debug)]
+pub struct Taken<'l, 'a, T: ?Sized> {
+    lent: &'l Lent<'a, T>,
+    value: Option<&'a mut T>,
+}
+
+impl<'a, T: ?Sized> Lent<'a, T> {
+    /// A reference to lend.
+    pub fn new(value: &'a mut T) -> Self {
+        Self(Mutex::new(Some(value)))
+    }
+
+    /// Lends it.
+    pub fn take(&self) -> Taken<'_, 'a, T> {
+        Taken { lent: self, value: self.0.lock().unwrap_or_else(PoisonError::into_inner).take() }
+    }
+}
+
+impl<T: ?Sized> Taken<'_, '_, T> {
+    /// The reference; `None` if another try has it, which none has that has ended.
+    pub fn get(&mut self) -> Option<&mut T> {
+        self.value.as_deref_mut()
+    }
+}
+
+impl<T: ?Sized> Drop for Taken<'_, '_, T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.value.take() {
+            *self.lent.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        }
+    }
+}

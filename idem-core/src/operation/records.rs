@@ -1,0 +1,169 @@
+//! Looking at the record of a key and changing it, without a body.
+
+use serde::de::DeserializeOwned;
+
+use super::Operation;
+use crate::codec::{AnyCodec, CodecContext, CodecFailure};
+use crate::context;
+use crate::engine::Begun;
+use crate::error::Error;
+use crate::error_policy::{Keepable, encode_error};
+use crate::held::Held;
+use crate::lookup::Lookup;
+use crate::observe::Decision;
+use crate::outcome::Storable;
+use crate::policy::{Abandoned, Duplicate, InFlight, StoreFailure};
+use crate::record::{Encoded, RecordId, RecordInfo, Removed};
+
+impl Operation<'_> {
+    /// Removes the record, so that the next call runs the body as the first attempt again. Says whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InFlight`] if a call is in flight: nothing is removed under a running body. [`Error::Store`] and
+    /// [`Error::MissingKey`].
+    pub async fn forget(self) -> Result<bool, Error> {
+        self.try_forget().await.inspect_err(|_| context::trouble())
+    }
+
+    async fn try_forget(self) -> Result<bool, Error> {
+        let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
+        let _removing = runtime.cache.as_ref().map(|cache| cache.removing(&request.id));
+        match runtime.store.remove(&request.id).await.map_err(|error| runtime.failed(&request.id, error))? {
+            Removed::Removed => {
+                runtime.observer.decided(Decision::Forgotten, &request.id, 0);
+                Ok(true)
+            }
+            Removed::Nothing => Ok(false),
+            Removed::InFlight { lease_left } => Err(request.in_flight(lease_left)),
+        }
+    }
+
+    /// What is known of the record, `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], [`Error::Codec`] and [`Error::MissingKey`].
+    pub async fn inspect(self) -> Result<Option<RecordInfo>, Error> {
+        self.try_inspect().await.inspect_err(|_| context::trouble())
+    }
+
+    async fn try_inspect(self) -> Result<Option<RecordInfo>, Error> {
+        let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(None) };
+        runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))
+    }
+
+    /// Asks what became of the call with this key, without claiming it: for a caller that got no answer, and for one that wants to show
+    /// progress.
+    ///
+    /// It asks the store, once, and answers at once. Nothing is changed, nobody is kept from running, and a call in flight is not waited for.
+    /// [`Builder::local_cache`](crate::Builder::local_cache) and other calls of this process are not asked, so the answer is never older than
+    /// the lookup.
+    ///
+    /// Fingerprints are compared if this lookup is [given one](Self::fingerprint). Without, it says what is at the key, whatever the arguments
+    /// were: that is how a caller finds out what a key was used for after an [`Error::FingerprintMismatch`].
+    ///
+    /// With a [token](Self::token), one that does not count is [`Lookup::Unknown`], and counts as a failure of its subject where those are
+    /// limited. Under [`Idempotency::disabled`](crate::Idempotency::disabled) there are no records: [`Lookup::Unknown`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Codec`] if the outcome is no `T`, [`Error::FingerprintMismatch`] as said, [`Error::Store`], [`Error::MissingKey`] and, with a token,
+    /// [`Error::MissingSubject`] and [`Error::Throttled`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped, it has changed nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, Lookup, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// # idempotency.operation("orders.create").key("o-1").run(|| async { Ok::<_, Error>(42) }).await?;
+    /// let text = match idempotency.operation("orders.create").key("o-1").lookup::<u32>().await? {
+    ///     Lookup::Outcome(receipt) => format!("receipt {receipt}"),
+    ///     Lookup::Error(recorded) => format!("failed: {}", recorded.decode_error::<String>()?),
+    ///     Lookup::InFlight { .. } => "is being carried out".to_owned(),
+    ///     Lookup::Abandoned { .. } => "was cut off, and somebody looks at it".to_owned(),
+    ///     Lookup::AlreadyDone => "was carried out".to_owned(),
+    ///     Lookup::Unknown => "was not carried out; it may be sent again".to_owned(),
+    /// };
+    /// assert_eq!(text, "receipt 42");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn lookup<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
+        self.try_lookup().await.inspect_err(|_| context::trouble())
+    }
+
+    async fn try_lookup<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
+        let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(Lookup::Unknown) };
+        runtime.lookup(&request).await?.decode()
+    }
+
+    /// Commits an outcome by hand: for an abandoned record, once it is known what became of it. Also where there is no record, or a
+    /// released one, or a token that was only issued: to say that a call was carried out elsewhere.
+    ///
+    /// It knows nothing of an attribute: give it the operation's own [`ttl`](Self::ttl) and [`remember`](Self::remember), and a value of the
+    /// function's outcome type, or later duplicates cannot read it. An abandoned record keeps its fingerprint; where there is none, give that too.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InFlight`] if a call is in flight, [`Error::Duplicate`] if there is an outcome, [`Error::AlreadyDone`] if there was
+    /// one. After [`Error::Store`] it may be recorded all the same: it is tried again in the background. [`Error::Config`] if the value cannot be written. [`Error::Store`] and [`Error::MissingKey`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped between its two steps, it leaves the record abandoned, one attempt later, after a lease.
+    pub async fn settle<T: Storable<Via>, Via>(self, value: &T) -> Result<(), Error> {
+        let settled = self.settle_with(|codec, id| codec.encode(CodecContext::of_value(id), &value.to_stored())).await;
+        settled.inspect_err(|_| context::trouble())
+    }
+
+    /// As [`settle`](Self::settle), with an error: for a record whose work is known to have failed for good. Duplicates then get it as one
+    /// that was kept.
+    ///
+    /// # Errors
+    ///
+    /// As [`settle`](Self::settle).
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`settle`](Self::settle).
+    pub async fn settle_error<E: Keepable>(self, error: &E) -> Result<(), Error> {
+        let settled = self.settle_with(|codec, id| encode_error(codec, id, error)).await;
+        settled.inspect_err(|_| context::trouble())
+    }
+
+    async fn settle_with(
+        self,
+        encode: impl FnOnce(&AnyCodec, &RecordId) -> Result<Encoded, CodecFailure>,
+    ) -> Result<(), Error> {
+        let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else { return Ok(()) };
+        let outcome = encode(&runtime.codec, &request.id).map_err(|error| Error::Config {
+            operation: request.id.operation().into(),
+            reason: format!("the value to settle with cannot be written: {error}").into(),
+        })?;
+        // Taken over, and protected as before if this goes no further.
+        request.settings.reconciles |= request.settings.abandoned == Abandoned::Reject;
+        (request.settings.abandoned, request.settings.max_attempts) = (Abandoned::Rerun, None);
+        (request.settings.in_flight, request.settings.duplicate) = (InFlight::Reject, Duplicate::Reject);
+        if request.fingerprint.is_none() {
+            // What must be equal for later duplicates stays as it was.
+            let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
+            request.fingerprint = info.and_then(|info| info.fingerprint);
+        }
+        request.settings.store_failure = StoreFailure::Reject;
+        if let Some(submission) = &mut request.submission {
+            submission.settles = true;
+        }
+        match runtime.begin(&request).await? {
+            Begun::Owner(owned) => Held::new(&runtime, &request, owned).settle(outcome).await,
+            // Neither happens: duplicates and store failures are rejected above.
+            Begun::Replay(_) | Begun::Unguarded => Ok(()),
+        }
+    }
+}

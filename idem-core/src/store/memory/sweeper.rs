@@ -1,0 +1,172 @@
+//! Drops what has expired, whether or not anybody calls: a thread of the store.
+//!
+//! It runs while the store has records that will expire, and sleeps until the first of them does. A thread, not a task: the store may be
+//! made and used outside of tokio, its calls may come from several runtimes, and a runtime may be parked or gone.
+//!
+//! A step that adds a record which expires before the thread would look wakes the thread, or starts it. No wake-up is lost: the
+//! step writes its shard's `due` and then reads `looks_at`; the thread writes `looks_at` and then reads every `due`.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::{Inner, Swept};
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// A time that never comes, in nanoseconds of the store's clock.
+pub(super) const NEVER: u64 = u64::MAX;
+/// While the thread looks.
+const LOOKING: u64 = 0;
+/// At least this long between two looks, so that records which expire one after the other are found together.
+const AFTER_A_FIND: Duration = Duration::from_secs(1);
+/// The same after a look that found less than one expired record in [`FEW`]: where keys come and go all the time, each look is at all records.
+const AFTER_FEW: Duration = Duration::from_secs(5);
+const FEW: usize = 16;
+/// How much later than a record expires the thread may look for it, so that few steps wake it. No less than the pauses above, so that
+/// no step shortens them.
+const SLACK: Duration = AFTER_FEW;
+/// A look at a full store is made in at most this many turns, with a pause between two, so that it takes a part of one processor. More turns
+/// would last too long on a busy machine, where a pause may take ten times its length.
+const TURNS: usize = 128;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What the steps and the thread share.
+pub(super) struct Sweeper {
+    /// When the thread looks next.
+    looks_at: AtomicU64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_running: bool,
+    /// A step wants the thread to look earlier.
+    is_called: bool,
+    /// The store is gone.
+    has_ended: bool,
+    /// How often the thread has looked.
+    #[cfg(test)]
+    looks: u64,
+}
+
+/// A time of the store's clock as shards publish it.
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(NEVER)
+}
+
+impl Sweeper {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { looks_at: AtomicU64::new(NEVER), state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// Whether the thread would look too late for what is due then.
+    pub(super) fn is_late_for(&self, due: u64) -> bool {
+        due.saturating_add(nanos(SLACK)) < self.looks_at.load(Ordering::SeqCst)
+    }
+
+    /// Has the thread look again, or starts it.
+    pub(super) fn call(self: &Arc<Self>, store: &Arc<Inner>) {
+        let mut state = self.state();
+        if state.is_running {
+            state.is_called = true;
+            self.changed.notify_all();
+            return;
+        }
+        state.is_running = true;
+        self.looks_at.store(LOOKING, Ordering::SeqCst);
+        // tokio's clock is that of the runtime where it is read: a test may have paused it.
+        let (sweeper, store, runtime) = (self.clone(), Arc::downgrade(store), Handle::try_current().ok());
+        let thread = std::thread::Builder::new().name("idem-sweeper".to_owned()).spawn(move || {
+            let _entered = runtime.as_ref().map(Handle::enter);
+            sweeper.run(&store);
+        });
+        if let Err(error) = thread {
+            // It stays marked as running, so nobody tries again. New keys sweep in passing.
+            tracing::warn!(target: "idem", %error, "the memory store has no thread to drop expired records; calls drop them");
+        }
+    }
+
+    /// Ends the thread.
+    pub(super) fn end(&self) {
+        self.state().has_ended = true;
+        self.changed.notify_all();
+    }
+
+    fn run(&self, store: &Weak<Inner>) {
+        while let Some(found) = self.look(store) {
+            self.looks_at.store(NEVER, Ordering::SeqCst);
+            let Some(inner) = store.upgrade() else { return };
+            let (now, next) = (nanos(inner.clock.elapsed()), inner.next_due());
+            drop(inner);
+            let mut state = self.state();
+            #[cfg(test)]
+            {
+                state.looks += 1;
+                self.changed.notify_all();
+            }
+            if !state.is_called {
+                if next == NEVER {
+                    state.is_running = false;
+                    return;
+                }
+                let pause = if found.dropped * FEW < found.looked_at { AFTER_FEW } else { AFTER_A_FIND };
+                let then = next.max(now.saturating_add(nanos(pause)));
+                self.looks_at.store(then, Ordering::SeqCst);
+                state = self.sleep(state, Duration::from_nanos(then - now));
+            }
+            state.is_called = false;
+            self.looks_at.store(LOOKING, Ordering::SeqCst);
+        }
+    }
+
+    /// Sweeps each shard that is due; `None` if the store is gone.
+    fn look(&self, store: &Weak<Inner>) -> Option<Swept> {
+        let (mut from, mut all) = (0, Swept::default());
+        loop {
+            let inner = store.upgrade()?;
+            let at_once = inner.shards.len().div_ceil(TURNS);
+            let next = inner.sweep_due(from, at_once, &mut all);
+            drop(inner);
+            let Some(next) = next else { return Some(all) };
+            from = next;
+            let (state, _) = self
+                .changed
+                .wait_timeout_while(self.state(), PAUSE, |state| !state.has_ended)
+                .unwrap_or_else(PoisonError::into_inner);
+            if state.has_ended {
+                return None;
+            }
+        }
+    }
+
+    fn sleep<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        let sleeps = |state: &mut State| !state.is_called && !state.has_ended;
+        self.changed.wait_timeout_while(state, time, sleeps).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+impl Sweeper {
+    /// Whether there is a thread.
+    pub(super) fn is_running(&self) -> bool {
+        self.state().is_running
+    }
+
+    /// Has the thread look, if there is one, and waits until it has.
+    pub(super) fn look_now(&self) {
+        let mut state = self.state();
+        // One look may have begun already.
+        let enough = state.looks + 2;
+        while state.looks < enough && state.is_running {
+            state.is_called = true;
+            self.changed.notify_all();
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

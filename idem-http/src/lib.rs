@@ -1,0 +1,31 @@
+//! Both ends of the Idempotency-Key header for `idem`. Use it through the facade, the package `idem-rs`, as `idem::http`.
+//!
+//! - [`IdempotencyLayer`] guards whole responses of any tower service: hyper, axum, tonic. Feature `server`.
+//! - [`lookup`](fn@lookup) serves the result of a call whose client timed out. Feature `server`.
+//! - [`IdempotencyKey`] is the header's value: an extractor for annotated axum handlers, and a part of a key. Feature `axum`.
+//! - [`problem`](fn@problem) turns an [`idem::Error`](idem_core::Error) into an answer for clients.
+//!
+//! The header is that of the IETF draft `draft-ietf-httpapi-idempotency-key-header`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(feature = "axum")]
+mod extract;
+mod key;
+#[cfg(feature = "server")]
+mod lookup;
+mod problem;
+#[cfg(feature = "server")]
+mod server;
+#[cfg(feature = "server")]
+mod stored;
+
+#[cfg(feature = "axum")]
+pub use crate::extract::KeyRejection;
+pub use crate::key::{IdempotencyKey, InvalidKey, MAX_KEY_LEN};
+#[cfg(feature = "server")]
+pub use crate::lookup::{LookupFuture, LookupService, lookup};
+pub use crate::problem::{Problem, Response, problem, problem_json, stripe};
+#[cfg(feature = "server")]
+pub use crate::server::{
+    Body, IdempotencyLayer, Idempotent, NeedsScope, REPLAYED, Replayed, ResponseFuture, Scoped, header,
+};

@@ -1,0 +1,199 @@
+//! The result of a call whose client timed out.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::future::BoxFuture;
+use http::{Method, Request, StatusCode, request};
+use idem_core::{ErrorKind, Idempotency, Lookup};
+use percent_encoding::percent_decode_str;
+use tower_service::Service;
+
+use crate::key::IdempotencyKey;
+use crate::problem::{Problem, Response, problem_json};
+use crate::server::{Body, NeedsScope, Owner, Scoped, operation, rebuilt, whole};
+use crate::stored::Stored;
+
+/// Makes a service that answers what became of a request, by its key: for `GET ../{key}`.
+///
+/// A client whose request timed out asks it instead of guessing. It answers immediately and never claims, so asking
+/// changes nothing. Name, route and scope are those of the [`IdempotencyLayer`](crate::IdempotencyLayer) that guards
+/// the request; the key is the last segment of the path, percent-decoded.
+///
+/// | record | response |
+/// | --- | --- |
+/// | outcome | the recorded response, with `Idempotent-Replayed: true` |
+/// | in flight | 202 and `Retry-After` |
+/// | abandoned | 409 |
+/// | done, answer expired or not recorded | 410 |
+/// | none, or released | 404 |
+/// | store unavailable | 503 and `Retry-After` |
+///
+/// # Examples
+///
+/// ```
+/// # #[cfg(feature = "axum")] {
+/// use axum::Router;
+/// use axum::http::header::AUTHORIZATION;
+/// use idem_core::{Idempotency, MemoryStore};
+///
+/// let idempotency = Idempotency::new(MemoryStore::new());
+/// let lookup = idem_http::lookup(idempotency)
+///     .name("payments")
+///     .route("POST", "/v1/charges")
+///     .scope(|parts| idem_http::header(parts, AUTHORIZATION));
+/// let app: Router = Router::new().route_service("/v1/charges/by-key/{key}", lookup);
+/// # }
+/// ```
+pub fn lookup(idempotency: Idempotency) -> LookupService {
+    let settings = Settings {
+        idempotency,
+        name: "http".into(),
+        route: ("POST".into(), "/".into()),
+        owner: Owner::Shared,
+        problem: Arc::new(problem_json),
+    };
+    LookupService { settings, scope: NeedsScope::new() }
+}
+
+/// A service that answers what became of a request: see [`lookup`](fn@crate::lookup).
+#[derive(Clone)]
+pub struct LookupService<S = NeedsScope> {
+    settings: Settings,
+    scope: S,
+}
+
+#[derive(Clone)]
+struct Settings {
+    idempotency: Idempotency,
+    name: Arc<str>,
+    route: (Arc<str>, Arc<str>),
+    owner: Owner,
+    problem: Arc<dyn Fn(&Problem) -> Response + Send + Sync>,
+}
+
+impl LookupService {
+    /// Says whose key a request asks for, as the layer's [`scope`](crate::IdempotencyLayer::scope) does.
+    ///
+    /// A request for which this returns `None` gets 401.
+    pub fn scope<F>(mut self, scope: F) -> LookupService<Scoped>
+    where
+        F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
+    {
+        self.settings.owner = Owner::Of(Arc::new(scope));
+        LookupService { settings: self.settings, scope: Scoped::new() }
+    }
+
+    /// Looks in the one space of keys that all clients share.
+    pub fn unscoped(self) -> LookupService<Scoped> {
+        LookupService { settings: self.settings, scope: Scoped::new() }
+    }
+}
+
+impl<S> LookupService<S> {
+    /// Sets the layer's name. Default: `http`.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.settings.name = name.into();
+        self
+    }
+
+    /// Sets the method and the route of the guarded requests, as in `.route("POST", "/v1/charges")`.
+    #[must_use]
+    pub fn route(mut self, method: impl Into<Arc<str>>, route: impl Into<Arc<str>>) -> Self {
+        self.settings.route = (method.into(), route.into());
+        self
+    }
+
+    /// Sets the shape of the service's own responses. Default: [`problem_json`].
+    #[must_use]
+    pub fn problem<F>(mut self, problem: F) -> Self
+    where
+        F: Fn(&Problem) -> Response + Send + Sync + 'static,
+    {
+        self.settings.problem = Arc::new(problem);
+        self
+    }
+}
+
+impl Settings {
+    async fn answer(self, parts: request::Parts) -> http::Response<Body> {
+        match self.find(&parts).await {
+            Ok(response) => response,
+            Err(problem) => whole((self.problem)(&problem)),
+        }
+    }
+
+    async fn find(&self, parts: &request::Parts) -> Result<http::Response<Body>, Problem> {
+        if parts.method != Method::GET && parts.method != Method::HEAD {
+            return Err(Problem::METHOD_NOT_ALLOWED);
+        }
+        let scope = match &self.owner {
+            Owner::Shared => None,
+            Owner::Of(scope) => Some(scope(parts).filter(|scope| !scope.is_empty()).ok_or(Problem::NO_SCOPE)?),
+        };
+        let segment = parts.uri.path().rsplit('/').next().unwrap_or_default();
+        let decoded: Vec<u8> = percent_decode_str(segment).collect();
+        let key = IdempotencyKey::from_bytes(&decoded)?;
+        let operation = self.idempotency.operation(operation(&self.name, &self.route.0, &self.route.1));
+        let operation = match &scope {
+            Some(scope) => operation.key(&(scope.as_str(), &key)),
+            None => operation.key(&key),
+        };
+        match operation.lookup::<Stored>().await {
+            Ok(Lookup::Outcome(stored)) => rebuilt(stored).ok_or(Problem::INTERNAL),
+            Ok(Lookup::InFlight { .. }) => {
+                Err(Problem { status: StatusCode::ACCEPTED, ..Problem::of_kind(ErrorKind::InFlight) })
+            }
+            Ok(Lookup::Abandoned { .. }) => Err(Problem::of_kind(ErrorKind::Abandoned)),
+            Ok(Lookup::AlreadyDone) => {
+                Err(Problem { status: StatusCode::GONE, ..Problem::of_kind(ErrorKind::AlreadyDone) })
+            }
+            Ok(Lookup::Unknown) => Err(Problem::NOT_FOUND),
+            Ok(_) => Err(Problem::INTERNAL),
+            Err(error) => Err(Problem::from(&error)),
+        }
+    }
+}
+
+impl<B> Service<Request<B>> for LookupService<Scoped> {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = LookupFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> LookupFuture {
+        let (parts, _) = request.into_parts();
+        LookupFuture(Box::pin(self.settings.clone().answer(parts)))
+    }
+}
+
+/// The response of a [`LookupService`].
+pub struct LookupFuture(BoxFuture<'static, http::Response<Body>>);
+
+impl Future for LookupFuture {
+    type Output = Result<http::Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(context).map(Ok)
+    }
+}
+
+impl fmt::Debug for LookupFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LookupFuture")
+    }
+}
+
+impl<S> fmt::Debug for LookupService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LookupService").field("name", &self.settings.name).finish_non_exhaustive()
+    }
+}

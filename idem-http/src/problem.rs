@@ -1,0 +1,196 @@
+//! What a client is told when its call gets no answer of the service.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, StatusCode};
+use idem_core::{Error, ErrorKind};
+use serde_json::json;
+
+use crate::key::InvalidKey;
+
+/// An answer of ours, complete.
+pub type Response = http::Response<String>;
+
+/// Where each code is described: the `type` of a problem is this and the code.
+const TYPES: &str = "https://docs.rs/idem-rs/latest/idem/guide/http/#";
+
+/// Why a request got no answer of the service, in words for its client.
+///
+/// Nothing in it comes from a key, a body or the store. [`problem_json`] and [`stripe`] are its two shapes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Problem {
+    /// The status of the response.
+    pub status: StatusCode,
+    /// A stable name such as `in_flight`, for programs. Of an [`Error`], its [`code`](Error::code).
+    pub code: &'static str,
+    /// What happened, and what the client can do. Of an [`Error`], its [`client_message`](Error::client_message).
+    pub message: &'static str,
+    /// After which time the same request can be sent again; `None` if that is of no use.
+    pub retry_after: Option<Duration>,
+}
+
+impl Problem {
+    const fn new(status: StatusCode, code: &'static str, message: &'static str) -> Self {
+        Self { status, code, message, retry_after: None }
+    }
+
+    /// A key that is not well-formed.
+    pub(crate) const INVALID_KEY: Self = Self::new(
+        StatusCode::BAD_REQUEST,
+        "invalid_key",
+        "The idempotency key is invalid. Send one Idempotency-Key header of 1 to 255 visible ASCII characters.",
+    );
+    /// A request without an owner.
+    #[cfg(feature = "server")]
+    pub(crate) const NO_SCOPE: Self = Self::new(
+        StatusCode::UNAUTHORIZED,
+        "no_scope",
+        "The sender of the request is unknown. Authenticate, and send the request again.",
+    );
+    /// A body above the limit.
+    #[cfg(feature = "server")]
+    pub(crate) const TOO_LARGE: Self = Self::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "body_too_large",
+        "The body of the request is too large. Nothing was carried out.",
+    );
+    /// A body that did not arrive.
+    #[cfg(feature = "server")]
+    pub(crate) const BROKEN_BODY: Self = Self::new(
+        StatusCode::BAD_REQUEST,
+        "incomplete_body",
+        "The body of the request did not arrive. Nothing was carried out. Send the request again.",
+    );
+    /// A recorded response that cannot be read.
+    #[cfg(feature = "server")]
+    pub(crate) const INTERNAL: Self = Self::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "internal",
+        "The request could not be processed because of an error of the service.",
+    );
+    /// A lookup by another method than GET.
+    #[cfg(feature = "server")]
+    pub(crate) const METHOD_NOT_ALLOWED: Self =
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "A lookup is a GET request.");
+    /// A key that no record stands for.
+    #[cfg(feature = "server")]
+    pub(crate) const NOT_FOUND: Self = Self::new(
+        StatusCode::NOT_FOUND,
+        "unknown",
+        "No request with this idempotency key is known. It did not arrive, or it can be sent again.",
+    );
+
+    /// A request without a key where one is required.
+    pub(crate) fn missing_key() -> Self {
+        Self::of_kind(ErrorKind::MissingKey)
+    }
+
+    pub(crate) fn of_kind(kind: ErrorKind) -> Self {
+        let status = StatusCode::from_u16(kind.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let is_soon = matches!(kind, ErrorKind::InFlight | ErrorKind::LeaseLost | ErrorKind::Store);
+        Self { status, code: kind.code(), message: kind.client_message(), retry_after: is_soon.then_some(PAUSE) }
+    }
+
+    /// The `type` of the problem: a URI of its own for each code.
+    pub fn type_uri(&self) -> String {
+        format!("{TYPES}{}", self.code)
+    }
+
+    /// The first sentence of the message: the same for each code.
+    pub fn title(&self) -> &'static str {
+        self.message.split_once(". ").map_or(self.message, |(title, _)| title).trim_end_matches('.')
+    }
+}
+
+/// A client's pause before it asks again. Nobody knows when a body ends or a store comes back, so it is short: the
+/// lease of the owner would be the longest time, and is seldom the true one.
+const PAUSE: Duration = Duration::from_secs(1);
+
+impl From<&Error> for Problem {
+    fn from(error: &Error) -> Self {
+        let mut problem = Self::of_kind(error.kind());
+        if let Error::Throttled { retry_after, .. } = error {
+            problem.retry_after = Some(*retry_after);
+        }
+        problem
+    }
+}
+
+impl From<InvalidKey> for Problem {
+    fn from(_: InvalidKey) -> Self {
+        Self::INVALID_KEY
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.message)
+    }
+}
+
+/// Turns an error into the response that its client gets, as problem+json.
+///
+/// For frameworks without an integration of their own. The response has a status by the table in the guide on HTTP,
+/// and a `Retry-After` where the same request can succeed later.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// # let idempotency = idem::Idempotency::new(idem::MemoryStore::new());
+/// let missing = idempotency.operation("orders.create").key("").run(|| async { Ok::<_, idem::Error>(1) }).await;
+/// let response = idem_http::problem(&missing.unwrap_err());
+/// assert_eq!(response.status(), 400);
+/// assert_eq!(response.headers()["content-type"], "application/problem+json");
+/// # });
+/// ```
+pub fn problem(error: &Error) -> Response {
+    problem_json(&Problem::from(error))
+}
+
+/// The shape of RFC 9457, with a member `error` like Stripe's.
+///
+/// Without that member, Stripe's client for Node takes any JSON body for a success, whatever the status.
+pub fn problem_json(problem: &Problem) -> Response {
+    let Problem { status, code, message, .. } = problem;
+    let body = json!({
+        "type": problem.type_uri(),
+        "title": problem.title(),
+        "status": status.as_u16(),
+        "detail": message,
+        "code": code,
+        "error": { "type": "idempotency_error", "code": code, "message": message },
+    });
+    answer(problem, "application/problem+json", body.to_string())
+}
+
+/// Stripe's shape: `{"error": {"type": .., "code": .., "message": ..}}`.
+///
+/// Stripe's clients know a mismatch by status 400: set [`mismatch`](crate::IdempotencyLayer::mismatch) too.
+pub fn stripe(problem: &Problem) -> Response {
+    let Problem { status, code, message, .. } = problem;
+    let kind = match *code {
+        "missing_key" | "invalid_key" | "body_too_large" | "incomplete_body" | "no_scope" => "invalid_request_error",
+        _ if status.is_server_error() => "api_error",
+        _ => "idempotency_error",
+    };
+    let body = json!({ "error": { "type": kind, "code": code, "message": message } });
+    answer(problem, "application/json", body.to_string())
+}
+
+fn answer(problem: &Problem, content_type: &'static str, body: String) -> Response {
+    let mut response = http::Response::new(body);
+    *response.status_mut() = problem.status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if let Some(pause) = problem.retry_after {
+        // Rounded up: a client that comes early comes twice.
+        let seconds = pause.as_secs() + u64::from(pause.subsec_nanos() > 0);
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+    }
+    response
+}

@@ -1,0 +1,394 @@
+//! The layer and its settings.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{self as names, HeaderName};
+use http::{HeaderMap, Method, StatusCode, request, response};
+use idem_core::{Idempotency, Operation, StoreFailure};
+use tower_layer::Layer;
+
+use super::service::Idempotent;
+use crate::problem::{Problem, Response, problem_json};
+
+type FromParts = Arc<dyn Fn(&request::Parts) -> Option<String> + Send + Sync>;
+
+/// A layer that has not been told yet whose a key is: call [`scope`](IdempotencyLayer::scope) or
+/// [`unscoped`](IdempotencyLayer::unscoped).
+#[derive(Debug, Clone, Copy)]
+pub struct NeedsScope(());
+
+impl NeedsScope {
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+}
+
+/// A layer that knows whose a key is.
+#[derive(Debug, Clone, Copy)]
+pub struct Scoped(());
+
+impl Scoped {
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Guards whole responses by the Idempotency-Key header, in front of any tower service.
+///
+/// A first request runs the service and its response is recorded. A duplicate gets that response, with the header
+/// `Idempotent-Replayed: true`. POST and PATCH are guarded, other methods pass.
+///
+/// Claim and service run in a task of their own: a client that disconnects stops neither.
+///
+/// # Examples
+///
+/// ```
+/// # #[cfg(feature = "axum")] {
+/// use axum::{Router, http::header::AUTHORIZATION, routing::post};
+/// use idem_core::{Idempotency, MemoryStore};
+/// use idem_http::{IdempotencyLayer, header};
+///
+/// async fn charge() -> &'static str {
+///     "charged"
+/// }
+///
+/// let app: Router = Router::new().route("/v1/charges", post(charge)).layer(
+///     IdempotencyLayer::new(Idempotency::new(MemoryStore::new()))
+///         .name("payments")
+///         .scope(|parts| header(parts, AUTHORIZATION))
+///         .required(true),
+/// );
+/// # }
+/// ```
+///
+/// Whose a key is must be said, or the layer is none:
+///
+/// ```compile_fail
+/// # use idem_core::{Idempotency, MemoryStore};
+/// # use idem_http::IdempotencyLayer;
+/// let app: axum::Router = axum::Router::new().layer(IdempotencyLayer::new(Idempotency::new(MemoryStore::new())));
+/// ```
+#[must_use = "a layer does nothing until it is added to a service"]
+pub struct IdempotencyLayer<S = NeedsScope> {
+    pub(super) settings: Settings,
+    scope: S,
+}
+
+/// Everything that can be set, shared by all requests once the layer is in place.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) idempotency: Idempotency,
+    pub(super) name: Arc<str>,
+    pub(super) owner: Owner,
+    pub(super) key: KeyOf,
+    pub(super) required: bool,
+    pub(super) methods: Arc<[Method]>,
+    pub(super) max_body: usize,
+    pub(super) mismatch: Option<StatusCode>,
+    pub(super) compares: bool,
+    pub(super) keep: Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>,
+    pub(super) problem: Arc<dyn Fn(&Problem) -> Response + Send + Sync>,
+    not_recorded: Arc<HashSet<HeaderName>>,
+    times: Times,
+}
+
+/// What differs from the defaults of the runtime.
+#[derive(Debug, Clone, Copy, Default)]
+struct Times {
+    ttl: Option<Duration>,
+    remember: Option<Duration>,
+    lease: Option<Duration>,
+    wait: Option<Duration>,
+    max_attempts: Option<u64>,
+    store_failure: Option<StoreFailure>,
+}
+
+/// Whose key it is.
+#[derive(Clone)]
+pub(crate) enum Owner {
+    /// Everybody's.
+    Shared,
+    Of(FromParts),
+}
+
+/// Where the key is.
+#[derive(Clone)]
+pub(crate) enum KeyOf {
+    Header(HeaderName),
+    Parts(FromParts),
+    /// A JSON pointer, or `/` and the name of a form's field.
+    Body(Arc<str>),
+}
+
+impl IdempotencyLayer {
+    /// Makes a layer over a runtime, with its store and its defaults.
+    pub fn new(idempotency: Idempotency) -> Self {
+        let settings = Settings {
+            idempotency,
+            name: "http".into(),
+            owner: Owner::Shared,
+            key: KeyOf::Header(HeaderName::from_static("idempotency-key")),
+            required: false,
+            methods: [Method::POST, Method::PATCH].into(),
+            max_body: 1 << 20,
+            mismatch: None,
+            compares: true,
+            keep: Arc::new(is_kept),
+            problem: Arc::new(problem_json),
+            not_recorded: Arc::new(HashSet::new()),
+            times: Times::default(),
+        };
+        Self { settings, scope: NeedsScope::new() }
+    }
+
+    /// Says whose key a request brings, such as the user or the API key.
+    ///
+    /// Two owners never share a record. A request for which this returns `None` gets 401 and is not guarded under a
+    /// shared scope.
+    pub fn scope<F>(mut self, scope: F) -> IdempotencyLayer<Scoped>
+    where
+        F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
+    {
+        self.settings.owner = Owner::Of(Arc::new(scope));
+        IdempotencyLayer { settings: self.settings, scope: Scoped::new() }
+    }
+
+    /// Has all clients share one space of keys.
+    ///
+    /// Only for services with a single client: with several, one client can get another's response.
+    pub fn unscoped(self) -> IdempotencyLayer<Scoped> {
+        IdempotencyLayer { settings: self.settings, scope: Scoped::new() }
+    }
+}
+
+impl<S> IdempotencyLayer<S> {
+    /// Sets the name that all operations of this layer begin with. Default: `http`.
+    ///
+    /// Method and route follow it, as in `payments.POST/v1/charges`.
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.settings.name = name.into();
+        self
+    }
+
+    /// Sets whether a guarded request without a key gets 400. Default: it passes, unguarded.
+    pub fn required(mut self, required: bool) -> Self {
+        self.settings.required = required;
+        self
+    }
+
+    /// Sets the guarded methods. Default: POST and PATCH.
+    pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.settings.methods = methods.into_iter().collect();
+        self
+    }
+
+    /// Sets how long a response is kept, from its commit. Default: the runtime's.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.settings.times.ttl = Some(ttl);
+        self
+    }
+
+    /// Sets how long it is known, from the commit, that there was a response. Default: as `ttl`.
+    pub fn remember(mut self, remember: Duration) -> Self {
+        self.settings.times.remember = Some(remember);
+        self
+    }
+
+    /// Sets how long a crashed process keeps its keys. Default: the runtime's.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.times.lease = Some(lease);
+        self
+    }
+
+    /// Sets how long a duplicate is held while the first request runs. Then it gets 409. Default: the runtime's.
+    ///
+    /// Official clients give up after 1.0 to 1.5 s and some never retry a 409, so 1.2 s suits them.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.settings.times.wait = Some(wait);
+        self
+    }
+
+    /// Sets how many attempts a key has. Default: any number.
+    pub fn max_attempts(mut self, max_attempts: u64) -> Self {
+        self.settings.times.max_attempts = Some(max_attempts);
+        self
+    }
+
+    /// Sets what a request gets if the store cannot answer. Default: 503.
+    pub fn store_failure(mut self, store_failure: StoreFailure) -> Self {
+        self.settings.times.store_failure = Some(store_failure);
+        self
+    }
+
+    /// Sets the largest body, in bytes, of a guarded request, and the largest response that is recorded. Default: 1 MiB.
+    ///
+    /// A larger request gets 413, and nothing runs. A larger response passes through complete, and is recorded as done
+    /// without an answer.
+    pub fn max_body(mut self, max_body: usize) -> Self {
+        self.settings.max_body = max_body;
+        self
+    }
+
+    /// Sets the status for a key that comes again with another request. Default: 422. Stripe's clients know 400.
+    pub fn mismatch(mut self, status: StatusCode) -> Self {
+        self.settings.mismatch = Some(status);
+        self
+    }
+
+    /// Replays whatever the request is: for services whose contract is the key alone.
+    pub fn replay_on_mismatch(mut self) -> Self {
+        self.settings.compares = false;
+        self
+    }
+
+    /// Sets the header that holds the key. Default: `Idempotency-Key`.
+    pub fn header(mut self, name: HeaderName) -> Self {
+        self.settings.key = KeyOf::Header(name);
+        self
+    }
+
+    /// Takes the key from the request's head, instead of from the header.
+    pub fn key_from<F>(mut self, key: F) -> Self
+    where
+        F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
+    {
+        self.settings.key = KeyOf::Parts(Arc::new(key));
+        self
+    }
+
+    /// Takes the key from a field of the body: `pointer` is a JSON pointer, or `/` and the name of a form's field.
+    pub fn body_field(mut self, pointer: impl Into<Arc<str>>) -> Self {
+        self.settings.key = KeyOf::Body(pointer.into());
+        self
+    }
+
+    /// Sets which responses are recorded; the others release the key, so that the next request runs the service.
+    ///
+    /// Default: 2xx, 3xx and 4xx except 401, 403, 408, 409, 425 and 429.
+    pub fn keep<F>(mut self, keep: F) -> Self
+    where
+        F: Fn(&response::Parts) -> bool + Send + Sync + 'static,
+    {
+        self.settings.keep = Arc::new(keep);
+        self
+    }
+
+    /// Leaves a header of responses out of the record.
+    ///
+    /// `Date`, `Set-Cookie` and the headers of a connection are always left out.
+    pub fn exclude_header(mut self, name: HeaderName) -> Self {
+        Arc::make_mut(&mut self.settings.not_recorded).insert(name);
+        self
+    }
+
+    /// Sets the shape of the layer's own responses. Default: [`problem_json`].
+    pub fn problem<F>(mut self, problem: F) -> Self
+    where
+        F: Fn(&Problem) -> Response + Send + Sync + 'static,
+    {
+        self.settings.problem = Arc::new(problem);
+        self
+    }
+}
+
+impl Settings {
+    /// The call that a request stands for, but for its key.
+    pub(super) fn operation(&self, name: String) -> Operation<'static> {
+        let mut operation = self.idempotency.operation(name);
+        if let Some(ttl) = self.times.ttl {
+            operation = operation.ttl(ttl);
+        }
+        if let Some(remember) = self.times.remember {
+            operation = operation.remember(remember);
+        }
+        if let Some(lease) = self.times.lease {
+            operation = operation.lease(lease);
+        }
+        if let Some(wait) = self.times.wait {
+            operation = operation.wait(wait);
+        }
+        if let Some(max_attempts) = self.times.max_attempts {
+            operation = operation.max_attempts(max_attempts);
+        }
+        match self.times.store_failure {
+            Some(store_failure) => operation.store_failure(store_failure),
+            None => operation,
+        }
+    }
+
+    /// The headers of a response that are recorded.
+    pub(super) fn recorded(&self, headers: &HeaderMap) -> HeaderMap {
+        let mut recorded = headers.clone();
+        // Headers that this one names belong to the connection as well.
+        for value in headers.get_all(names::CONNECTION) {
+            for name in value.to_str().unwrap_or_default().split(',') {
+                recorded.remove(name.trim());
+            }
+        }
+        for name in OF_A_CONNECTION.into_iter().chain(self.not_recorded.iter().cloned()) {
+            recorded.remove(name);
+        }
+        recorded
+    }
+}
+
+/// Never recorded. The length is known from the body.
+const OF_A_CONNECTION: [HeaderName; 10] = [
+    names::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    names::PROXY_AUTHENTICATE,
+    names::TE,
+    names::TRAILER,
+    names::TRANSFER_ENCODING,
+    names::UPGRADE,
+    names::CONTENT_LENGTH,
+    names::DATE,
+    names::SET_COOKIE,
+];
+
+fn is_kept(parts: &response::Parts) -> bool {
+    let status = parts.status;
+    let passes = matches!(status.as_u16(), 401 | 403 | 408 | 409 | 425 | 429);
+    (status.is_success() || status.is_redirection() || status.is_client_error()) && !passes
+}
+
+/// Returns the text of a header: for [`scope`](IdempotencyLayer::scope).
+///
+/// `None` if the header is missing, empty, occurs more than once, or is not visible ASCII.
+///
+/// # Examples
+///
+/// ```
+/// let request = http::Request::builder().header("authorization", "Bearer 7").body(()).unwrap();
+/// let (parts, ()) = request.into_parts();
+/// assert_eq!(idem_http::header(&parts, http::header::AUTHORIZATION).as_deref(), Some("Bearer 7"));
+/// assert_eq!(idem_http::header(&parts, http::header::HOST), None);
+/// ```
+pub fn header(parts: &request::Parts, name: HeaderName) -> Option<String> {
+    let mut values = parts.headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok().filter(|value| !value.is_empty())?;
+    values.next().is_none().then(|| value.to_owned())
+}
+
+impl<I> Layer<I> for IdempotencyLayer<Scoped> {
+    type Service = Idempotent<I>;
+
+    fn layer(&self, inner: I) -> Idempotent<I> {
+        Idempotent::new(inner, Arc::new(self.settings.clone()))
+    }
+}
+
+impl<S: Clone> Clone for IdempotencyLayer<S> {
+    fn clone(&self) -> Self {
+        Self { settings: self.settings.clone(), scope: self.scope.clone() }
+    }
+}
+
+impl<S> fmt::Debug for IdempotencyLayer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyLayer").field("name", &self.settings.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,53 @@
+//! The operation that a request belongs to.
+
+use std::fmt::Write as _;
+
+use idem_core::Fingerprint;
+
+/// The longest name of an operation, in bytes.
+const MAX_LEN: usize = 128;
+
+/// Names the operation of a method and a route, such as `payments.POST/v1/charges`.
+///
+/// Two routes never share a name: what a name cannot hold is written as `+` and two hexadecimal digits, and a name
+/// that is too long ends in a digest.
+pub(crate) fn operation(name: &str, method: &str, route: &str) -> String {
+    let mut operation = String::with_capacity(name.len() + method.len() + route.len() + 1);
+    operation.push_str(name);
+    operation.push('.');
+    for byte in method.bytes().chain(route.bytes()) {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'/' => operation.push(byte.into()),
+            // Writing to a string cannot fail.
+            _ => drop(write!(operation, "+{byte:02X}")),
+        }
+    }
+    if operation.len() > MAX_LEN {
+        // A digest that is the same in every build, since the name is stored.
+        let digest = Fingerprint::of(&operation).map(|digest| digest.to_string()).unwrap_or_default();
+        // ASCII, so every place is a boundary of characters, but for a name of the author's own.
+        let end = (0..=MAX_LEN - 1 - digest.len()).rev().find(|end| operation.is_char_boundary(*end));
+        operation.truncate(end.unwrap_or_default());
+        operation.push('#');
+        operation.push_str(&digest);
+    }
+    operation
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_method_and_route_has_a_valid_name_of_its_own() {
+        assert_eq!(operation("payments", "POST", "/v1/charges"), "payments.POST/v1/charges");
+        assert_eq!(operation("payments", "POST", "/v1/{id}"), "payments.POST/v1/+7Bid+7D");
+        let long = "/x".repeat(200);
+        let names = ["/v1/{id}", "/v1/+7Bid+7D", "/v1/:id", "/ä", &long, &format!("{long}y")]
+            .map(|route| operation("payments", "POST", route));
+        for (place, name) in names.iter().enumerate() {
+            assert!(idem_core::record::is_valid_operation(name), "{name}");
+            assert!(!names[..place].contains(name), "{name}");
+        }
+    }
+}

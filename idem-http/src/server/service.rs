@@ -1,0 +1,393 @@
+//! The service that the layer makes: one request, from its key to its response.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::header::{CONTENT_TYPE, HeaderName};
+use http::{HeaderValue, Request, request};
+use http_body::Body as HttpBody;
+use idem_core::Error;
+use serde::{Deserialize, Serialize};
+use tower_service::Service;
+use tracing::Instrument as _;
+
+use super::body::{Body, Read, Whole, read};
+use super::layer::{KeyOf, Owner, Settings};
+use super::route::operation;
+use crate::key::IdempotencyKey;
+use crate::problem::{Problem, Response};
+use crate::stored::Stored;
+
+/// The header by which a replay is known.
+pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// The extension that a replayed response carries, for layers outside of this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Replayed;
+
+/// A service whose responses are guarded: see [`IdempotencyLayer`](crate::IdempotencyLayer).
+#[derive(Clone)]
+pub struct Idempotent<S> {
+    inner: S,
+    settings: Arc<Settings>,
+}
+
+impl<S> Idempotent<S> {
+    pub(super) fn new(inner: S, settings: Arc<Settings>) -> Self {
+        Self { inner, settings }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Idempotent<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idempotent").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+type Answer = http::Response<Body>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The response of an [`Idempotent`] service.
+pub struct ResponseFuture<E>(BoxFuture<'static, Result<Answer, E>>);
+
+impl<E> Future for ResponseFuture<E> {
+    type Output = Result<Answer, E>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(context)
+    }
+}
+
+impl<E> fmt::Debug for ResponseFuture<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ResponseFuture")
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for Idempotent<S>
+where
+    S: Service<Request<Body>, Response = http::Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    type Response = Answer;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> ResponseFuture<S::Error> {
+        // The clone may not be ready; the one that is goes with this request.
+        let clone = self.inner.clone();
+        let inner = mem::replace(&mut self.inner, clone);
+        let settings = self.settings.clone();
+        ResponseFuture(Box::pin(async move {
+            match admit(&settings, request).await {
+                Admitted::Unguarded(request) => pass(inner, request).await,
+                Admitted::Refused(problem) => Ok(refusal(&settings, &problem)),
+                Admitted::Guarded(call) => guard(settings, inner, call).await,
+            }
+        }))
+    }
+}
+
+/// What is to be done with a request.
+enum Admitted {
+    Unguarded(Request<Body>),
+    Refused(Problem),
+    Guarded(Call),
+}
+
+/// A request that is guarded.
+struct Call {
+    request: Request<Body>,
+    operation: String,
+    scope: Option<String>,
+    key: IdempotencyKey,
+    fingerprint: Option<idem_core::Fingerprint>,
+}
+
+/// Decides whether a request is guarded, and reads it.
+async fn admit<B>(settings: &Settings, request: Request<B>) -> Admitted
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    if !settings.methods.contains(request.method()) {
+        return Admitted::Unguarded(request.map(Body::streaming));
+    }
+    let (parts, body) = request.into_parts();
+    // Before the body is read: a request that is refused, or passes, need not be in memory.
+    let found = match &settings.key {
+        KeyOf::Header(name) => Some(IdempotencyKey::from_headers(&parts.headers, name)),
+        KeyOf::Parts(key) => Some(key(&parts).map(|key| key.parse()).transpose()),
+        KeyOf::Body(_) => None,
+    };
+    match found {
+        Some(Err(invalid)) => return Admitted::Refused(invalid.into()),
+        Some(Ok(None)) if settings.required => return Admitted::Refused(Problem::missing_key()),
+        Some(Ok(None)) => return Admitted::Unguarded(Request::from_parts(parts, Body::streaming(body))),
+        _ => {}
+    }
+    let scope = match &settings.owner {
+        Owner::Shared => None,
+        Owner::Of(scope) => match scope(&parts).filter(|scope| !scope.is_empty()) {
+            Some(scope) => Some(scope),
+            None => return Admitted::Refused(Problem::NO_SCOPE),
+        },
+    };
+    let limit = settings.max_body;
+    if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
+        return Admitted::Refused(Problem::TOO_LARGE);
+    }
+    let whole = match read(body, limit).await {
+        Read::Whole(whole) => whole,
+        Read::Larger(_) => return Admitted::Refused(Problem::TOO_LARGE),
+        Read::Broken(_) => return Admitted::Refused(Problem::BROKEN_BODY),
+    };
+    let key = match (&settings.key, found) {
+        (KeyOf::Body(pointer), _) => match in_body(&parts, &whole.data, pointer) {
+            Ok(Some(key)) => key,
+            Ok(None) if settings.required => return Admitted::Refused(Problem::missing_key()),
+            Ok(None) => return Admitted::Unguarded(Request::from_parts(parts, Body::whole(whole))),
+            Err(problem) => return Admitted::Refused(problem),
+        },
+        (_, Some(Ok(Some(key)))) => key,
+        _ => return Admitted::Refused(Problem::missing_key()),
+    };
+    let fingerprint = if settings.compares { fingerprint(&parts, &whole.data) } else { None };
+    let operation = operation(&settings.name, parts.method.as_str(), route(&parts));
+    let request = Request::from_parts(parts, Body::whole(whole));
+    Admitted::Guarded(Call { request, operation, scope, key, fingerprint })
+}
+
+/// The route that matched, or else the path.
+fn route(parts: &request::Parts) -> &str {
+    #[cfg(feature = "axum")]
+    if let Some(matched) = parts.extensions.get::<axum::extract::MatchedPath>() {
+        return matched.as_str();
+    }
+    parts.uri.path()
+}
+
+/// Bytes, which serde would take for a sequence of numbers.
+struct Raw<'a>(&'a [u8]);
+
+impl Serialize for Raw<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+/// Of what must be equal when the key comes again. Clients change other headers between their tries.
+fn fingerprint(parts: &request::Parts, body: &[u8]) -> Option<idem_core::Fingerprint> {
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let content_type = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    idem_core::Fingerprint::of(&(parts.method.as_str(), path, Raw(content_type), Raw(body))).ok()
+}
+
+/// The key in a field of the body, `None` if there is none.
+fn in_body(parts: &request::Parts, body: &[u8], pointer: &str) -> Result<Option<IdempotencyKey>, Problem> {
+    let content_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let found = if content_type.starts_with("application/x-www-form-urlencoded") {
+        let name = pointer.trim_start_matches('/');
+        let mut values = form_urlencoded::parse(body).filter(|(field, _)| field == name).map(|(_, value)| value);
+        let found = values.next().map(|value| value.into_owned());
+        if values.next().is_some() {
+            return Err(Problem::INVALID_KEY);
+        }
+        found
+    } else {
+        match serde_json::from_slice::<serde_json::Value>(body).ok().as_ref().and_then(|json| json.pointer(pointer)) {
+            None | Some(serde_json::Value::Null) => None,
+            Some(serde_json::Value::String(text)) => Some(text.clone()),
+            Some(_) => return Err(Problem::INVALID_KEY),
+        }
+    };
+    Ok(found.map(|key| key.parse()).transpose()?)
+}
+
+/// Passes a request on, unguarded.
+async fn pass<S, R>(mut inner: S, request: Request<Body>) -> Result<Answer, S::Error>
+where
+    S: Service<Request<Body>, Response = http::Response<R>>,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    Ok(inner.call(request).await?.map(Body::streaming))
+}
+
+/// What a guarded service came to: its response, as it is and as it is recorded.
+struct Ran {
+    /// `None` if there is nothing to record but that it is done.
+    stored: Option<Stored>,
+    /// `None` in a replay.
+    live: Option<Answer>,
+}
+
+impl Serialize for Ran {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.stored.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ran {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self { stored: Some(Stored::deserialize(deserializer)?), live: None })
+    }
+}
+
+/// Why there is nothing to record.
+enum Failed<E> {
+    Idempotency(Error),
+    Service(E),
+    /// The response is not kept.
+    Released(Box<Answer>),
+}
+
+impl<E> From<Error> for Failed<E> {
+    fn from(error: Error) -> Self {
+        Self::Idempotency(error)
+    }
+}
+
+/// Runs the service for a request, or replays its response.
+async fn guard<S, R>(settings: Arc<Settings>, inner: S, call: Call) -> Result<Answer, S::Error>
+where
+    S: Service<Request<Body>, Response = http::Response<R>> + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let Call { request, operation, scope, key, fingerprint } = call;
+    let operation = settings.operation(operation);
+    let operation = match &scope {
+        Some(scope) => operation.key(&(scope.as_str(), &key)),
+        None => operation.key(&key),
+    };
+    let operation = match &fingerprint {
+        Some(fingerprint) => operation.fingerprint(fingerprint.as_bytes()),
+        None => operation,
+    };
+    let body = {
+        let settings = settings.clone();
+        move || run(settings, inner, request)
+    };
+    // The claim too is in a task of its own: a client that goes away while it is on its way leaves no key locked.
+    let running = tokio::spawn(operation.run_detached(body).in_current_span());
+    let ended = match running.await {
+        Ok(ended) => ended,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => resume(panic),
+            // The tokio runtime is shutting down, and this future with it.
+            Err(_) => std::future::pending().await,
+        },
+    };
+    match ended {
+        Ok(outcome) => {
+            let Ran { stored, live } = outcome.into_inner();
+            match (live, stored) {
+                (Some(live), _) => Ok(live),
+                (None, Some(stored)) => Ok(replay(&settings, stored)),
+                (None, None) => Ok(refusal(&settings, &Problem::INTERNAL)),
+            }
+        }
+        Err(Failed::Service(error)) => Err(error),
+        Err(Failed::Released(response)) => Ok(*response),
+        Err(Failed::Idempotency(error)) => {
+            let mut problem = Problem::from(&error);
+            if let (Error::FingerprintMismatch { .. }, Some(status)) = (&error, settings.mismatch) {
+                problem.status = status;
+            }
+            Ok(refusal(&settings, &problem))
+        }
+    }
+}
+
+fn resume(panic: Box<dyn Any + Send>) -> ! {
+    std::panic::resume_unwind(panic)
+}
+
+/// The body of the operation: the service, and what is recorded of its response.
+async fn run<S, R>(settings: Arc<Settings>, mut inner: S, request: Request<Body>) -> Result<Ran, Failed<S::Error>>
+where
+    S: Service<Request<Body>, Response = http::Response<R>>,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let response = inner.call(request).await.map_err(Failed::Service)?;
+    let (parts, body) = response.into_parts();
+    if !(settings.keep)(&parts) {
+        return Err(Failed::Released(Box::new(http::Response::from_parts(parts, Body::streaming(body)))));
+    }
+    let is_grpc =
+        parts.headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+    let fits = match body.size_hint().exact() {
+        Some(length) => length <= u64::try_from(settings.max_body).unwrap_or(u64::MAX),
+        // A unary answer of gRPC is short, but does not say so. Any other body without a length may never end.
+        None => is_grpc,
+    };
+    let (whole, body) = if fits {
+        match read(body, settings.max_body).await {
+            Read::Whole(whole) => (Some(whole.clone()), Body::whole(whole)),
+            Read::Larger(body) | Read::Broken(body) => (None, body),
+        }
+    } else {
+        (None, Body::streaming(body))
+    };
+    let stored = whole.map(|Whole { data, trailers }| {
+        Stored::new(parts.status, &settings.recorded(&parts.headers), &data, trailers.as_ref())
+    });
+    if stored.is_none()
+        && let Some(call) = idem_core::current()
+    {
+        call.omit_outcome();
+    }
+    Ok(Ran { stored, live: Some(http::Response::from_parts(parts, body)) })
+}
+
+/// A recorded response, marked as a replay.
+fn replay(settings: &Settings, stored: Stored) -> Answer {
+    rebuilt(stored).unwrap_or_else(|| refusal(settings, &Problem::INTERNAL))
+}
+
+/// A recorded response, marked as a replay; `None` if what was recorded is none.
+pub(crate) fn rebuilt(stored: Stored) -> Option<Answer> {
+    let is_final_error = stored.is_final_error();
+    let parts = stored.into_parts()?;
+    let mut response = http::Response::new(Body::whole(Whole { data: parts.body, trailers: parts.trailers }));
+    *response.status_mut() = parts.status;
+    *response.headers_mut() = parts.headers;
+    let headers = response.headers_mut();
+    headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    if is_final_error {
+        for name in ["stripe-should-retry", "x-should-retry"] {
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_static("false"));
+        }
+    }
+    response.extensions_mut().insert(Replayed);
+    Some(response)
+}
+
+fn refusal(settings: &Settings, problem: &Problem) -> Answer {
+    whole((settings.problem)(problem))
+}
+
+pub(crate) fn whole(response: Response) -> Answer {
+    response.map(|text| Body::from(Bytes::from(text)))
+}

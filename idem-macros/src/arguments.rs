@@ -1,0 +1,330 @@
+//! How the body gets its arguments: all of them where it has a task of its own, in turn or each its own where it is tried again.
+
+use proc_macro2::{Group, Ident, Literal, Span, TokenStream, TokenTree};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::visit::{self, Visit};
+use syn::{FieldPat, FnArg, Pat, Receiver};
+
+use crate::async_trait;
+use crate::bindings::{Binding, Borrow, Reference, conditions, mentions};
+use crate::diag::{self, Errors};
+use crate::expand::braced;
+use crate::item::Form;
+use crate::plan::Plan;
+
+/// What stands before the body, around each try of it, and in it.
+#[derive(Default)]
+pub(crate) struct Arguments {
+    /// The patterns of the parameters, where they had to be others.
+    pub(crate) inputs: Option<Vec<FnArg>>,
+    /// Before what is done with errors.
+    pub(crate) first: TokenStream,
+    /// Before the body is made.
+    pub(crate) before: TokenStream,
+    /// In what makes the body, each time.
+    pub(crate) each: TokenStream,
+    /// At the head of the body.
+    pub(crate) inside: TokenStream,
+    /// The block, where it had to be another.
+    pub(crate) block: Option<Group>,
+}
+
+impl Plan {
+    /// Reports arguments that the body uses and that it cannot have.
+    pub(crate) fn check_borrows(&self, errors: &mut Errors) {
+        if let Some(literal) = self.renamed_receiver().and_then(|_| format_of_self(&self.function.body.stream())) {
+            let message = "each try has a `self` of its own, which a format string does not see: write `{}`, and `self` after the text";
+            errors.on(literal, message);
+        }
+        if self.detached.is_none() {
+            return;
+        }
+        for Borrow { names, caret, is_static } in Borrow::of(&self.function.signature) {
+            for name in names.iter().filter(|name| !is_static && self.uses(name)) {
+                let advice = if name == "self" {
+                    "take `self: Arc<Self>`, or call a function that owns what it needs"
+                } else {
+                    "take it by value, or in an `Arc`"
+                };
+                let message = format!("a `detached` body outlives its caller, so it cannot borrow `{name}`: {advice}");
+                errors.on(&caret, message);
+            }
+        }
+    }
+
+    /// A `self` that has another name in a body that is tried again, as it cannot be bound again.
+    pub(crate) fn renamed_receiver(&self) -> Option<&Receiver> {
+        let receiver = self.bindings.receiver.as_ref()?;
+        let is_shared = Reference::of_receiver(receiver) == Reference::Shared;
+        let renamed = matches!(self.form, Form::Async) && self.errors.retries().is_some() && !is_shared;
+        (renamed && self.uses("self")).then_some(receiver)
+    }
+
+    /// Whether the body uses this parameter.
+    pub(crate) fn uses(&self, name: &str) -> bool {
+        let block = match &self.form {
+            Form::Async => self.function.body.stream(),
+            Form::Boxed(boxed) => boxed.block.stream(),
+        };
+        let reconcile = self.reconcile.as_ref().map(ToTokens::to_token_stream).unwrap_or_default();
+        // So it is called by `#[async_trait]`.
+        let or_as = if name == "self" { "__self" } else { name };
+        mentions(&block, name)
+            || mentions(&block, or_as)
+            || mentions(&reconcile, name)
+            || name == "__self" && mentions(&reconcile, "self")
+    }
+
+    /// Whether it is asked for when there is an error.
+    fn is_late(&self, name: &str) -> bool {
+        let name = if name == "__self" { "self" } else { name };
+        self.errors.late().iter().any(|expr| mentions(&expr.to_token_stream(), name))
+    }
+
+    /// Whether an expression of the attribute names it.
+    fn asks_for(&self, name: &str) -> bool {
+        let calls = self.calls.iter().flat_map(|call| call.argument.expressions());
+        let mut expressions = calls.chain(&self.runtime).chain(self.errors.computed().map(|(_, _, expr)| expr));
+        expressions.any(|expr| mentions(&expr.to_token_stream(), name)) || self.is_late(name)
+    }
+
+    pub(crate) fn arguments(&self, block: &Group) -> Arguments {
+        let mut arguments = Arguments::default();
+        let retries = self.errors.retries().map(diag::located);
+        if let Some(retry) = retries {
+            self.lend(retry, block, &mut arguments);
+        }
+        let mut kept = self.kept(retries.is_some());
+        if self.detached.is_some() && matches!(self.form, Form::Async) {
+            self.keep_unnamed(retries.is_some(), &mut kept, &mut arguments);
+        }
+        if retries.is_some() && self.detached.is_none() {
+            // What the body does not use stays in the function, until its end.
+            return arguments;
+        }
+        // The body is left with its last parameter first, as any function.
+        let kept: TokenStream = kept.into_iter().rev().map(|(_, keep)| keep).collect();
+        let place = if retries.is_some() { &mut arguments.each } else { &mut arguments.inside };
+        *place = quote!(#kept #place);
+        arguments
+    }
+
+    /// The statements by which the body has the named parameters, whether it uses them or not, each with its parameter's place.
+    fn kept(&self, is_retried: bool) -> Vec<(usize, TokenStream)> {
+        let mut kept = Vec::new();
+        let receiver = self.bindings.receiver.as_ref().filter(|_| matches!(self.form, Form::Async));
+        if let Some(receiver) = receiver.filter(|receiver| Reference::of_receiver(receiver) == Reference::No)
+            && !self.is_late("self")
+            && !(is_retried && self.uses("self"))
+        {
+            kept.push((0, keep(&Ident::new("self", receiver.self_token.span), &[])));
+        }
+        let inputs: Vec<_> = self.function.signature.inputs.iter().collect();
+        for Binding { name, cfgs, reference, .. } in &self.bindings.all {
+            let text = name.to_string();
+            let is_used = self.uses(&text);
+            let is_unknown = !is_used && !self.asks_for(&text) && !text.starts_with('_');
+            let skip = self.is_late(&text)
+                || !is_used && *reference != Reference::No
+                || is_used && is_retried
+                // Which the compiler says.
+                || is_unknown && self.detached.is_none();
+            if skip {
+                continue;
+            }
+            let binds = |input: &&FnArg| matches!(input, FnArg::Typed(input) if binds(&input.pat, name));
+            let place = inputs.iter().position(binds).unwrap_or(0);
+            let mut keep = keep(name, cfgs);
+            if is_unknown {
+                // Having it makes use of it, so that nobody would say that it is unused.
+                keep = quote_spanned!(Span::mixed_site()=> #keep #(#cfgs)* if false { let #name = (); });
+            }
+            kept.push((place, keep));
+        }
+        if let Form::Boxed(boxed) = &self.form {
+            for hidden in boxed.unbound().filter(|_| !is_retried || self.detached.is_some()) {
+                kept.push((inputs.len(), keep(&hidden, &[])));
+            }
+        }
+        kept
+    }
+
+    /// Has a body with a task of its own take the parameters that no name is bound to, or not to all of them.
+    fn keep_unnamed(&self, is_retried: bool, kept: &mut Vec<(usize, TokenStream)>, arguments: &mut Arguments) {
+        let mut inputs: Vec<_> = self.function.signature.inputs.iter().cloned().collect();
+        let mut is_changed = false;
+        for (index, input) in inputs.iter_mut().enumerate() {
+            let FnArg::Typed(input) = input else { continue };
+            let left = LeftOut::of(&input.pat);
+            if Reference::of_type(&input.ty) != Reference::No || !left.any || left.is_unclear {
+                continue;
+            }
+            let cfgs = conditions(&input.attrs);
+            let whole = format_ident!("__idem_argument_{index}", span = Span::mixed_site());
+            let names = left.names.iter().map(ToString::to_string);
+            let is_asked_for = names.clone().any(|name| self.asks_for(&name));
+            let before = kept.iter().position(|(place, _)| *place > index).unwrap_or(kept.len());
+            if matches!(*input.pat, Pat::Wild(_)) || !is_retried && !is_asked_for {
+                if !matches!(*input.pat, Pat::Wild(_)) {
+                    let pattern = &input.pat;
+                    let bind = quote_spanned!(Span::mixed_site()=> #(#cfgs)* let #pattern = #whole;);
+                    arguments.inside.extend(bind);
+                    kept.retain(|(place, _)| *place != index);
+                }
+                let before = before.min(kept.len());
+                kept.insert(before, (index, keep(&whole, &cfgs)));
+                *input.pat = if self.function.is_instrumented() {
+                    // A form that it does not look into, since what is in there need not be `Debug`.
+                    syn::parse_quote!((#whole))
+                } else {
+                    syn::parse_quote!(#whole)
+                };
+                is_changed = true;
+            } else if !is_retried {
+                let mut rest = Vec::new();
+                name_wilds(&mut input.pat, index, &mut rest);
+                is_changed |= !rest.is_empty();
+                kept.splice(before..before, rest.iter().map(|rest| (index, keep(rest, &cfgs))));
+            }
+        }
+        arguments.inputs = is_changed.then_some(inputs);
+    }
+
+    /// Arguments of its own for each try, or exclusive references in turn, and the block that uses them. One of which there cannot be several is an
+    /// error at the word that asks for them.
+    fn lend(&self, retry: Span, block: &Group, arguments: &mut Arguments) {
+        let used = self.bindings.all.iter().filter(|binding| self.uses(&binding.name.to_string()));
+        for binding in used {
+            self.lend_one(retry, &binding.name, binding, arguments);
+        }
+        if let Some(receiver) = self.renamed_receiver() {
+            let name = Ident::new("__self", receiver.self_token.span);
+            let this = Binding {
+                name,
+                mutable: receiver.mutability,
+                cfgs: Vec::new(),
+                reference: Reference::of_receiver(receiver),
+            };
+            let from = Ident::new("self", receiver.self_token.span);
+            self.lend_one(retry, &from, &this, arguments);
+            arguments.block = Some(braced(async_trait::rename_self(block.stream()), block.span()));
+        }
+    }
+
+    fn lend_one(&self, retry: Span, from: &Ident, binding: &Binding, arguments: &mut Arguments) {
+        let krate = self.krate.at(retry);
+        let Binding { name, mutable, cfgs, reference } = binding;
+        let mut from = from.clone();
+        from.set_span(retry.resolved_at(from.span()));
+        // The parameter's own `mut` is made use of, and stands here again: if it is not needed, that is said.
+        arguments.first.extend(mutable.map(|_| quote_spanned!(retry=> #(#cfgs)* let _ = &mut #from;)));
+        if *reference == Reference::Exclusive {
+            let lent = format_ident!("__idem_lent_{}", name.to_string().trim_start_matches("r#"), span = retry);
+            arguments.before.extend(quote_spanned! {retry=>
+                #(#cfgs)* let #lent = &#krate::__private::Lent::new(&mut *#from);
+            });
+            arguments.each.extend(quote_spanned!(retry=> #(#cfgs)* let mut #lent = #lent.take();));
+            arguments.inside.extend(quote_spanned! {retry=>
+                #(#cfgs)* let ::core::option::Option::Some(#mutable #name) = #lent.get() else {
+                    return ::core::future::pending().await;
+                };
+            });
+            return;
+        }
+        arguments.each.extend(quote_spanned! {retry=>
+            #(#cfgs)*
+            #[allow(clippy::shadow_reuse)]
+            let #mutable #name = #krate::__private::again(&#from);
+        });
+    }
+
+    /// The arguments that the policy of errors looks at, where the body has them in a task of its own.
+    pub(crate) fn for_policy(&self) -> TokenStream {
+        let Some(retry) = self.errors.retries().filter(|_| self.detached.is_some()).map(diag::located) else {
+            return TokenStream::new();
+        };
+        let both = self.bindings.all.iter().filter(|Binding { name, .. }| {
+            let name = name.to_string();
+            self.uses(&name) && self.is_late(&name)
+        });
+        let krate = self.krate.at(retry);
+        let again = both.map(|Binding { name, cfgs, .. }| {
+            quote_spanned! {retry=>
+                #(#cfgs)*
+                #[allow(clippy::shadow_reuse)]
+                let #name = #krate::__private::again(&#name);
+            }
+        });
+        again.collect()
+    }
+}
+
+/// Has the body take the variable, used or not.
+fn keep(name: &Ident, cfgs: &[syn::Attribute]) -> TokenStream {
+    // It is no use that its author would have to account for.
+    let allow = name.to_string().starts_with('_').then(|| quote!(#[allow(clippy::used_underscore_binding)]));
+    quote_spanned!(Span::mixed_site()=> #(#cfgs)* #allow let _ = &#name;)
+}
+
+fn binds(pattern: &Pat, name: &Ident) -> bool {
+    LeftOut::of(pattern).names.contains(name)
+}
+
+/// What a pattern does not bind.
+#[derive(Default)]
+struct LeftOut {
+    any: bool,
+    names: Vec<Ident>,
+    /// There may be more than can be seen.
+    is_unclear: bool,
+}
+
+impl LeftOut {
+    fn of(pattern: &Pat) -> Self {
+        let mut left = Self::default();
+        left.visit_pat(pattern);
+        left
+    }
+}
+
+impl<'ast> Visit<'ast> for LeftOut {
+    fn visit_pat(&mut self, pattern: &'ast Pat) {
+        match pattern {
+            Pat::Wild(_) | Pat::Rest(_) => self.any = true,
+            Pat::Struct(pattern) => self.any |= pattern.rest.is_some(),
+            Pat::Ident(pattern) => self.names.push(pattern.ident.clone()),
+            Pat::Macro(_) | Pat::Verbatim(_) => self.is_unclear = true,
+            _ => {}
+        }
+        visit::visit_pat(self, pattern);
+    }
+}
+
+/// Gives names to what a pattern leaves out by `_`, so that it can be moved along. Behind a reference there is nothing to move.
+fn name_wilds(pattern: &mut Pat, index: usize, names: &mut Vec<Ident>) {
+    match pattern {
+        Pat::Wild(_) => {
+            let name = format_ident!("__idem_rest_{index}_{}", names.len(), span = Span::mixed_site());
+            *pattern = syn::parse_quote!(#name);
+            names.push(name);
+        }
+        Pat::Paren(inner) => name_wilds(&mut inner.pat, index, names),
+        Pat::Tuple(inner) => inner.elems.iter_mut().for_each(|part| name_wilds(part, index, names)),
+        Pat::TupleStruct(inner) => inner.elems.iter_mut().for_each(|part| name_wilds(part, index, names)),
+        Pat::Struct(inner) => {
+            for FieldPat { pat, .. } in &mut inner.fields {
+                name_wilds(pat, index, names);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A format string that names `self`.
+fn format_of_self(tokens: &TokenStream) -> Option<Literal> {
+    tokens.clone().into_iter().find_map(|tree| match tree {
+        TokenTree::Literal(literal) if mentions(&TokenTree::from(literal.clone()).into(), "self") => Some(literal),
+        TokenTree::Group(group) => format_of_self(&group.stream()),
+        _ => None,
+    })
+}

@@ -1,0 +1,146 @@
+//! The tokio runtime in which a store's connections live: the one in which the store was made.
+//!
+//! redis-rs drives a connection in the runtime in which it was made, so each is made by a task of this runtime, whichever runtime a call
+//! comes from. The runtimes of callers may end or stand still; that is no concern of other callers. Only when this runtime itself has
+//! ended, or runs nothing any more, do the connections move to that of a caller.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::timeout;
+
+/// The runtime of a store's connections. Cheap to clone; clones move together.
+#[derive(Clone)]
+pub(crate) struct Home(Arc<Mutex<Place>>);
+
+/// One runtime, until it is left.
+#[derive(Clone)]
+pub(crate) struct Place {
+    runtime: Handle,
+    pulse: Pulse,
+    number: u64,
+}
+
+/// Whether a runtime still exists: a task that never ends, unless the runtime does.
+#[derive(Clone)]
+pub(crate) struct Pulse(Arc<Pending>);
+
+struct Pending(AbortHandle);
+
+impl Home {
+    /// The current runtime.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub(crate) fn here() -> Self {
+        Self(Arc::new(Mutex::new(Place::new(Handle::current(), 0))))
+    }
+
+    /// Where it is: the current runtime from now on, if the one before has ended.
+    pub(crate) fn place(&self) -> Place {
+        let mut place = self.lock();
+        if place.pulse.has_stopped()
+            && let Ok(here) = Handle::try_current()
+        {
+            *place = Place::new(here, place.number + 1);
+        }
+        place.clone()
+    }
+
+    /// Runs a task there.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.place().spawn(task)
+    }
+
+    /// Waits so long for the runtime to run anything. If it does not, the current runtime takes its place; says whether that was so.
+    pub(crate) async fn leave_if_stuck(&self, patience: Duration) -> bool {
+        let before = self.place();
+        // Dropped with its runtime, it answers too.
+        if timeout(patience, before.spawn(async {})).await.is_ok() {
+            return false;
+        }
+        let mut place = self.lock();
+        if let Ok(here) = Handle::try_current()
+            && place.number == before.number
+        {
+            *place = Place::new(here, before.number + 1);
+        }
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Place> {
+        // Nothing that could panic half-way runs under the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    fn new(runtime: Handle, number: u64) -> Self {
+        let pulse = Pulse(Arc::new(Pending(runtime.spawn(std::future::pending::<()>()).abort_handle())));
+        Self { runtime, pulse, number }
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.runtime.spawn(task)
+    }
+
+    pub(crate) fn pulse(&self) -> &Pulse {
+        &self.pulse
+    }
+
+    /// Another one for each move.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Pulse {
+    /// Whether the runtime has ended.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.0.0.is_finished()
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn it_stays_where_it_was_made_until_that_has_ended() {
+        let (one, two) = (runtime(), runtime());
+        let home = one.block_on(async { Home::here() });
+        assert_eq!(two.block_on(async { home.place().number() }), 0, "a runtime that is not driven has not ended");
+        drop(one);
+        assert!(home.place().pulse().has_stopped(), "there is no other to move to");
+        let place = two.block_on(async { home.place() });
+        assert!(place.number() == 1 && !place.pulse().has_stopped());
+        two.block_on(home.spawn(async {})).unwrap();
+    }
+
+    #[test]
+    fn it_leaves_a_runtime_that_runs_nothing() {
+        let (one, two) = (runtime(), runtime());
+        let home = one.block_on(async { Home::here() });
+        two.block_on(async {
+            tokio::time::pause();
+            assert!(home.leave_if_stuck(Duration::from_secs(3)).await);
+            assert!(!home.leave_if_stuck(Duration::from_secs(3)).await);
+            assert_eq!(home.place().number(), 1);
+        });
+    }
+}

@@ -1,0 +1,134 @@
+//! Where the master went: what Sentinels tell of a fail-over, and how long that is believed.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use idem_core::StoreError;
+use tokio::time::{Instant, timeout};
+
+use super::{Inner, Place, Session, Slot, client};
+use crate::clock;
+use crate::error::unconnected_in_time;
+use crate::place::Watched;
+use crate::sentinel::{self, Address, Said};
+
+/// How long an attempt may take at the server that the news of a fail-over names.
+const NEWS_LIMIT: Duration = Duration::from_millis(500);
+/// For so long, the news of a fail-over says more than the Sentinels that have not heard it yet; they tell each other every two seconds.
+const NEWS: Duration = Duration::from_secs(10);
+
+/// Where the master is, as far as Sentinels are listened to.
+#[derive(Default)]
+pub(super) struct Heard {
+    /// Of the last fail-over, and when that was.
+    news: Option<News>,
+    /// Where the last attempt to connect went.
+    tried: Option<Address>,
+}
+
+/// Where the master went, as a Sentinel told.
+#[derive(Clone, PartialEq)]
+pub(super) struct News {
+    pub(super) address: Address,
+    at: Instant,
+    /// An attempt to connect there has failed.
+    is_doubtful: bool,
+}
+
+impl Inner {
+    pub(super) async fn open_at_master(
+        self: &Arc<Self>,
+        watched: &Watched,
+        address: Address,
+    ) -> Result<Session, StoreError> {
+        self.heard().tried = Some(address.clone());
+        let target = watched.data.at(&address.0, address.1);
+        Arc::clone(self).open_at(client(target)?, Some(address)).await
+    }
+
+    /// Goes where the news of a fail-over leads. If that is no master, or cannot be reached twice, the news counts no longer: there may
+    /// have been another fail-over since, of which nobody told.
+    pub(super) async fn open_at_news(self: &Arc<Self>, watched: &Watched, news: News) -> Result<Session, StoreError> {
+        let opening = timeout(NEWS_LIMIT, self.open_at_master(watched, news.address.clone())).await;
+        let (error, is_contradicted) = match opening {
+            Ok(Ok(session)) => return Ok(session),
+            Ok(Err(error)) => {
+                let is_contradicted = sentinel::is_no_master(&error);
+                (error, is_contradicted)
+            }
+            Err(_) => (unconnected_in_time(&self.server, NEWS_LIMIT), false),
+        };
+        let mut heard = self.heard();
+        if let Some(now) = &mut heard.news
+            && *now == news
+        {
+            if is_contradicted || now.is_doubtful {
+                heard.news = None;
+            } else {
+                now.is_doubtful = true;
+            }
+        }
+        Err(error)
+    }
+
+    /// Hears where the master is. Whatever is believed is but a reason to ask them all.
+    pub(super) fn hear(self: &Arc<Self>, said: Said) {
+        match said {
+            Said::Switched(address) => {
+                self.heard().news = Some(News { address: address.clone(), at: clock::now(), is_doubtful: false });
+                self.master_is_at(&address);
+            }
+            Said::Believes(address) => {
+                let Place::Master(watched) = &self.place else { return };
+                let now = match self.goes_to() {
+                    Some(now) if now != address => now,
+                    _ => return,
+                };
+                let (inner, watched, limit) = (Arc::downgrade(self), Arc::clone(watched), self.connect_limit);
+                tokio::spawn(async move {
+                    let Ok(address) = sentinel::most_say(&watched, Some(&now), limit).await else { return };
+                    if let Some(inner) = inner.upgrade()
+                        && inner.news().is_none_or(|news| news.address == address)
+                    {
+                        inner.master_is_at(&address);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Leaves a server that is no longer the master: it may not have noticed yet, or be silent.
+    fn master_is_at(self: &Arc<Self>, master: &Address) {
+        if self.goes_to().is_none_or(|now| now == *master) {
+            return;
+        }
+        let hub = match &*self.lock() {
+            Slot::Up(session) => Some(Arc::clone(&session.hub)),
+            Slot::Down(_) => None,
+        };
+        match hub {
+            Some(hub) => self.lost(&hub, Duration::ZERO),
+            None => self.astray.send_replace(()),
+        }
+    }
+
+    /// Where the connection goes, or the last attempt to make one.
+    fn goes_to(&self) -> Option<Address> {
+        if let Slot::Up(session) = &*self.lock() {
+            return session.address.clone();
+        }
+        self.heard().tried.clone()
+    }
+
+    /// Where the master went, while the Sentinels may not all know it yet.
+    pub(super) fn news(&self) -> Option<News> {
+        let heard = self.heard();
+        let news = heard.news.as_ref()?;
+        (clock::now().saturating_duration_since(news.at) < NEWS).then(|| news.clone())
+    }
+
+    pub(super) fn heard(&self) -> MutexGuard<'_, Heard> {
+        // Nothing that could panic runs under the lock.
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

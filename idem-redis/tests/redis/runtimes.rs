@@ -1,0 +1,147 @@
+//! One store, used from several tokio runtimes, which end or stand still.
+
+use std::time::{Duration, Instant};
+
+use idem_core::record::Claimed;
+use idem_core::{Store as _, StoreErrorKind};
+use idem_redis::RedisStore;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::{sleep, timeout};
+
+use crate::faults::{dying_way, until_usable};
+use crate::server::{Server, until};
+use crate::{SECOND, claim};
+
+/// A runtime that is driven by this thread alone, and only in `block_on`.
+fn parked() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn running() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+#[test]
+fn a_question_to_replicas_does_not_end_with_the_runtime_of_whoever_asked_first() {
+    let server = Server::start(&["--repl-diskless-sync-delay", "0"]);
+    let replica = Server::start(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
+    let (one, two) = (running(), parked());
+    let store = one.block_on(async {
+        until("the replica", || async {
+            server.send::<String>(&["INFO", "replication"]).await.contains("state=online")
+        })
+        .await;
+        let builder = RedisStore::builder().url(server.url()).replicas(1, Duration::from_millis(400));
+        builder.connect().await.unwrap()
+    });
+    replica.stop();
+    two.block_on(async {
+        // The first question is under way, the second waits for its turn.
+        let (first, second) = (claim("1"), claim("2"));
+        let soon = Duration::from_millis(150);
+        tokio::join!(async { timeout(soon, store.claim(&first)).await.unwrap_err() }, async {
+            sleep(soon / 3).await;
+            timeout(soon / 2, store.claim(&second)).await.unwrap_err()
+        })
+    });
+    drop(two);
+    replica.go_on();
+    one.block_on(async {
+        sleep(SECOND / 2).await;
+        for number in 0..10 {
+            store.claim(&claim(&format!("k{number}"))).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_silent_connection_is_replaced_although_whoever_noticed_it_is_gone() {
+    let server = Server::start(&[]);
+    let (one, two) = (running(), parked());
+    let (store, cut) = one.block_on(async {
+        let (url, cut) = dying_way(&server).await;
+        let store = RedisStore::connect(url).await.unwrap();
+        store.claim(&claim("1")).await.unwrap();
+        (store, cut)
+    });
+    cut.send(true).unwrap();
+    assert_eq!(two.block_on(store.claim(&claim("2"))).unwrap_err().kind(), StoreErrorKind::Timeout);
+    drop(two);
+    let took = one.block_on(until_usable(&store));
+    assert!(took < 5 * SECOND, "{took:?}");
+}
+
+#[test]
+fn a_runtime_that_stands_still_holds_up_nobody_else() {
+    let mut server = Server::start(&[]);
+    let (one, two) = (running(), parked());
+    let store = one.block_on(RedisStore::connect(server.url())).unwrap();
+    // A call there finds the connection lost, and is left alone in the middle.
+    server.kill();
+    two.block_on(async { timeout(Duration::from_millis(30), store.claim(&claim("1"))).await.unwrap_err() });
+    server.restart();
+    let start = Instant::now();
+    one.block_on(until_usable(&store));
+    assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+}
+
+#[test]
+fn connections_leave_a_runtime_that_runs_nothing() {
+    let server = Server::start(&[]);
+    let (one, two) = (parked(), running());
+    let store = one.block_on(RedisStore::connect(server.url())).unwrap();
+    one.block_on(store.claim(&claim("1"))).unwrap();
+    let start = Instant::now();
+    two.block_on(async {
+        while store.claim(&claim("2")).await.is_err() {
+            assert!(start.elapsed() < 8 * SECOND, "nobody drives the connection");
+        }
+        until_usable(&store).await;
+    });
+    // And the first one goes on as a caller like any other.
+    assert!(matches!(one.block_on(store.claim(&claim("3"))).unwrap(), Claimed::Owned { attempt: 1, .. }));
+    drop(one);
+    assert!(matches!(two.block_on(store.claim(&claim("4"))).unwrap(), Claimed::Owned { attempt: 1, .. }));
+}
+
+#[test]
+fn the_clock_is_looked_at_after_the_runtime_of_the_store_has_ended() {
+    let server = Server::start(&[]);
+    let (one, two) = (parked(), running());
+    let store = one.block_on(RedisStore::connect(server.url())).unwrap();
+    drop(one);
+    two.block_on(async {
+        store.claim(&claim("1")).await.unwrap();
+        server.commands().await;
+        let start = Instant::now();
+        while !server.commands().await.contains_key("time") {
+            assert!(start.elapsed() < 7 * SECOND, "the watch ended with its runtime");
+            sleep(SECOND / 5).await;
+        }
+    });
+}
+
+#[test]
+fn waiters_are_woken_after_the_runtime_of_the_store_has_ended() {
+    let server = Server::start(&[]);
+    let (one, two) = (parked(), running());
+    let store = one.block_on(RedisStore::connect(server.url())).unwrap();
+    let first = claim("1");
+    one.block_on(async {
+        store.claim(&first).await.unwrap();
+        // So that there is a subscription in the first one.
+        store.wait(&first.id, 1, SECOND / 10).await.unwrap();
+    });
+    drop(one);
+    two.block_on(async {
+        let waiting = tokio::spawn({
+            let (store, id) = (store.clone(), first.id.clone());
+            async move { store.wait(&id, 1, 20 * SECOND).await }
+        });
+        until("the subscription", || async { !server.channels().await.is_empty() }).await;
+        let is_marked = || async { server.get("idem:orders:1").await.is_some_and(|record| record.ends_with('w')) };
+        until("the waiter's mark", is_marked).await;
+        store.commit(&crate::commit(&first, 1, "1")).await.unwrap();
+        timeout(SECOND / 2, waiting).await.expect("woken").unwrap().unwrap();
+    });
+}

@@ -1,0 +1,55 @@
+//! A real Valkey with `SET .. IFEQ`, for the tests of the Redis store. Where there is none to be had, that is said aloud.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result};
+use xshell::{Shell, cmd};
+
+use crate::workspace::Workspace;
+
+/// Names the server that the tests are to start, in place of `redis-server`.
+const PROGRAM: &str = "IDEM_REDIS_SERVER";
+/// Names a Valkey that is on this machine already.
+const GIVEN: &str = "IDEM_VALKEY_SERVER";
+const MAKE: &str = include_str!("valkey.sh");
+
+/// Why the tests were left out.
+static LEFT_OUT: OnceLock<String> = OnceLock::new();
+
+/// Runs the tests of the Redis store on Valkey. Without one, says so, and [`remind`] will once more.
+pub(crate) fn test(workspace: &Workspace) -> Result<()> {
+    let server = match server(workspace.shell()) {
+        Ok(server) => server,
+        Err(error) => {
+            LEFT_OUT.get_or_init(|| format!("{error:#}"));
+            remind();
+            return Ok(());
+        }
+    };
+    let said = cmd!(workspace.shell(), "{server} --version").quiet().read()?;
+    println!("{said}");
+    let args = ["test", "--package", "idem-redis", "--all-features", "--tests", "--no-fail-fast"];
+    workspace.cargo().args(args).env(PROGRAM, &server).run()?;
+    Ok(())
+}
+
+fn server(shell: &Shell) -> Result<PathBuf> {
+    if let Some(given) = std::env::var_os(GIVEN) {
+        return Ok(given.into());
+    }
+    let folder = shell.current_dir().join("target").join("valkey");
+    cmd!(shell, "sh -c {MAKE} sh {folder}").quiet().ignore_stdout().run().context("no Valkey could be made")?;
+    Ok(folder.join("valkey-server"))
+}
+
+/// The last word of a chore that has left the tests out.
+pub(crate) fn remind() {
+    if let Some(why) = LEFT_OUT.get() {
+        let line = "!".repeat(100);
+        println!("\n{line}\n!!! NOT TESTED: `SET .. IFEQ` on a real Valkey ({why}).");
+        println!(
+            "!!! Commits in one plain command were seen on an emulation alone. {GIVEN} names a valkey-server 8.1 or newer.\n{line}"
+        );
+    }
+}
