@@ -46,6 +46,21 @@ async fn records_survive_a_restart() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_of_a_thousand_calls_is_answered() {
+    let (_dir, store) = opened().await;
+    let idempotency = Idempotency::new(store);
+    let mut calls = tokio::task::JoinSet::new();
+    for number in (0..600).chain(0..400) {
+        let idempotency = idempotency.clone();
+        calls.spawn(async move { (number, order(&idempotency, &number.to_string(), number).await) });
+    }
+    while let Some(call) = calls.join_next().await {
+        let (number, answer) = call.unwrap();
+        assert_eq!(answer.unwrap().into_inner(), number);
+    }
+}
+
 #[tokio::test]
 async fn a_missing_table_is_an_error_that_names_migrate() {
     let dir = tempfile::tempdir().unwrap();

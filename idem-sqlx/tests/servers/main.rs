@@ -4,6 +4,7 @@
 #![cfg(all(feature = "postgres", feature = "mysql"))]
 
 mod bad_input;
+mod burst;
 mod faults;
 mod runtimes;
 mod table;
