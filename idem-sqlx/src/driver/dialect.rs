@@ -32,6 +32,7 @@ pub(crate) enum Guard {
 
 /// What a table is.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(not(feature = "mysql"), allow(dead_code))]
 pub(crate) enum Schema {
     Missing,
     /// Its mark: see [`VERSION`](crate::table::VERSION).
@@ -42,6 +43,7 @@ pub(crate) enum Schema {
 
 /// What an error of the database says of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
 pub(crate) enum Judgement {
     /// Not carried out: another transaction was in the way. To be sent again at once.
     Conflict,
