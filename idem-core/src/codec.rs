@@ -294,11 +294,12 @@ mod tests {
             fn id(&self) -> CodecId {
                 CodecId::JSON
             }
-            fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+            fn encode(&self, _: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
                 Ok(serde_json::to_vec(value)?)
             }
             fn decode(
                 &self,
+                _: CodecContext<'_>,
                 bytes: &[u8],
                 read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
             ) -> Result<(), CodecFailure> {
@@ -306,12 +307,12 @@ mod tests {
                 Ok(read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?)
             }
         }
-        let outcome = AnyCodec::Json.encode(&["jane@example.org"]).unwrap();
+        let outcome = encode(&["jane@example.org"]);
         for codec in [AnyCodec::Json, AnyCodec::Other(Arc::new(Other))] {
-            let said = codec.decode::<[u64; 1]>(&outcome).unwrap_err().to_string();
+            let said = codec.decode::<[u64; 1]>(&id(), &outcome).unwrap_err().to_string();
             assert!(!said.contains("jane"), "{said}");
         }
-        let said = AnyCodec::Json.decode::<[u64; 1]>(&outcome).unwrap_err().to_string();
+        let said = decode::<[u64; 1]>(&outcome).unwrap_err().to_string();
         assert!(said.ends_with("line 1, column 19"), "{said}");
     }
 

@@ -423,7 +423,7 @@ impl Request {
             fingerprint: self.fingerprint,
             take_over: self.settings.abandoned == Abandoned::Rerun,
             take_over_after: self.settings.take_over_after(),
-            max_attempts: self.settings.max_attempts,
+            max_attempts: self.settings.max_attempts(),
             must_be_issued: self.submission.is_some(),
         }
     }
@@ -431,7 +431,7 @@ impl Request {
     /// Until when a call that began then waits for another; `None` if it does not.
     fn wait_until(&self, began: Instant) -> Option<Instant> {
         match self.settings.in_flight {
-            InFlight::Wait => Some(clock::after(began, self.settings.wait)),
+            InFlight::Wait => Some(clock::after(began, self.settings.wait())),
             InFlight::Reject => None,
         }
     }

@@ -224,7 +224,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// To wait for a call in flight, for at most this long.
     #[inline]
     pub fn wait(mut self, wait: Duration) -> Self {
-        (self.draft.settings.wait, self.draft.settings.in_flight) = (wait, InFlight::Wait);
+        self.draft.settings.set_wait(wait);
+        self.draft.settings.in_flight = InFlight::Wait;
         self
     }
 
@@ -267,7 +268,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// counted; one that was cut off while it asked is.
     #[inline]
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
-        self.draft.settings.max_attempts = Some(max_attempts);
+        self.draft.settings.set_max_attempts(Some(max_attempts));
         self
     }
 

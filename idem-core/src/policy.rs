@@ -70,13 +70,15 @@ pub(crate) struct Settings {
     /// `remember` is the runtime's default: an operation with a longer `ttl` raises it.
     pub(crate) remember_is_default: bool,
     pub(crate) lease: Duration,
-    pub(crate) wait: Duration,
+    /// In milliseconds, as `hold_millis` is.
+    wait_millis: u64,
     pub(crate) in_flight: InFlight,
     pub(crate) duplicate: Duplicate,
     pub(crate) abandoned: Abandoned,
     pub(crate) store_failure: StoreFailure,
     pub(crate) missing_key: MissingKey,
-    pub(crate) max_attempts: Option<u64>,
+    /// The highest number for any number, since an `Option` takes twice the room.
+    most_attempts: u64,
     /// The body asks first what became of an abandoned attempt.
     pub(crate) reconciles: bool,
     /// How long an unsettled record is kept, in milliseconds, where it is rejected or asked about. No `Duration`, which takes twice the room in
@@ -100,13 +102,13 @@ impl Settings {
         remember: None,
         remember_is_default: false,
         lease: Duration::from_secs(30),
-        wait: Duration::from_secs(5),
+        wait_millis: 5_000,
         in_flight: InFlight::Wait,
         duplicate: Duplicate::Replay,
         abandoned: Abandoned::Rerun,
         store_failure: StoreFailure::Reject,
         missing_key: MissingKey::Reject,
-        max_attempts: None,
+        most_attempts: u64::MAX,
         reconciles: false,
         hold_millis: DEFAULT_HOLD_MILLIS,
         least_secs: 0,
@@ -119,7 +121,7 @@ impl Settings {
             ("ttl", self.ttl),
             ("remember", self.remember()),
             ("lease", self.lease),
-            ("wait", self.wait),
+            ("wait", self.wait()),
             ("hold", self.hold()),
         ];
         if let Some((name, length)) = lengths.into_iter().find(|(_, length)| *length > MAX_LENGTH) {
@@ -145,7 +147,7 @@ impl Settings {
                 self.ttl
             ));
         }
-        if self.max_attempts == Some(0) {
+        if self.most_attempts == 0 {
             return refuse("`max_attempts` is zero, so that no body would ever run; set at least 1".into());
         }
         Ok(())
@@ -186,13 +188,36 @@ impl Settings {
         self.remember_is_default = false;
     }
 
+    /// How long a call waits for one in flight.
+    pub(crate) fn wait(&self) -> Duration {
+        Duration::from_millis(self.wait_millis)
+    }
+
+    pub(crate) fn set_wait(&mut self, wait: Duration) {
+        self.wait_millis = whole(wait);
+    }
+
+    /// How many attempts a key may have; `None`: any number.
+    pub(crate) fn max_attempts(&self) -> Option<u64> {
+        Some(self.most_attempts).filter(|most| *most < u64::MAX)
+    }
+
+    pub(crate) fn set_max_attempts(&mut self, max_attempts: Option<u64>) {
+        self.most_attempts = max_attempts.unwrap_or(u64::MAX);
+    }
+
     pub(crate) fn set_hold(&mut self, hold: Duration) {
-        self.hold_millis = u64::try_from(whole_millis(hold).as_millis()).unwrap_or(u64::MAX);
+        self.hold_millis = whole(hold);
     }
 
     pub(crate) fn set_lease(&mut self, lease: Duration) {
         self.lease = whole_millis(lease);
     }
+}
+
+/// In milliseconds, rounded up.
+fn whole(length: Duration) -> u64 {
+    u64::try_from(whole_millis(length).as_millis()).unwrap_or(u64::MAX)
 }
 
 /// How long the attempt count of a released key stays.
@@ -228,8 +253,8 @@ mod tests {
         assert!(with(|s| s.set_lease(Duration::ZERO)).is_err());
         assert!(with(|s| s.set_lease(Duration::MAX)).is_err());
         assert!(with(|s| s.set_remember(Duration::from_secs(1))).is_err());
-        assert!(with(|s| s.max_attempts = Some(0)).is_err());
-        assert!(with(|s| s.wait = Duration::ZERO).is_ok());
+        assert!(with(|s| s.set_max_attempts(Some(0))).is_err());
+        assert!(with(|s| s.set_wait(Duration::ZERO)).is_ok());
         assert!(with(|s| s.set_hold(Duration::ZERO)).is_err());
         assert!(with(|s| s.set_hold(Duration::MAX)).is_err());
         assert!(with(|s| s.set_hold(Duration::from_nanos(1))).is_ok());

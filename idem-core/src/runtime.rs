@@ -274,7 +274,7 @@ impl Builder {
     /// How long a duplicate waits for a call in flight. Default: 5 s.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.settings.wait = wait;
+        self.settings.set_wait(wait);
         self
     }
 
@@ -324,7 +324,7 @@ impl Builder {
     /// How many attempts a key may have in all, after releases and crashes alike. Default: any number. At least 1.
     #[must_use]
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
-        self.settings.max_attempts = Some(max_attempts);
+        self.settings.set_max_attempts(Some(max_attempts));
         self
     }
 

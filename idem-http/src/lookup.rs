@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -57,14 +58,14 @@ pub fn lookup(idempotency: Idempotency) -> LookupService {
         owner: Owner::Shared,
         problem: Arc::new(problem_json),
     };
-    LookupService { settings, scope: NeedsScope::new() }
+    LookupService { settings, scope: PhantomData }
 }
 
 /// A service that answers what became of a request: see [`lookup`](fn@crate::lookup).
 #[derive(Clone)]
 pub struct LookupService<S = NeedsScope> {
     settings: Settings,
-    scope: S,
+    scope: PhantomData<S>,
 }
 
 #[derive(Clone)]
@@ -85,12 +86,12 @@ impl LookupService {
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
     {
         self.settings.owner = Owner::Of(Arc::new(scope));
-        LookupService { settings: self.settings, scope: Scoped::new() }
+        LookupService { settings: self.settings, scope: PhantomData }
     }
 
     /// Looks in the one space of keys that all clients share.
     pub fn unscoped(self) -> LookupService<Scoped> {
-        LookupService { settings: self.settings, scope: Scoped::new() }
+        LookupService { settings: self.settings, scope: PhantomData }
     }
 }
 

@@ -36,6 +36,11 @@ fn charge<'life0, 'life1, 'async_trait>(
                         ::idem::ErrorAction::Retry(::idem::Retry::new(1))
                     }
                 });
+            let __idem_policy = {
+                #[allow(unused_imports)]
+                use ::idem::__private::Opaque as _;
+                __idem_policy.looking_inside()
+            };
             let __idem_body = || {
                 #[allow(clippy::shadow_reuse)]
                 let __self = ::idem::__private::again(&__self);

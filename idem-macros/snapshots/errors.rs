@@ -34,6 +34,11 @@ async fn charge(mut req: Req, gateway: &Gateway, unused: u8) -> Result<u64, Orde
             _ => ::idem::ErrorAction::Release,
         });
     let __idem_policy = __idem_policy.keeping();
+    let __idem_policy = {
+        #[allow(unused_imports)]
+        use ::idem::__private::Opaque as _;
+        __idem_policy.looking_inside()
+    };
     let __idem_body = move || {
         #[allow(clippy::shadow_reuse)]
         let mut req = ::idem::__private::again(&req);

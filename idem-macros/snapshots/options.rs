@@ -40,6 +40,11 @@ async fn charge(self: Arc<Self>, req: Req) -> R {
         .max_attempts(3);
     let __idem_witness = crate::idem::__private::outcome_of::<R, _>();
     let __idem_policy = __idem_witness.errors_by_policy();
+    let __idem_policy = {
+        #[allow(unused_imports)]
+        use crate::idem::__private::Opaque as _;
+        __idem_policy.looking_inside()
+    };
     let __idem_body = move || {
         #[allow(clippy::shadow_reuse)]
         let req = crate::idem::__private::again(&req);

@@ -29,6 +29,11 @@ pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
         use ::idem::__private::NoPolicy as _;
         __idem_witness.errors_by_default()
     };
+    let __idem_policy = {
+        #[allow(unused_imports)]
+        use ::idem::__private::Opaque as _;
+        __idem_policy.looking_inside()
+    };
     let __idem_body = async move {
         if let ::core::option::Option::Some(__idem_return) = ::core::option::Option::None::<
             Result<Receipt, OrderError>,

@@ -76,6 +76,7 @@ impl Plan {
             #first
             #policy
             let __idem_policy = {
+                #[allow(unused_imports)]
                 use #krate::__private::Opaque as _;
                 __idem_policy.looking_inside()
             };

@@ -121,10 +121,10 @@ async fn p1_two_thousand_bodies_keep_leases_of_a_second_and_are_renewed_in_at_mo
     let seconds = began.elapsed().as_secs() + 1;
     world.over.send_replace(true);
     assert_eq!(counted(calls.join_all().await), BTreeMap::from([("first attempt", 2_000)]));
-    assert!(renewals >= 2_000 * 3, "{renewals}");
-    // A step is one round trip, and one more for each batch that is full.
-    let round_trips = steps + renewals / BATCH;
-    assert!(round_trips <= 40 * seconds, "{round_trips} round trips with {renewals} renewals in {seconds} s");
+    // One script renews many leases, each of which needs three renewals or more.
+    assert!(renewals >= 2_000 * 3 / BATCH, "{renewals}");
+    let round_trips = steps.max(renewals);
+    assert!(round_trips <= 40 * seconds, "{round_trips} round trips: {steps} steps, {renewals} scripts in {seconds} s");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -47,7 +47,8 @@ const SILENT: &[Row] = &[
     (On(Release, Reply),      Released(1),   Runs(2),    AtOnce,     2, "declined"),
     (On(Undo, Request),       InFlight(1),   Runs(1),    WithAnswer, 1, ""),
     (On(Undo, Reply),         Nothing,       Runs(1),    AtOnce,     1, ""),
-    (On(Subscribe, Request),  InFlight(1),   Replays(1), AtOnce,     0, "store"),
+    // Subscriptions have a connection of their own, so that nothing else falls silent.
+    (On(Subscribe, Request),  InFlight(1),   Replays(1), AtOnce,     0, "replay 1"),
     (On(Watch, Request),      InFlight(1),   Replays(1), AtOnce,     0, "store"),
     (On(Watch, Reply),        InFlight(1),   Replays(1), AtOnce,     0, "store"),
     (Woken(Request),          Released(1),   Runs(2),    AtOnce,     1, "store"),

@@ -149,7 +149,8 @@ impl Operation<'_> {
         })?;
         // Taken over, and protected as before if this goes no further.
         request.settings.reconciles |= request.settings.abandoned == Abandoned::Reject;
-        (request.settings.abandoned, request.settings.max_attempts) = (Abandoned::Rerun, None);
+        request.settings.abandoned = Abandoned::Rerun;
+        request.settings.set_max_attempts(None);
         (request.settings.in_flight, request.settings.duplicate) = (InFlight::Reject, Duplicate::Reject);
         if request.fingerprint.is_none() {
             // What must be equal for later duplicates stays as it was.

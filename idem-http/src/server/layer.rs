@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,23 +19,11 @@ type FromParts = Arc<dyn Fn(&request::Parts) -> Option<String> + Send + Sync>;
 /// A layer that has not been told yet whose a key is: call [`scope`](IdempotencyLayer::scope) or
 /// [`unscoped`](IdempotencyLayer::unscoped).
 #[derive(Debug, Clone, Copy)]
-pub struct NeedsScope(());
-
-impl NeedsScope {
-    pub(crate) fn new() -> Self {
-        Self(())
-    }
-}
+pub enum NeedsScope {}
 
 /// A layer that knows whose a key is.
 #[derive(Debug, Clone, Copy)]
-pub struct Scoped(());
-
-impl Scoped {
-    pub(crate) fn new() -> Self {
-        Self(())
-    }
-}
+pub enum Scoped {}
 
 /// Guards whole responses by the Idempotency-Key header, in front of any tower service.
 ///
@@ -74,7 +63,7 @@ impl Scoped {
 #[must_use = "a layer does nothing until it is added to a service"]
 pub struct IdempotencyLayer<S = NeedsScope> {
     pub(super) settings: Settings,
-    scope: S,
+    scope: PhantomData<S>,
 }
 
 /// Everything that can be set, shared by all requests once the layer is in place.
@@ -141,7 +130,7 @@ impl IdempotencyLayer {
             not_recorded: Arc::new(HashSet::new()),
             times: Times::default(),
         };
-        Self { settings, scope: NeedsScope::new() }
+        Self { settings, scope: PhantomData }
     }
 
     /// Says whose key a request brings, such as the user or the API key.
@@ -153,14 +142,14 @@ impl IdempotencyLayer {
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
     {
         self.settings.owner = Owner::Of(Arc::new(scope));
-        IdempotencyLayer { settings: self.settings, scope: Scoped::new() }
+        IdempotencyLayer { settings: self.settings, scope: PhantomData }
     }
 
     /// Has all clients share one space of keys.
     ///
     /// Only for services with a single client: with several, one client can get another's response.
     pub fn unscoped(self) -> IdempotencyLayer<Scoped> {
-        IdempotencyLayer { settings: self.settings, scope: Scoped::new() }
+        IdempotencyLayer { settings: self.settings, scope: PhantomData }
     }
 }
 
@@ -381,9 +370,9 @@ impl<I> Layer<I> for IdempotencyLayer<Scoped> {
     }
 }
 
-impl<S: Clone> Clone for IdempotencyLayer<S> {
+impl<S> Clone for IdempotencyLayer<S> {
     fn clone(&self) -> Self {
-        Self { settings: self.settings.clone(), scope: self.scope.clone() }
+        Self { settings: self.settings.clone(), scope: PhantomData }
     }
 }
 
