@@ -294,7 +294,11 @@ mod tests {
             fn id(&self) -> CodecId {
                 CodecId::JSON
             }
-            fn encode(&self, _: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+            fn encode(
+                &self,
+                _: CodecContext<'_>,
+                value: &dyn erased_serde::Serialize,
+            ) -> Result<Vec<u8>, CodecFailure> {
                 Ok(serde_json::to_vec(value)?)
             }
             fn decode(

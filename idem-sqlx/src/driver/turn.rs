@@ -43,7 +43,7 @@ impl Turns {
         let (mut silent, mut answered) = (0, self.answered.load(Ordering::Relaxed));
         for _ in 0..MOST_PARTS {
             if let Ok(place) = timeout(part, place.as_mut()).await {
-                return Some(Turn { _place: place.ok()?, limit: limit - part * silent });
+                return Some(Turn { _place: place.ok()?, limit: limit.saturating_sub(part * silent) });
             }
             let now = self.answered.load(Ordering::Relaxed);
             silent = if now == answered { silent + 1 } else { 0 };
