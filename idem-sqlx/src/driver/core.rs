@@ -18,7 +18,7 @@ use self::sqlx::pool::PoolConnection;
 use super::super::sqlx;
 use super::dialect::{Conn, Dialect, Judgement, Schema};
 use super::fault::{self, Stopped, failed, judge, refused};
-use super::sweep;
+use super::sweep::{self, Swept};
 use super::turn::{Turn, Turns};
 use crate::hub::Hub;
 use crate::table::{Table, VERSION};
@@ -308,6 +308,12 @@ impl<D: Dialect> Core<D> {
         })
         .await?;
         self.queued(true, true, |_, _| Box::pin(async { Ok(()) })).await
+    }
+}
+
+impl<D: Dialect> Swept for Core<D> {
+    async fn sweep_batch(self: &Arc<Self>, limit: i64) -> Result<u64, StoreError> {
+        self.queued(true, true, move |dialect, on| Box::pin(async move { Ok(dialect.sweep(on, limit).await?) })).await
     }
 }
 
