@@ -1,6 +1,6 @@
 //! Calls of one process with one key share claims, waits and answers. An answer is never older than the call that gets it, and nobody
 //! depends on a call that is not polled.
-
+#![allow(clippy::similar_names, clippy::unchecked_time_subtraction, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::future::{Future, poll_fn};

@@ -449,8 +449,7 @@ mod tests {
 
     fn visits(keepers: &Keepers) -> (usize, usize) {
         let keeper = keepers.keeper_of(&Handle::current());
-        let visits = keeper.lock().visits;
-        visits
+        keeper.lock().visits
     }
 
     #[tokio::test(start_paused = true)]

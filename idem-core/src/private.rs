@@ -193,8 +193,8 @@ pub fn must_reconcile() -> bool {
     crate::reconcile::must_reconcile()
 }
 
-/// The future that asks.
-pub fn question<F: Asks>(future: F) -> F {
+/// The future that asks. Opaque, so that what is no future is one mistake and not two.
+pub fn question<F: Asks>(future: F) -> impl Future<Output = F::Output> {
     future
 }
 

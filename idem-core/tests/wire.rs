@@ -1,5 +1,5 @@
 //! The format of records in a store, pinned: records outlive deployments.
-
+#![allow(clippy::similar_names, reason = "tests")]
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use bytes::Bytes;

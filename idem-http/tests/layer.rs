@@ -39,7 +39,7 @@ async fn a_duplicate_gets_the_first_response_with_its_status_and_headers() {
             (&"/charges/7".parse().unwrap(), &"text/x".parse().unwrap())
         );
         assert!(!again.headers.contains_key(SET_COOKIE));
-        assert_ne!(again.headers.get(DATE).map(|date| date.as_bytes()), Some(&b"now"[..]));
+        assert_ne!(again.headers.get(DATE).map(axum::http::HeaderValue::as_bytes), Some(&b"now"[..]));
     }
     assert_eq!(site.runs.load(SeqCst), 1);
 }

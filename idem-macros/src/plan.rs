@@ -461,7 +461,7 @@ mod tests {
             r#"name = "submit", token = "req.token", subject = id, fingerprint = "req.sum", ttl = "5m", duplicate = reject"#,
             r#"name = "submit", token = req.token, subject = (TENANT, "req.user"), store_failure = reject"#,
             r#"key = req.id, abandoned = reject, hold = "90d""#,
-            r#"key = req.id, abandoned = reconcile(find(&req)), hold = req.hold()"#,
+            "key = req.id, abandoned = reconcile(find(&req)), hold = req.hold()",
             r#"key = req.id, hold = "90d""#,
             r#"key = req.id, fingerprint = none, store_failure = run, missing_key = run, name = "orders.create", crate = "::idem""#,
         ] {

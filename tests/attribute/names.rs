@@ -63,6 +63,7 @@ guarded!(charge refund);
 fn refused<T: std::fmt::Debug>(result: Result<T, Failure>) -> String {
     match result {
         Err(Failure::Idempotency(text)) => text,
+        #[allow(clippy::panic, reason = "a test")]
         other => panic!("not refused: {other:?}"),
     }
 }

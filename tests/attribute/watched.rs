@@ -1,4 +1,5 @@
 //! Whether a result was replayed, as the caller of an annotated function sees it.
+#![allow(clippy::large_futures, reason = "tests")]
 
 use super::*;
 

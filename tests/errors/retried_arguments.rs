@@ -1,4 +1,11 @@
 //! P6: what a retried body gets, and asks.
+#![allow(
+    clippy::non_minimal_cfg,
+    clippy::needless_arbitrary_self_type,
+    clippy::needless_lifetimes,
+    clippy::drop_non_drop,
+    reason = "tests"
+)]
 
 use super::*;
 

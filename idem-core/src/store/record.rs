@@ -281,7 +281,7 @@ impl Claim {
     pub fn taking_over(&self, found: &InFlight) -> InFlight {
         InFlight {
             questions: found.questions,
-            took_over: Some(found.as_taken_over()),
+            took_over: Some(Box::new(found.as_taken_over())),
             ..self.in_flight(found.attempt.saturating_add(1), Origin::Abandoned)
         }
     }

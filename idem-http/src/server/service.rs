@@ -1,6 +1,7 @@
 //! The service that the layer makes: one request, from its key to its response.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::mem;
@@ -19,8 +20,8 @@ use tower_service::Service;
 use tracing::Instrument as _;
 
 use super::body::{Body, Read, Whole, read};
-use super::layer::{KeyOf, Owner, Settings};
 use super::route::operation;
+use super::settings::{KeyOf, Owner, Settings};
 use crate::key::IdempotencyKey;
 use crate::problem::{Problem, Response};
 use crate::stored::Stored;
@@ -206,7 +207,7 @@ fn in_body(parts: &request::Parts, body: &[u8], pointer: &str) -> Result<Option<
     let found = if content_type.starts_with("application/x-www-form-urlencoded") {
         let name = pointer.trim_start_matches('/');
         let mut values = form_urlencoded::parse(body).filter(|(field, _)| field == name).map(|(_, value)| value);
-        let found = values.next().map(|value| value.into_owned());
+        let found = values.next().map(Cow::into_owned);
         if values.next().is_some() {
             return Err(Problem::INVALID_KEY);
         }

@@ -1,4 +1,5 @@
 //! `MemoryStore` with one flaw.
+#![allow(clippy::similar_names, clippy::match_same_arms, reason = "tests")]
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -66,7 +67,7 @@ impl FlawedStore {
 
     /// A claim by somebody.
     fn any_claim(id: &RecordId) -> Claim {
-        let (owner, minute) = (Owner::generate(), Duration::from_mins(1));
+        let (owner, minute) = (Owner::generate(), Duration::from_secs(60));
         Claim {
             id: id.clone(),
             owner,
@@ -189,7 +190,7 @@ impl FlawedStore {
             (Some(Flaw::IssueIgnoresTheGraceThatIsThere), Some(RecordState::Issued)) => return Ok(Issued::Issued),
             (Some(Flaw::IssueKeepsItsGraceTwice), _) => issue.grace *= 2,
             (Some(Flaw::IssueLastsForItsGraceToo), _) => issue.ttl += issue.grace,
-            (Some(Flaw::IssueWithoutAGraceHasOne), _) if issue.grace.is_zero() => issue.grace = Duration::from_mins(1),
+            (Some(Flaw::IssueWithoutAGraceHasOne), _) if issue.grace.is_zero() => issue.grace = Duration::from_secs(60),
             (Some(Flaw::IssueOfReleasedIsIssued), Some(RecordState::Released))
             | (Some(Flaw::IssueOverwrites), Some(_)) => self.wipe(&id).await,
             (Some(Flaw::IssueRevivesWhatHasExpired), Some(RecordState::Expired))
@@ -239,7 +240,7 @@ impl FlawedStore {
             }
             Some(Flaw::SilentAreNeverTakenOver) => claim.take_over_after = None,
             Some(Flaw::SilentAreTakenOverAtOnce) => {
-                claim.take_over_after = claim.take_over_after.map(|_| Duration::ZERO)
+                claim.take_over_after = claim.take_over_after.map(|_| Duration::ZERO);
             }
             Some(Flaw::SilentIgnoresMaxAttempts) if claim.take_over_after.is_some() => claim.max_attempts = None,
             Some(Flaw::SilentThoughAliveIsTakenOver) if claim.take_over_after.is_some() && !own => {
@@ -422,13 +423,13 @@ impl Store for FlawedStore {
             }
             (Some(Flaw::QuestionIsCounted), to @ ReleaseTo::Unanswered) => *to = ReleaseTo::Abandoned,
             (Some(Flaw::QuestionIsReleased), to @ ReleaseTo::Unanswered) => {
-                *to = ReleaseTo::Released { keep: Duration::from_mins(1) }
+                *to = ReleaseTo::Released { keep: Duration::from_secs(60) }
             }
             (Some(Flaw::QuestionSentAgainIsNotCounted), ReleaseTo::Unanswered) if abandoned => {
                 self.asked_twice.lock().unwrap().insert(release.id.clone());
             }
             (Some(Flaw::ReleaseToAbandonedIsReleased), to @ ReleaseTo::Abandoned) => {
-                *to = ReleaseTo::Released { keep: Duration::from_mins(1) }
+                *to = ReleaseTo::Released { keep: Duration::from_secs(60) }
             }
             _ => {}
         }

@@ -123,13 +123,13 @@ impl Record {
                 }
                 None => OnClaim::Take(claim.in_flight(1, Origin::Issued)),
             },
-            Self::Released { attempt, questions } => match Self::exhausted(claim, *attempt, *questions) {
-                Some(exhausted) => OnClaim::Answer(exhausted),
-                None => {
-                    let next = claim.in_flight(attempt.saturating_add(1), Origin::Released);
-                    OnClaim::Take(InFlight { questions: *questions, ..next })
+            Self::Released { attempt, questions } => {
+                if let Some(exhausted) = Self::exhausted(claim, *attempt, *questions) {
+                    return OnClaim::Answer(exhausted);
                 }
-            },
+                let next = claim.in_flight(attempt.saturating_add(1), Origin::Released);
+                OnClaim::Take(InFlight { questions: *questions, ..next })
+            }
             Self::InFlight(held) if held.owner == claim.owner => {
                 OnClaim::Answer(Claimed::Owned { attempt: held.attempt, from: held.origin })
             }
@@ -317,17 +317,17 @@ impl InFlight {
     }
 
     /// This record as the next claim remembers it.
-    pub(super) fn as_taken_over(&self) -> Box<Self> {
+    pub(super) fn as_taken_over(&self) -> Self {
         let mut found = Self { lease: Duration::ZERO, ..self.clone() };
         let mut last = &mut found;
         for _ in 1..MOST_TAKEN_OVER {
             match &mut last.took_over {
                 Some(before) => last = before,
-                None => return Box::new(found),
+                None => return found,
             }
         }
         last.took_over = None;
-        Box::new(found)
+        found
     }
 
     /// How old the lease is, when the record expires in `left` by the store's clock.

@@ -1,0 +1,138 @@
+//! What a layer is told, shared by all requests.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{self as names, HeaderName};
+use http::{HeaderMap, Method, StatusCode, request, response};
+use idem_core::{Idempotency, Operation, StoreFailure};
+
+use crate::problem::{Problem, Response, problem_json};
+
+type FromParts = Arc<dyn Fn(&request::Parts) -> Option<String> + Send + Sync>;
+
+/// Everything that can be set, shared by all requests once the layer is in place.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) idempotency: Idempotency,
+    pub(super) name: Arc<str>,
+    pub(super) owner: Owner,
+    pub(super) key: KeyOf,
+    pub(super) required: bool,
+    pub(super) methods: Arc<[Method]>,
+    pub(super) max_body: usize,
+    pub(super) mismatch: Option<StatusCode>,
+    pub(super) compares: bool,
+    pub(super) keep: Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>,
+    pub(super) problem: Arc<dyn Fn(&Problem) -> Response + Send + Sync>,
+    pub(super) not_recorded: Arc<HashSet<HeaderName>>,
+    pub(super) times: Times,
+}
+
+/// What differs from the defaults of the runtime.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Times {
+    pub(super) ttl: Option<Duration>,
+    pub(super) remember: Option<Duration>,
+    pub(super) lease: Option<Duration>,
+    pub(super) wait: Option<Duration>,
+    pub(super) max_attempts: Option<u64>,
+    pub(super) store_failure: Option<StoreFailure>,
+}
+
+/// Whose key it is.
+#[derive(Clone)]
+pub(crate) enum Owner {
+    /// Everybody's.
+    Shared,
+    Of(FromParts),
+}
+
+/// Where the key is.
+#[derive(Clone)]
+pub(crate) enum KeyOf {
+    Header(HeaderName),
+    Parts(FromParts),
+    /// A JSON pointer, or `/` and the name of a form's field.
+    Body(Arc<str>),
+}
+
+impl Settings {
+    pub(super) fn new(idempotency: Idempotency) -> Self {
+        Self {
+            idempotency,
+            name: "http".into(),
+            owner: Owner::Shared,
+            key: KeyOf::Header(HeaderName::from_static("idempotency-key")),
+            required: false,
+            methods: [Method::POST, Method::PATCH].into(),
+            max_body: 1 << 20,
+            mismatch: None,
+            compares: true,
+            keep: Arc::new(is_kept),
+            problem: Arc::new(problem_json),
+            not_recorded: Arc::new(HashSet::new()),
+            times: Times::default(),
+        }
+    }
+
+    /// The call that a request stands for, but for its key.
+    pub(super) fn operation(&self, name: String) -> Operation<'static> {
+        let mut operation = self.idempotency.operation(name);
+        if let Some(ttl) = self.times.ttl {
+            operation = operation.ttl(ttl);
+        }
+        if let Some(remember) = self.times.remember {
+            operation = operation.remember(remember);
+        }
+        if let Some(lease) = self.times.lease {
+            operation = operation.lease(lease);
+        }
+        if let Some(wait) = self.times.wait {
+            operation = operation.wait(wait);
+        }
+        if let Some(max_attempts) = self.times.max_attempts {
+            operation = operation.max_attempts(max_attempts);
+        }
+        match self.times.store_failure {
+            Some(store_failure) => operation.store_failure(store_failure),
+            None => operation,
+        }
+    }
+
+    /// The headers of a response that are recorded.
+    pub(super) fn recorded(&self, headers: &HeaderMap) -> HeaderMap {
+        let mut recorded = headers.clone();
+        // Headers that this one names belong to the connection as well.
+        for value in headers.get_all(names::CONNECTION) {
+            for name in value.to_str().unwrap_or_default().split(',') {
+                recorded.remove(name.trim());
+            }
+        }
+        for name in OF_A_CONNECTION.into_iter().chain(self.not_recorded.iter().cloned()) {
+            recorded.remove(name);
+        }
+        recorded
+    }
+}
+
+/// Never recorded. The length is known from the body.
+const OF_A_CONNECTION: [HeaderName; 10] = [
+    names::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    names::PROXY_AUTHENTICATE,
+    names::TE,
+    names::TRAILER,
+    names::TRANSFER_ENCODING,
+    names::UPGRADE,
+    names::CONTENT_LENGTH,
+    names::DATE,
+    names::SET_COOKIE,
+];
+
+fn is_kept(parts: &response::Parts) -> bool {
+    let status = parts.status;
+    let passes = matches!(status.as_u16(), 401 | 403 | 408 | 409 | 425 | 429);
+    (status.is_success() || status.is_redirection() || status.is_client_error()) && !passes
+}
