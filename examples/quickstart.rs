@@ -4,14 +4,20 @@
 //! ```text
 //! cargo run --example quickstart                                    # examples/data/deliveries.jsonl, records in memory
 //! cargo run --example quickstart -- my-deliveries.jsonl             # your own file, or `-` for standard input
-//! cargo run --example quickstart -- --redis redis://127.0.0.1/      # records in Redis, whose client is built then; run it twice
+//! cargo run --example quickstart -- --store sqlite://quickstart.db  # records in a file; run it twice
+//! cargo run --example quickstart -- --store redis://127.0.0.1/      # records in Redis; or postgres://user:password@host/db, or mysql://..
 //! ```
+//!
+//! The client of a store is built when it is first asked for.
 //!
 //! A line is a JSON object with `event` (the provider's id of the event), `order`, `amount_cents`, and if you like `currency`, `at_ms` (when
 //! it arrives, from the start) and `note`.
 
 // An example reads the clock where it likes.
 #![allow(clippy::disallowed_methods)]
+
+#[path = "store/mod.rs"]
+mod store;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -97,14 +103,14 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let (deliveries, unreadable) = read(&arguments.input)?;
 
     // Where it is remembered what was done. This, and the attribute above, is all there is to it.
-    let (idempotency, place) = match &arguments.redis {
-        #[cfg(feature = "redis")]
-        Some(url) => (Idempotency::new(idem::RedisStore::connect(url).await?), "Redis"),
-        #[cfg(not(feature = "redis"))]
-        Some(_) => return run_with_feature("redis"),
-        None => (Idempotency::new(MemoryStore::new()), "memory"),
+    let (builder, place) = match &arguments.store {
+        Some(url) => match store::missing_feature(url) {
+            Some(feature) => return store::run_with_features("quickstart", feature),
+            None => store::open(url).await?,
+        },
+        None => (Idempotency::builder(MemoryStore::new()), "memory"),
     };
-    idem::install(idempotency)?;
+    idem::install(builder.build())?;
 
     let bank = Arc::new(Bank::default());
     let begun = Instant::now();
@@ -122,19 +128,6 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let summary = Summary::of(&deliveries, &answers, unreadable, &bank, begun.elapsed());
     println!("{}", summary.render(place));
     Ok(summary.adds_up())
-}
-
-/// Builds and runs this example again, with a feature. The Redis client doubles the time of a build, so the example is built without it
-/// until it is asked for.
-#[cfg(not(feature = "redis"))]
-fn run_with_feature(feature: &str) -> Result<bool, Box<dyn std::error::Error>> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    let status = std::process::Command::new(cargo)
-        .args(["run", "--quiet", "--manifest-path", manifest, "--example", "quickstart", "--features", feature, "--"])
-        .args(std::env::args_os().skip(1))
-        .status()?;
-    Ok(status.success())
 }
 
 /// What there was, and what came of it.
@@ -193,7 +186,7 @@ impl Summary {
         }
     }
 
-    /// Nothing was charged that was not due, nothing twice, and nobody got somebody else's receipt. (On a Redis that has seen the
+    /// Nothing was charged that was not due, nothing twice, and nobody got somebody else's receipt. (In a store that has seen the
     /// same events before, nothing at all is charged again.)
     fn adds_up(&self) -> bool {
         let first_run = self.executed == self.unique && self.charged_cents == self.due_cents;
@@ -260,24 +253,27 @@ fn euro() -> String {
 
 struct Arguments {
     input: String,
-    redis: Option<String>,
+    store: Option<String>,
 }
 
 impl Arguments {
     fn read() -> Result<Self, Box<dyn std::error::Error>> {
         let mut arguments =
-            Self { input: concat!(env!("CARGO_MANIFEST_DIR"), "/data/deliveries.jsonl").to_owned(), redis: None };
+            Self { input: concat!(env!("CARGO_MANIFEST_DIR"), "/data/deliveries.jsonl").to_owned(), store: None };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             match word.as_str() {
-                "--redis" => {
-                    arguments.redis = Some(words.next().ok_or("`--redis` needs a URL, such as redis://127.0.0.1/")?);
+                option @ ("--store" | "--redis") => {
+                    let url = words
+                        .next()
+                        .ok_or_else(|| format!("`{option}` needs a URL, such as sqlite://quickstart.db"))?;
+                    arguments.store = Some(url);
                 }
                 "--help" | "-h" => {
-                    return Err("usage: quickstart [FILE | -] [--redis URL]".into());
+                    return Err("usage: quickstart [FILE | -] [--store URL]".into());
                 }
                 option if option.starts_with("--") => {
-                    return Err(format!("unknown option `{option}`; usage: quickstart [FILE | -] [--redis URL]").into());
+                    return Err(format!("unknown option `{option}`; usage: quickstart [FILE | -] [--store URL]").into());
                 }
                 file => file.clone_into(&mut arguments.input),
             }

@@ -16,6 +16,17 @@ pub use idem_core::{
 pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};
 #[cfg(feature = "redis")]
 pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub use idem_sqlx::sqlx;
+/// The SQL stores for applications on sqlx 0.8.
+#[cfg(all(feature = "sqlx-08", any(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+pub use idem_sqlx::v08 as sqlx08;
+#[cfg(feature = "mysql")]
+pub use idem_sqlx::{MySqlStore, MySqlStoreBuilder};
+#[cfg(feature = "postgres")]
+pub use idem_sqlx::{PostgresStore, PostgresStoreBuilder};
+#[cfg(feature = "sqlite")]
+pub use idem_sqlx::{SqliteStore, SqliteStoreBuilder};
 
 // Where they were before `store`.
 #[doc(hidden)]
@@ -40,6 +51,7 @@ pub mod http {
 /// | [`options`](guide::options) | the table of all options |
 /// | [`errors`](guide::errors) | what becomes of a call that failed |
 /// | [`tokens`](guide::tokens) | forms that count once |
+/// | [`stores`](guide::stores) | choosing a store |
 /// | [`http`](guide::http) | the Idempotency-Key header |
 /// | [`runtime`](guide::runtime) | the runtime, and calls without the attribute |
 /// | [`operating`](guide::operating) | events, records, shutdown |
@@ -48,6 +60,9 @@ pub mod http {
 pub mod guide {
     #[doc = include_str!("docs/schemes.md")]
     pub mod schemes {}
+
+    #[doc = include_str!("docs/stores.md")]
+    pub mod stores {}
 
     #[doc = include_str!("docs/attribute.md")]
     pub mod attribute {}

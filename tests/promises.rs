@@ -29,7 +29,7 @@ async fn crash(idempotency: &Idempotency, operation: &str, key: &str, fingerprin
     }
 }
 
-over_both_stores! {
+over_all_stores! {
     async fn p1_of_64_calls_at_once_over_two_processes_one_body_runs_and_all_get_its_answer(world: World) {
         let (one, two) = (world.process().await, world.process().await);
         let bodies = Arc::new(Bodies::default());

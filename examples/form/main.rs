@@ -8,17 +8,20 @@
 //! being placed, press back and send the form again, open it in two tabs, change the order and send it again. Stop the program and start it
 //! again while the form is open: its tokens are gone, and you get a fresh form with what you had typed.
 //!
-//! `--port 8080` listens elsewhere (0: any free port); `--takes 10` has an order take ten seconds; `--redis redis://127.0.0.1/` keeps tokens and
-//! orders in Redis, so that several of these are one shop: order from one, and send the same form to another.
+//! `--port 8080` listens elsewhere (0: any free port); `--takes 10` has an order take ten seconds; `--store redis://127.0.0.1/` keeps tokens and
+//! orders in Redis, so that several of these are one shop: order from one, and send the same form to another. With `--store sqlite://form.db`,
+//! `postgres://..` or `mysql://..` the tokens are kept there, and the orders stay in memory.
 //!
 //! What matters is in `shop/mod.rs`. `idem-browser` does all of the above with a real browser.
 
 mod shop;
+#[path = "../store/mod.rs"]
+mod store;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use idem::{Idempotency, MemoryStore, RedisStore};
+use idem::{Idempotency, MemoryStore};
 
 use crate::shop::{Book, OutOfStock, Shop, Tea, Wanted, Warehouse};
 
@@ -38,18 +41,27 @@ impl Warehouse for SlowWarehouse {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut port, mut takes, mut redis) = (3000, 3, None);
+    let (mut port, mut takes, mut store) = (3000, 3, None);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match (word.as_str(), words.next()) {
             ("--port", Some(value)) => port = value.parse().map_err(|error| format!("--port {value}: {error}"))?,
             ("--takes", Some(value)) => takes = value.parse().map_err(|error| format!("--takes {value}: {error}"))?,
-            ("--redis", Some(url)) => redis = Some(url),
-            _ => return Err("usage: form [--port PORT] [--takes SECONDS] [--redis URL]".into()),
+            ("--store" | "--redis", Some(url)) => store = Some(url),
+            _ => return Err("usage: form [--port PORT] [--takes SECONDS] [--store URL]".into()),
         }
     }
-    let (builder, book) = match redis {
-        Some(url) => (Idempotency::builder(RedisStore::connect(&url).await?), Book::in_redis(&url).await?),
+    let (builder, book) = match store {
+        Some(url) => match store::missing_feature(&url) {
+            Some(feature) => {
+                store::run_with_features("form", &format!("axum,{feature}"))?;
+                return Ok(());
+            }
+            None => match store::open(&url).await? {
+                (builder, "Redis") => (builder, Book::in_redis(&url).await?),
+                (builder, _) => (builder, Book::in_memory()),
+            },
+        },
         None => (Idempotency::builder(MemoryStore::new()), Book::in_memory()),
     };
     // Nobody guesses a token. Who tries is told to wait, and is seen.

@@ -18,6 +18,7 @@ pub use crate::clock::ManualClock;
 pub use crate::fault::{Fault, FaultStore, Faults, Gate, Step};
 pub use crate::proxy::{Mishap, Passing, Proxy};
 pub use crate::server::{
-    RedisCluster, RedisClusterBuilder, RedisSentinels, RedisSentinelsBuilder, RedisServer, RedisServerBuilder, Reply,
+    MariaDbServer, PostgresServer, RedisCluster, RedisClusterBuilder, RedisSentinels, RedisSentinelsBuilder,
+    RedisServer, RedisServerBuilder, Reply,
 };
 pub use crate::subject::{Clones, Connections, Subject, Time};

@@ -65,13 +65,26 @@ impl Proxy {
     ///
     /// If no port can be listened at.
     pub async fn start(upstream: &str) -> io::Result<Self> {
+        Self::start_as(upstream, true).await
+    }
+
+    /// Starts one before a server of another protocol, of which it knows nothing: it can cut, swallow and delay.
+    ///
+    /// # Errors
+    ///
+    /// If no port can be listened at.
+    pub async fn start_opaque(upstream: &str) -> io::Result<Self> {
+        Self::start_as(upstream, false).await
+    }
+
+    async fn start_as(upstream: &str, is_redis: bool) -> io::Result<Self> {
         let address = upstream.split_once("://").map_or(upstream, |(_, rest)| rest);
         let address: Arc<str> = address.split(['/', '?']).next().unwrap_or_default().into();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
         let mode = Arc::new(watch::Sender::new(Mode::default()));
         let kinds = Kinds::default();
-        let listening = tokio::spawn(listen(listener, address, mode.subscribe(), kinds.clone()));
+        let listening = tokio::spawn(listen(listener, address, mode.subscribe(), kinds.clone(), is_redis));
         Ok(Self { port, mode, kinds, listening })
     }
 
@@ -122,22 +135,22 @@ impl Drop for Proxy {
     }
 }
 
-async fn listen(listener: TcpListener, upstream: Arc<str>, mode: watch::Receiver<Mode>, kinds: Kinds) {
+async fn listen(listener: TcpListener, upstream: Arc<str>, mode: watch::Receiver<Mode>, kinds: Kinds, is_redis: bool) {
     while let Ok((client, _)) = listener.accept().await {
         if !mode.borrow().cut {
-            tokio::spawn(connect(client, Arc::clone(&upstream), mode.clone(), kinds.clone()));
+            tokio::spawn(connect(client, Arc::clone(&upstream), mode.clone(), kinds.clone(), is_redis));
         }
     }
 }
 
-async fn connect(client: TcpStream, upstream: Arc<str>, mode: watch::Receiver<Mode>, kinds: Kinds) {
+async fn connect(client: TcpStream, upstream: Arc<str>, mode: watch::Receiver<Mode>, kinds: Kinds, is_redis: bool) {
     // A server that is down looks to the client as it is: the connection ends.
     let Ok(server) = TcpStream::connect(&*upstream).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let mut cut = mode.clone();
-    let pending = Pending::default();
+    let pending = Pending { requests: Mutex::default(), is_redis };
     // Whichever ends first ends the connection, in both directions.
     tokio::select! {
         biased;
@@ -148,8 +161,11 @@ async fn connect(client: TcpStream, upstream: Arc<str>, mode: watch::Receiver<Mo
 }
 
 /// The requests of one connection that were not answered yet, in their order.
-#[derive(Default)]
-struct Pending(Mutex<VecDeque<Awaited>>);
+struct Pending {
+    requests: Mutex<VecDeque<Awaited>>,
+    /// Of another protocol, nothing is known of where a request ends.
+    is_redis: bool,
+}
 
 struct Awaited {
     /// How many replies it still gets: a subscription is confirmed for each channel.
@@ -178,7 +194,7 @@ impl Pending {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Awaited>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -249,6 +265,9 @@ async fn send_on(read: &mut Vec<u8>, to: &mut OwnedWriteHalf, first: impl Fn(&[u
 
 /// What becomes of the first request in some bytes; `None` while it is not all there.
 fn first_request(bytes: &[u8], kinds: &Kinds, pending: &Pending) -> Option<Next> {
+    if !pending.is_redis {
+        return Some(Next::Send(bytes.len())).filter(|_| !bytes.is_empty());
+    }
     let (words, length) = match frames::request(bytes) {
         Frame::Part => return None,
         Frame::Whole(words, length) => (words, length),
@@ -267,6 +286,9 @@ fn first_request(bytes: &[u8], kinds: &Kinds, pending: &Pending) -> Option<Next>
 
 /// What becomes of the first reply in some bytes; `None` while it is not all there.
 fn first_reply(bytes: &[u8], pending: &Pending) -> Option<Next> {
+    if !pending.is_redis {
+        return Some(Next::Send(bytes.len())).filter(|_| !bytes.is_empty());
+    }
     let (said, length) = match frames::reply(bytes) {
         Frame::Part => return None,
         Frame::Whole(said, length) => (said, length),

@@ -14,6 +14,31 @@ use idem_testkit::{FaultStore, Faults, RedisServer};
 pub(crate) enum World {
     Memory(MemoryStore),
     Redis(String),
+    #[cfg(feature = "sqlite")]
+    Sqlite(SqliteFile),
+    #[cfg(feature = "postgres")]
+    Postgres(String),
+    #[cfg(feature = "mysql")]
+    MariaDb(String),
+}
+
+/// A file that is removed with its world.
+pub(crate) struct SqliteFile(std::path::PathBuf);
+
+impl SqliteFile {
+    fn url(&self) -> String {
+        format!("sqlite://{}", self.0.display())
+    }
+}
+
+impl Drop for SqliteFile {
+    fn drop(&mut self) {
+        for end in ["", "-wal", "-shm"] {
+            let mut file = self.0.clone().into_os_string();
+            file.push(end);
+            let _ = std::fs::remove_file(file);
+        }
+    }
 }
 
 impl World {
@@ -26,6 +51,30 @@ impl World {
         Self::Redis(RedisServer::shared().await.unwrap().url())
     }
 
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn sqlite() -> Self {
+        static FILES: AtomicU32 = AtomicU32::new(0);
+        let (process, file) = (std::process::id(), FILES.fetch_add(1, Ordering::Relaxed));
+        let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("records-{process}-{file}.db"));
+        let file = SqliteFile(file);
+        drop(SqliteFile(file.0.clone()));
+        Self::Sqlite(file)
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) async fn postgres() -> Self {
+        let url = idem_testkit::PostgresServer::shared().await.unwrap().url();
+        idem::PostgresStore::connect(&url).await.unwrap().migrate().await.unwrap();
+        Self::Postgres(url)
+    }
+
+    #[cfg(feature = "mysql")]
+    pub(crate) async fn mariadb() -> Self {
+        let url = idem_testkit::MariaDbServer::shared().await.unwrap().url();
+        idem::MySqlStore::connect(&url).await.unwrap().migrate().await.unwrap();
+        Self::MariaDb(url)
+    }
+
     /// Another process, as far as that can be had inside one.
     pub(crate) async fn process(&self) -> Idempotency {
         self.builder().await.build()
@@ -35,6 +84,12 @@ impl World {
         match self {
             Self::Memory(store) => Idempotency::builder(store.clone()),
             Self::Redis(url) => Idempotency::builder(RedisStore::connect(url).await.unwrap()),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(file) => Idempotency::builder(idem::SqliteStore::connect(file.url()).await.unwrap()),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(url) => Idempotency::builder(idem::PostgresStore::connect(url).await.unwrap()),
+            #[cfg(feature = "mysql")]
+            Self::MariaDb(url) => Idempotency::builder(idem::MySqlStore::connect(url).await.unwrap()),
         }
     }
 
@@ -43,6 +98,12 @@ impl World {
         match self {
             Self::Memory(store) => faulty(FaultStore::new(store.clone())),
             Self::Redis(url) => faulty(FaultStore::new(RedisStore::connect(url).await.unwrap())),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(file) => faulty(FaultStore::new(idem::SqliteStore::connect(file.url()).await.unwrap())),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(url) => faulty(FaultStore::new(idem::PostgresStore::connect(url).await.unwrap())),
+            #[cfg(feature = "mysql")]
+            Self::MariaDb(url) => faulty(FaultStore::new(idem::MySqlStore::connect(url).await.unwrap())),
         }
     }
 }
@@ -69,6 +130,38 @@ macro_rules! over_both_stores {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
                 super::$name(super::World::redis().await).await;
+            })*
+        }
+    };
+}
+
+/// The same, over the SQL stores besides, as far as the features are there.
+#[macro_export]
+macro_rules! over_all_stores {
+    ($($(#[doc = $doc:literal])* async fn $name:ident($world:ident: World) $body:block)*) => {
+        $crate::over_both_stores! { $($(#[doc = $doc])* async fn $name($world: World) $body)* }
+
+        #[cfg(feature = "sqlite")]
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(super::World::sqlite()).await;
+            })*
+        }
+
+        #[cfg(feature = "postgres")]
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(super::World::postgres().await).await;
+            })*
+        }
+
+        #[cfg(feature = "mysql")]
+        mod mariadb {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(super::World::mariadb().await).await;
             })*
         }
     };

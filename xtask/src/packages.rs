@@ -12,10 +12,20 @@ use crate::workspace::{Package, Workspace};
 /// In every package, beside its code.
 const IN_EACH: [&str; 4] = ["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 
+/// A package that needs a newer compiler than the others, and the features of the facade with which it is used.
+const NEWER: (&str, [&str; 5]) = ("idem-sqlx", ["postgres", "mysql", "sqlite", "sqlx-tls", "sqlx-08"]);
+
 /// No dependency of a published package, as the lock file has it, needs a newer compiler than the packages say. Lints see what our own code
 /// needs (`clippy::incompatible_msrv`); where rustup has that compiler, it is asked as well.
 pub(crate) fn check_msrv(workspace: &Workspace, ask_compiler: bool) -> Result<()> {
-    let published = workspace.published()?;
+    let (newer, published): (Vec<_>, Vec<_>) =
+        workspace.published()?.into_iter().partition(|package| package.name == NEWER.0);
+    check_msrv_of(workspace, &newer, &[], ask_compiler)?;
+    check_msrv_of(workspace, &published, &["--prune", NEWER.0], ask_compiler)
+}
+
+/// The same of packages that state one version, without what they use of those that state another.
+fn check_msrv_of(workspace: &Workspace, published: &[Package], prune: &[&str], ask_compiler: bool) -> Result<()> {
     let stated: Vec<_> = published.iter().map(|package| package.rust_version.as_deref()).collect();
     let Some(Some(stated)) = stated.first().filter(|first| stated.iter().all(|other| other == *first)) else {
         bail!("the published packages state no `rust-version`, or different ones");
@@ -23,7 +33,7 @@ pub(crate) fn check_msrv(workspace: &Workspace, ask_compiler: bool) -> Result<()
     let packages: Vec<_> = published.iter().flat_map(|package| ["-p", &package.name]).collect();
     let tree =
         ["tree", "--edges", "normal,build", "--all-features", "--target", "all", "--prefix", "none", "--format", "{p}"];
-    let used = workspace.cargo().args(tree).args(&packages).quiet().read()?;
+    let used = workspace.cargo().args(tree).args(prune).args(&packages).quiet().read()?;
     let is_used = |package: &Package| {
         let line = format!("{} v{}", package.name, package.version);
         used.lines().any(|used| used == line || used.starts_with(&format!("{line} ")))
@@ -46,8 +56,12 @@ pub(crate) fn check_msrv(workspace: &Workspace, ask_compiler: bool) -> Result<()
         println!("!!! NOT TESTED: that the packages build with Rust {stated}, because rustup cannot install it here");
         return Ok(());
     }
-    let check = ["check", "--locked", "--all-features", "--target-dir", "target/msrv"];
-    cmd!(workspace.shell(), "rustup run {toolchain} cargo").args(check).args(packages).run()?;
+    for package in published {
+        let features = package.features().filter(|feature| prune.is_empty() || !NEWER.1.contains(feature));
+        let features = features.collect::<Vec<_>>().join(",");
+        let check = ["check", "--locked", "--target-dir", "target/msrv", "-p", &package.name, "--features", &features];
+        cmd!(workspace.shell(), "rustup run {toolchain} cargo").args(check).run()?;
+    }
     Ok(())
 }
 

@@ -8,10 +8,17 @@ use crate::{browser, redis, tool, valkey};
 
 const OPENSSL: tool::Package = tool::Package { program: "openssl", apt: "openssl", brew: "openssl" };
 
+const MARIADB: tool::Package = tool::Package { program: "mariadb-install-db", apt: "mariadb-server", brew: "mariadb" };
+const POSTGRES: tool::Package = tool::Package { program: "postgres", apt: "postgresql", brew: "postgresql" };
+
 /// `cargo xtask test`, which is also CI's test step.
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     redis::ensure(workspace.shell())?;
     tool::ensure(workspace.shell(), OPENSSL, "the test of TLS connections makes its certificates with it")?;
+    tool::ensure(workspace.shell(), MARIADB, "the MySQL store is tested against a real server")?;
+    // Debian keeps its programs out of `PATH`.
+    let debian = "/usr/lib/postgresql";
+    tool::ensure_at(workspace.shell(), POSTGRES, "the PostgreSQL store is tested against a real server", debian)?;
     let left_out: &[&str] = if browser::is_there(workspace.shell()) { &[] } else { &["--exclude", browser::PACKAGE] };
     let mut steps = Steps::of("test");
     steps.run("tests", "unit, integration and UI tests, all features", || tests(workspace, left_out, args));

@@ -39,6 +39,17 @@ pub(crate) fn ensure(shell: &Shell, package: Package, why: &str) -> Result<()> {
     if exists(package.program) { Ok(()) } else { install(shell, package, why) }
 }
 
+/// The same for a program that some systems keep in a directory of its own, outside of `PATH`.
+pub(crate) fn ensure_at(shell: &Shell, package: Package, why: &str, directory: &str) -> Result<()> {
+    let is_there = || exists(package.program) || fs::metadata(directory).is_ok();
+    if is_there() {
+        return Ok(());
+    }
+    // Its check of `PATH` does not see the directory.
+    let installed = install(shell, package, why);
+    if is_there() { Ok(()) } else { installed }
+}
+
 /// Installs a package of the operating system. `why` ends the line that says so.
 fn install(shell: &Shell, package: Package, why: &str) -> Result<()> {
     let Package { program, apt, brew } = package;

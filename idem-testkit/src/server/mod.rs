@@ -1,7 +1,10 @@
-//! A private `redis-server` for tests, and several that belong together.
+//! Private servers for tests: Redis, alone and several that belong together, PostgreSQL and MariaDB.
 
 mod cluster;
+mod database;
+mod mariadb;
 mod members;
+mod postgres;
 mod process;
 mod resp;
 mod sentinels;
@@ -17,6 +20,8 @@ use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
 pub use self::cluster::{RedisCluster, RedisClusterBuilder};
+pub use self::mariadb::MariaDbServer;
+pub use self::postgres::PostgresServer;
 use self::process::Process;
 pub use self::resp::Reply;
 pub use self::sentinels::{RedisSentinels, RedisSentinelsBuilder};

@@ -9,6 +9,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 /// Starts the server, and takes orders from standard input: the names of signals. When that ends, because this process dropped
 /// it or died, whatever of, it kills the server and removes the directory. When the server ends, so does everything.
 ///
+/// A signal goes to the server's children too: those of PostgreSQL serve one connection each, and would go on.
+///
 /// A process cannot be told to die with its parent without unsafe code; a pipe tells it.
 const SHELL: &str = r#"
 dir=$1
@@ -19,10 +21,14 @@ server=$!
 trap '' HUP INT TERM
 (
     while read -r signal <&3; do
-        kill "-$signal" "$server" && echo sent
+        children=$(cat "/proc/$server/task/"*/children)
+        kill "-$signal" "$server" && { kill "-$signal" $children $(cat "/proc/$server/task/"*/children); echo sent; }
     done
+    # Stopped first, so that it writes no file into a directory that is being removed.
+    all="$server $(cat "/proc/$server/task/"*/children)"
+    kill -STOP $all
     rm -rf -- "$dir"
-    kill -KILL "$server"
+    kill -KILL $all
 ) 2>/dev/null &
 watcher=$!
 exec 3<&- >/dev/null
@@ -67,7 +73,7 @@ impl Process {
         }
         let mut line = String::new();
         match self.sent.read_line(&mut line)? {
-            0 => Err(io::Error::other(format!("the redis-server has ended: {}", self.end_of_log()))),
+            0 => Err(io::Error::other(format!("the server has ended: {}", self.end_of_log()))),
             _ => Ok(()),
         }
     }
@@ -88,7 +94,10 @@ impl Process {
     pub(super) fn says_ready(&self) -> bool {
         let log = self.log();
         // A Sentinel says its id instead.
-        log.contains("Ready to accept connections") || log.contains("Sentinel ID is")
+        log.contains("Ready to accept connections")
+            || log.contains("Sentinel ID is")
+            || log.contains("database system is ready to accept connections")
+            || log.contains("ready for connections")
     }
 
     fn end_of_log(&self) -> String {

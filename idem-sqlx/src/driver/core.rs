@@ -1,0 +1,367 @@
+//! A pool, and how a step is carried out on it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use idem_core::{StoreError, StoreErrorKind};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::{sleep, timeout};
+
+use self::sqlx::Pool;
+use self::sqlx::pool::PoolConnection;
+use super::super::sqlx;
+use super::dialect::{Conn, Dialect, Judgement, Schema};
+use super::fault::{self, Stopped, failed, judge, refused};
+use super::sweep::{self, Swept};
+use super::turn::{Turn, Turns};
+use crate::hub::Hub;
+use crate::table::{Table, VERSION};
+
+/// How long a step may take, unless the builder says otherwise.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_millis(900);
+/// How much longer the caller waits for the runtime that carries the step out.
+const GRACE: Duration = Duration::from_millis(100);
+/// How often a step is sent again that met another transaction.
+const CONFLICTS: u32 = 20;
+
+/// A step's work on a connection.
+pub(crate) type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, Stopped>> + Send + 'c>>;
+
+/// One store: its pool, its statements, and what goes on in the background.
+pub(crate) struct Core<D: Dialect> {
+    pub(crate) pool: Pool<D::Db>,
+    pub(crate) dialect: D,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) limit: Duration,
+    turns: Turns,
+    /// Where the database is, for messages.
+    place: String,
+    /// Why the table's name is none.
+    invalid: Option<String>,
+    table: String,
+    /// Whether the table was found to be ours.
+    checked: AtomicBool,
+    /// The runtime of the store. A connection is bound to the runtime in which it was made, and fails when that ends.
+    home: OnceLock<Handle>,
+    listening: OnceLock<Option<(JoinHandle<()>, watch::Receiver<bool>)>>,
+    sweeper: Mutex<Option<AbortHandle>>,
+}
+
+/// What a store is made of, before it has a pool.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) table: String,
+    pub(crate) limit: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { table: "idem_records".to_owned(), limit: TIME_LIMIT }
+    }
+}
+
+impl<D: Dialect> Core<D> {
+    pub(crate) fn new(pool: Pool<D::Db>, settings: &Settings) -> Arc<Self> {
+        let table = Table::parse(&settings.table);
+        let invalid = table.is_none().then(|| {
+            format!(
+                "`{}` is not a valid table name; write `name` or `schema.name` with letters, digits and `_`, each at most 63 bytes",
+                settings.table
+            )
+        });
+        // With an invalid name no statement is ever sent.
+        let dialect = D::new(&table.unwrap_or_default());
+        let home = OnceLock::new();
+        if let Ok(handle) = Handle::try_current() {
+            let _ = home.set(handle);
+        }
+        let place = D::place(&pool.connect_options());
+        let turns = Turns::new(pool.options().get_max_connections().min(D::AT_ONCE));
+        Arc::new(Self {
+            pool,
+            dialect,
+            hub: Arc::default(),
+            limit: settings.limit,
+            turns,
+            place,
+            invalid,
+            table: settings.table.clone(),
+            checked: AtomicBool::new(false),
+            home,
+            listening: OnceLock::new(),
+            sweeper: Mutex::default(),
+        })
+    }
+
+    /// Carries a step out on the store's own runtime, so that neither the end of the caller's runtime nor a dropped future cuts it off.
+    ///
+    /// Work whose fate is unknown is sent once more if `repeat` says that this changes nothing.
+    pub(crate) async fn step<T: Send + 'static>(
+        self: &Arc<Self>,
+        repeat: bool,
+        work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        self.keep_swept();
+        self.queued(true, repeat, work).await
+    }
+
+    /// The same, before all others: for what must not wait behind a burst.
+    pub(crate) async fn urgent_step<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        self.keep_swept();
+        self.carry_out(true, true, None, work).await
+    }
+
+    /// In its turn, whatever the table is unless it is checked.
+    pub(crate) async fn queued<T: Send + 'static>(
+        self: &Arc<Self>,
+        check: bool,
+        repeat: bool,
+        work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        let turn = self.turns.take(self.limit).await;
+        let turn = turn.ok_or_else(|| fault::no_turn::<D>(&self.place, self.limit))?;
+        self.carry_out(check, repeat, Some(turn), work).await
+    }
+
+    async fn carry_out<T: Send + 'static>(
+        self: &Arc<Self>,
+        check: bool,
+        repeat: bool,
+        turn: Option<Turn>,
+        work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        if let Some(why) = &self.invalid {
+            return Err(refused(why.as_str()));
+        }
+        let core = self.clone();
+        let limit = turn.as_ref().map_or(self.limit, |turn| turn.limit);
+        let step = self.home().spawn(async move {
+            let _turn = turn;
+            let sent = AtomicBool::new(false);
+            match timeout(limit, core.attempt(check, repeat, &sent, &work)).await {
+                Ok(result) => result,
+                Err(_) if sent.load(Ordering::Relaxed) => Err(fault::timed_out::<D>(&core.place, core.limit)),
+                Err(_) => Err(core.unconnected_in_time()),
+            }
+        });
+        match timeout(limit + GRACE, step).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(fault::runtime_ended::<D>(&self.place)),
+            Err(_) => Err(fault::timed_out::<D>(&self.place, self.limit)),
+        }
+    }
+
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+
+    pub(crate) fn table(&self) -> &str {
+        &self.table
+    }
+
+    pub(crate) fn home(&self) -> &Handle {
+        self.home.get_or_init(Handle::current)
+    }
+
+    /// Whether messages of the database wake waiters now.
+    pub(crate) fn listening(&self) -> Option<&watch::Receiver<bool>> {
+        let listen = || {
+            let _home = self.home().enter();
+            self.dialect.listen(&self.pool, self.hub.clone())
+        };
+        self.listening.get_or_init(listen).as_ref().map(|(_, connected)| connected)
+    }
+
+    fn keep_swept(self: &Arc<Self>) {
+        let mut sweeper = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if sweeper.is_none() {
+            let task = self.home().spawn(sweep::keep_swept(Arc::downgrade(self)));
+            *sweeper = Some(task.abort_handle());
+        }
+    }
+
+    async fn attempt<T>(
+        &self,
+        check: bool,
+        repeat: bool,
+        sent: &AtomicBool,
+        work: &(impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Sync),
+    ) -> Result<T, StoreError> {
+        let (mut conflicts, mut losses) = (0, 0);
+        loop {
+            let mut lent = self.lend().await?;
+            if check {
+                self.check(&mut lent).await?;
+            }
+            sent.store(true, Ordering::Relaxed);
+            let stopped = match work(&self.dialect, lent.connection()?).await {
+                Ok(done) => {
+                    self.turns.answered();
+                    lent.give_back();
+                    return Ok(done);
+                }
+                Err(stopped) => stopped,
+            };
+            let (error, repeat) = match stopped {
+                Stopped::Sql(error) => (error, repeat),
+                Stopped::Unsent(error) => (error, true),
+                Stopped::Store(error) => {
+                    self.turns.answered();
+                    lent.give_back();
+                    return Err(error);
+                }
+            };
+            match judge::<D>(&error) {
+                Judgement::Conflict if conflicts < CONFLICTS => {
+                    conflicts += 1;
+                    lent.give_back();
+                    sleep(Duration::from_micros(fastrand::u64(..1000 * u64::from(conflicts)))).await;
+                }
+                // After a restart of the server, each idle connection of the pool is lost.
+                Judgement::Lost if repeat && losses <= self.pool.options().get_max_connections() => losses += 1,
+                Judgement::Lost => return Err(failed::<D>(&self.place, error)),
+                Judgement::Schema => {
+                    self.checked.store(false, Ordering::Relaxed);
+                    self.check(&mut lent).await?;
+                    lent.give_back();
+                    return Err(failed::<D>(&self.place, error));
+                }
+                _ => {
+                    lent.give_back();
+                    return Err(failed::<D>(&self.place, error));
+                }
+            }
+        }
+    }
+
+    async fn lend(&self) -> Result<Lent<D>, StoreError> {
+        match self.pool.acquire().await {
+            Ok(connection) => Ok(Lent(Some(connection))),
+            Err(sqlx::Error::PoolTimedOut) => Err(self.unconnected_in_time()),
+            Err(error) => Err(fault::unconnected::<D>(&self.place, error)),
+        }
+    }
+
+    fn unconnected_in_time(&self) -> StoreError {
+        let exhausted = self.pool.size() >= self.pool.options().get_max_connections() && self.pool.num_idle() == 0;
+        fault::unconnected_in_time::<D>(&self.place, self.limit, exhausted)
+    }
+
+    /// Looks once whether the table is there, and ours.
+    async fn check(&self, lent: &mut Lent<D>) -> Result<(), StoreError> {
+        if self.checked.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let schema = match self.dialect.schema(lent.connection()?).await {
+            Ok(schema) => schema,
+            Err(error) => {
+                if !fault::breaks_connection::<D>(&error) {
+                    lent.give_back();
+                }
+                return Err(failed::<D>(&self.place, error));
+            }
+        };
+        match self.judge_schema(schema) {
+            Ok(()) => {
+                self.checked.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                lent.give_back();
+                Err(error)
+            }
+        }
+    }
+
+    fn judge_schema(&self, schema: Schema) -> Result<(), StoreError> {
+        let (name, place, table) = (D::NAME, &self.place, &self.table);
+        match schema {
+            Schema::Marked(mark) if mark == VERSION => Ok(()),
+            Schema::Missing => Err(refused(format!(
+                "{name} ({place}): there is no table `{table}`; call `migrate()` once at start-up, or run the statements of `SCHEMA`"
+            ))),
+            Schema::Marked(mark) => Err(refused(format!(
+                "{name} ({place}): the table `{table}` is marked `{mark}`, and this version of idem needs `{VERSION}`; call `migrate()`, or run the statements of `SCHEMA`, with the newest version of idem that uses the table"
+            ))),
+            Schema::Unusable(why) => Err(refused(format!("{name} ({place}): {why}"))),
+        }
+    }
+
+    /// Creates the table where there is none, and says whether it can be used then.
+    pub(crate) async fn migrate(self: &Arc<Self>) -> Result<(), StoreError> {
+        self.queued(false, true, |dialect, on| {
+            Box::pin(async move {
+                if dialect.schema(on).await? == Schema::Missing {
+                    dialect.create(on).await?;
+                }
+                Ok(())
+            })
+        })
+        .await?;
+        self.queued(true, true, |_, _| Box::pin(async { Ok(()) })).await
+    }
+}
+
+impl<D: Dialect> Swept for Core<D> {
+    async fn sweep_batch(self: &Arc<Self>, limit: i64) -> Result<u64, StoreError> {
+        self.queued(true, true, move |dialect, on| Box::pin(async move { Ok(dialect.sweep(on, limit).await?) })).await
+    }
+}
+
+impl<D: Dialect> fmt::Debug for Core<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(D::NAME)
+            .field("place", &self.place)
+            .field("table", &self.table)
+            .field("time_limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Dialect> Drop for Core<D> {
+    fn drop(&mut self) {
+        if let Some((task, _)) = self.listening.take().flatten() {
+            task.abort();
+        }
+        if let Some(sweeper) = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            sweeper.abort();
+        }
+    }
+}
+
+/// A connection out of the pool. Unless it is given back, it is closed: sqlx would wait for the end of what was going on there, and a server
+/// that is gone never ends anything.
+struct Lent<D: Dialect>(Option<PoolConnection<D::Db>>);
+
+impl<D: Dialect> Lent<D> {
+    fn connection(&mut self) -> Result<&mut Conn<D>, StoreError> {
+        let connection = self.0.as_deref_mut();
+        connection.ok_or_else(|| {
+            StoreError::new(StoreErrorKind::Unavailable, "the connection was given back before its time")
+        })
+    }
+
+    /// Gives the connection back, as its drop would: after a ping, for which that would wait without a limit.
+    fn give_back(&mut self) {
+        if let Some(mut connection) = self.0.take() {
+            tokio::spawn(timeout(TIME_LIMIT, connection.return_to_pool()));
+        }
+    }
+}
+
+impl<D: Dialect> Drop for Lent<D> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take() {
+            drop(connection.detach());
+        }
+    }
+}

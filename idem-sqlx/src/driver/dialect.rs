@@ -1,0 +1,155 @@
+//! What differs between the databases: the statements, and the meaning of their errors.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use idem_core::store::record::{Owner, RecordId};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use self::sqlx::error::DatabaseError;
+use self::sqlx::{Connection, Database, Pool};
+use super::super::sqlx;
+use crate::columns::{Columns, Row};
+use crate::hub::Hub;
+use crate::table::Table;
+
+/// A connection of a dialect's database.
+pub(crate) type Conn<D> = <<D as Dialect>::Db as Database>::Connection;
+/// How to connect to it.
+pub(crate) type Options<D> = <Conn<D> as Connection>::Options;
+
+/// What must be so of a row for it to be written over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Guard {
+    /// It is in flight, by this owner.
+    Owner(Owner),
+    /// It is as it was read.
+    Revision(i64),
+    /// It is as it was read, and its lease has run out.
+    RanOut(i64),
+}
+
+/// What a table is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(not(feature = "mysql"), allow(dead_code))]
+pub(crate) enum Schema {
+    Missing,
+    /// Its mark: see [`VERSION`](crate::table::VERSION).
+    Marked(String),
+    /// Something about the connection makes the table unusable, for this reason.
+    Unusable(&'static str),
+}
+
+/// What an error of the database says of the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
+pub(crate) enum Judgement {
+    /// Not carried out: another transaction was in the way. To be sent again at once.
+    Conflict,
+    /// The connection is of no more use. Whether the step was carried out is unknown.
+    Lost,
+    /// Not carried out: the table or a column is missing, perhaps.
+    Schema,
+    /// Not carried out, because the database cannot write now; for this reason.
+    Unavailable(&'static str),
+    /// Not carried out in time.
+    Timeout,
+    /// Not carried out: no space is left.
+    Full,
+    /// Not carried out; what to do.
+    Refused(&'static str),
+}
+
+/// One lease to be kept: whose, and the hold from now.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    pub(crate) id: RecordId,
+    pub(crate) owner: Owner,
+    pub(crate) hold: i64,
+}
+
+/// Statements, each carried out as a transaction of its own.
+pub(crate) trait Dialect: Send + Sync + Sized + 'static {
+    type Db: Database;
+
+    /// The database, as errors call it.
+    const NAME: &'static str;
+
+    /// How many steps may be under way at once, where that is fewer than the pool has connections.
+    const AT_ONCE: u32 = u32::MAX;
+
+    fn new(table: &Table) -> Self;
+
+    /// Where the database is, without the password.
+    fn place(options: &Options<Self>) -> String;
+
+    /// Writes a row if there is none, and reads the one that stands there then. `None`: it was removed in between, or is not visible yet.
+    fn insert(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        columns: &Columns,
+    ) -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send;
+
+    /// Writes each row where there is none, and gives the revisions of those that were written.
+    fn insert_all(
+        &self,
+        on: &mut Conn<Self>,
+        rows: &[(RecordId, Columns)],
+    ) -> impl Future<Output = Result<HashSet<i64>, sqlx::Error>> + Send;
+
+    fn read(&self, on: &mut Conn<Self>, id: &RecordId)
+    -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send;
+
+    /// Writes over a row that has not expired, or was found expired, and wakes who waits for it. `false`: the guard did not hold.
+    fn put(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        guard: Guard,
+        columns: &Columns,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Removes the row that was read, and wakes who waits for it. `false`: it is another now.
+    fn remove(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        revision: i64,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Renews leases; `true` for each that was its owner's.
+    fn renew(
+        &self,
+        on: &mut Conn<Self>,
+        leases: &[Kept],
+    ) -> impl Future<Output = Result<Vec<bool>, sqlx::Error>> + Send;
+
+    /// Deletes expired rows and outcomes, at most `limit` of each, and says how many.
+    fn sweep(&self, on: &mut Conn<Self>, limit: i64) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+
+    fn schema(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<Schema, sqlx::Error>> + Send;
+
+    /// Creates the table where there is none.
+    fn create(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    fn judge(error: &dyn DatabaseError) -> Judgement;
+
+    /// Asks that the end of this attempt be told, where the database can tell. See [`listen`](Self::listen).
+    fn mark(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        attempt: i64,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        let _ = (on, id, attempt);
+        async { Ok(()) }
+    }
+
+    /// Starts the task that takes messages in and wakes waiters, and says whether it is connected. `None`: this database has no messages.
+    fn listen(&self, pool: &Pool<Self::Db>, hub: Arc<Hub>) -> Option<(JoinHandle<()>, watch::Receiver<bool>)> {
+        let _ = (pool, hub);
+        None
+    }
+}

@@ -1,0 +1,59 @@
+//! The stores, written once for every version of sqlx that is supported.
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod core;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod dialect;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod fault;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod steps;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod store;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod sweep;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod turn;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod wait;
+
+#[cfg(feature = "mysql")]
+pub use self::mysql::{MySqlStore, MySqlStoreBuilder};
+#[cfg(feature = "postgres")]
+pub use self::postgres::{PostgresStore, PostgresStoreBuilder};
+#[cfg(feature = "sqlite")]
+pub use self::sqlite::{SqliteStore, SqliteStoreBuilder};
+
+/// Reads a row whose columns are in the order of `columns::Row`.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+macro_rules! read_row {
+    ($row:expr) => {{
+        use super::super::sqlx::Row as _;
+        let row = $row;
+        Ok::<_, super::super::sqlx::Error>($crate::columns::Row {
+            state: row.try_get(0)?,
+            attempt: row.try_get(1)?,
+            owner: row.try_get(2)?,
+            origin: row.try_get(3)?,
+            lease: row.try_get(4)?,
+            hold: row.try_get(5)?,
+            left: row.try_get(6)?,
+            fade: row.try_get(7)?,
+            fingerprint: row.try_get(8)?,
+            is_error: row.try_get(9)?,
+            codec: row.try_get(10)?,
+            outcome: row.try_get(11)?,
+            questions: row.try_get(12)?,
+            took_over: row.try_get(13)?,
+            revision: row.try_get(14)?,
+        })
+    }};
+}
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+use read_row;

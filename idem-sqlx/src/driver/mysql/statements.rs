@@ -1,0 +1,209 @@
+//! The statements of MySQL and MariaDB.
+//!
+//! Time is `UTC_TIMESTAMP(6)`, the start of the statement. A statement that had to wait for another one counts from before it waited, as its
+//! caller does.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use idem_core::store::record::RecordId;
+
+use super::super::dialect::Kept;
+use crate::columns::Columns;
+use crate::table::Table;
+
+pub(super) struct Statements {
+    insert: String,
+    then_read: String,
+    then_read_revisions: String,
+    pub(super) read: Arc<str>,
+    pub(super) put_owned: Arc<str>,
+    pub(super) put_as_read: Arc<str>,
+    pub(super) remove: Arc<str>,
+    renew: String,
+    pub(super) sweep: Arc<str>,
+    pub(super) sweep_outcomes: Arc<str>,
+    pub(super) schema: Arc<str>,
+    pub(super) create: Arc<str>,
+}
+
+/// In the order of `columns::Row`. What is left is rounded up: a lease never ends early.
+const ROW: &str = "state, attempt, owner, origin, \
+    TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) DIV 1000, \
+    TIMESTAMPDIFF(MICROSECOND, leased_at, expires_at) DIV 1000, \
+    (TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) + 999) DIV 1000, \
+    TIMESTAMPDIFF(MICROSECOND, valid_until, expires_at) DIV 1000, \
+    fingerprint, is_error, codec, outcome, questions, took_over, revision";
+
+/// Not `INSERT IGNORE`, which would make warnings of errors. Where there is a row, it stays as it is.
+const IF_NONE: &str = " ON DUPLICATE KEY UPDATE operation = VALUES(operation); ";
+
+/// A parameter in milliseconds as an interval.
+const MS: &str = "INTERVAL ? * 1000 MICROSECOND";
+
+impl Statements {
+    pub(super) fn new(table: &Table) -> Self {
+        let t = &table.quoted('`');
+        let at = "operation = ? AND `key` = ?";
+        let expires = format!("COALESCE(UTC_TIMESTAMP(6) + {MS}, expires_at)");
+        let put = |guard: &str| {
+            Arc::from(format!(
+                "UPDATE {t} SET state = ?, attempt = ?, owner = ?, origin = ?, leased_at = {expires} - {MS}, \
+                 lease_until = {expires} - {MS} + {MS}, valid_until = {expires} - {MS}, expires_at = {expires}, \
+                 fingerprint = ?, is_error = ?, codec = ?, outcome = ?, questions = ?, took_over = ?, revision = ? WHERE {at} AND {guard}"
+            ))
+        };
+        Self {
+            insert: format!(
+                "INSERT INTO {t} (operation, `key`, state, attempt, owner, origin, leased_at, lease_until, valid_until, expires_at, \
+                 fingerprint, is_error, codec, outcome, questions, took_over, revision) VALUES "
+            ),
+            then_read: format!("SELECT {ROW} FROM {t} WHERE "),
+            then_read_revisions: format!("SELECT revision FROM {t} WHERE false"),
+            read: format!("SELECT {ROW} FROM {t} WHERE {at}").into(),
+            // Compared before the columns are set: a condition sees the row as it is.
+            put_owned: put("owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)"),
+            put_as_read: put("revision = ? AND (NOT ? OR lease_until <= UTC_TIMESTAMP(6))"),
+            remove: format!("DELETE FROM {t} WHERE {at} AND revision = ?").into(),
+            // The lease's length first, while `leased_at` is what it was.
+            renew: format!(
+                "UPDATE {t} SET lease_until = UTC_TIMESTAMP(6) + INTERVAL TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) MICROSECOND, \
+                 leased_at = UTC_TIMESTAMP(6), revision = "
+            ),
+            sweep: format!("DELETE FROM {t} WHERE expires_at <= UTC_TIMESTAMP(6) ORDER BY expires_at LIMIT ?").into(),
+            sweep_outcomes: format!(
+                "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, outcome = NULL, revision = ? \
+                 WHERE state = 'committed' AND valid_until <= UTC_TIMESTAMP(6) ORDER BY valid_until LIMIT ?"
+            )
+            .into(),
+            schema: "SELECT CAST(@@autocommit AS SIGNED), (SELECT CAST(table_comment AS CHAR) FROM information_schema.tables \
+                     WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?)"
+                .into(),
+            create: create(table).into(),
+        }
+    }
+
+    /// Writes a row where there is none, and reads the one that stands there then. Each value is a number or hexadecimal: nothing that
+    /// could be taken for SQL, whatever the settings of the session are.
+    pub(super) fn insert(&self, id: &RecordId, columns: &Columns) -> Arc<str> {
+        let mut text = String::with_capacity(2048);
+        text.push_str(&self.insert);
+        push_row(&mut text, id, columns);
+        text.push_str(IF_NONE);
+        text.push_str(&self.then_read);
+        push_id(&mut text, id);
+        text.into()
+    }
+
+    /// Writes each row where there is none, and reads the revisions that stand there then.
+    pub(super) fn insert_all(&self, rows: &[(RecordId, Columns)]) -> Arc<str> {
+        let mut text = self.insert.clone();
+        for (index, (id, columns)) in rows.iter().enumerate() {
+            if index > 0 {
+                text.push_str(", ");
+            }
+            push_row(&mut text, id, columns);
+        }
+        text.push_str(IF_NONE);
+        text.push_str(&self.then_read_revisions);
+        for (id, _) in rows {
+            text.push_str(" OR (");
+            push_id(&mut text, id);
+            text.push(')');
+        }
+        text.into()
+    }
+}
+
+/// A row in brackets.
+fn push_row(text: &mut String, id: &RecordId, columns: &Columns) {
+    text.push('(');
+    push_text(text, Some(id.operation().as_bytes()));
+    text.push_str(", ");
+    push_text(text, Some(id.key().as_bytes()));
+    text.push_str(", ");
+    push_text(text, Some(columns.state.as_bytes()));
+    let _ = write!(text, ", {}, ", columns.attempt);
+    push_bytes(text, columns.owner.as_ref().map(<[u8; 16]>::as_slice));
+    text.push_str(", ");
+    push_text(text, columns.origin.map(str::as_bytes));
+    let expires = columns.expires_in.unwrap_or_default();
+    let lengths = [
+        columns.hold.map(|hold| expires - hold),
+        columns.hold.zip(columns.lease).map(|(hold, lease)| expires - hold + lease),
+        columns.fade.map(|fade| expires - fade),
+        Some(expires),
+    ];
+    for length in lengths {
+        let _ = match length {
+            Some(length) => write!(text, ", UTC_TIMESTAMP(6) + INTERVAL {length} * 1000 MICROSECOND"),
+            None => write!(text, ", NULL"),
+        };
+    }
+    text.push_str(", ");
+    push_text(text, columns.fingerprint.as_deref().map(str::as_bytes));
+    let _ = write!(text, ", {}, ", u8::from(columns.is_error));
+    push_text(text, columns.codec.as_deref().map(str::as_bytes));
+    text.push_str(", ");
+    push_bytes(text, columns.outcome.as_deref());
+    let _ = write!(text, ", {}, ", columns.questions);
+    push_text(text, columns.took_over.as_deref().map(str::as_bytes));
+    let _ = write!(text, ", {})", columns.revision);
+}
+
+fn push_id(text: &mut String, id: &RecordId) {
+    text.push_str("operation = ");
+    push_text(text, Some(id.operation().as_bytes()));
+    text.push_str(" AND `key` = ");
+    push_text(text, Some(id.key().as_bytes()));
+}
+
+impl Statements {
+    /// Renews leases, all in one statement: one after the other would wait for the disk each time.
+    pub(super) fn renew(&self, leases: &[Kept]) -> Arc<str> {
+        let mut text =
+            format!("{}{}, expires_at = UTC_TIMESTAMP(6) + INTERVAL 1000 * CASE owner", self.renew, fastrand::i64(..));
+        for lease in leases {
+            text.push_str(" WHEN ");
+            push_bytes(&mut text, Some(&lease.owner.to_bytes()));
+            let _ = write!(text, " THEN {}", lease.hold);
+        }
+        text.push_str(" END MICROSECOND WHERE state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6) AND (false");
+        for lease in leases {
+            text.push_str(" OR (");
+            push_id(&mut text, &lease.id);
+            text.push_str(" AND owner = ");
+            push_bytes(&mut text, Some(&lease.owner.to_bytes()));
+            text.push(')');
+        }
+        text.push(')');
+        text.into()
+    }
+}
+
+fn push_text(text: &mut String, value: Option<&[u8]>) {
+    if value.is_some() {
+        text.push_str("_utf8mb4 ");
+    }
+    push_bytes(text, value);
+}
+
+fn push_bytes(text: &mut String, value: Option<&[u8]>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+    let Some(value) = value else {
+        text.push_str("NULL");
+        return;
+    };
+    let digit = |half: u8| DIGITS.get(usize::from(half)).copied().map_or('0', char::from);
+    text.push_str("x'");
+    for byte in value {
+        text.push(digit(byte >> 4));
+        text.push(digit(byte & 15));
+    }
+    text.push('\'');
+}
+
+fn create(table: &Table) -> String {
+    include_str!("../schema/mysql.sql").replace("`idem_records` (", &format!("{} (", table.quoted('`')))
+}

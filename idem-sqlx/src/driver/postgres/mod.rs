@@ -1,0 +1,259 @@
+//! PostgreSQL.
+
+mod listen;
+mod statements;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_core::StoreError;
+use idem_core::store::record::RecordId;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use self::sqlx::error::DatabaseError;
+use self::sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use self::sqlx::query::Query;
+use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Postgres, Row as _};
+use self::statements::Statements;
+use super::super::{sql, sqlx};
+use super::core::{Core, Settings, TIME_LIMIT};
+use super::dialect::{Dialect, Guard, Judgement, Kept, Schema};
+use super::fault;
+use crate::columns::{Columns, Row};
+use crate::hub::Hub;
+use crate::table::Table;
+
+/// How many connections the store's own pool has at most.
+const CONNECTIONS: u32 = 10;
+
+super::store::store! {
+    /// Keeps records in a table of PostgreSQL 12 or newer.
+    ///
+    /// Cheap to clone; clones share the pool. Each step is one statement, or a look and one statement; steps run on the tokio runtime in
+    /// which the store was created. Every step fails within the time limit, 900 ms unless the [builder](Self::builder) is given another. A
+    /// step that failed for the lack of an answer may have been carried out.
+    ///
+    /// Waiters are woken by `NOTIFY`, through one more connection for each store; it is opened by the first waiter. While that is down,
+    /// and behind a proxy that does not carry `LISTEN`, they look again after 5 ms, then ever more seldom, up to 250 ms.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use idem_sqlx::PostgresStore;
+    ///
+    /// # async fn example() -> Result<(), idem_core::StoreError> {
+    /// let store = PostgresStore::connect("postgres://user@host/shop").await?;
+    /// store.migrate().await?;
+    /// # fn is_a_store(_: impl idem_core::Store) {}
+    /// # is_a_store(store);
+    /// # Ok(())
+    /// # }
+    /// ```
+    PostgresStore,
+    /// A [`PostgresStore`] with other settings.
+    PostgresStoreBuilder,
+    Postgresql, PgPool, "../schema/postgres.sql"
+}
+
+impl PostgresStore {
+    /// Connects to the database that a URL names (`postgres://user:password@host:port/database`), with a pool of its own of up to 10
+    /// connections.
+    ///
+    /// Does not create the table: [`migrate`](Self::migrate) does. Takes at most 0.9 s. Must be called in a tokio runtime. When the future
+    /// is dropped, the connection is closed.
+    ///
+    /// # Errors
+    ///
+    /// If the URL is malformed, the database cannot be reached, or the user is refused. No error shows the password.
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self, StoreError> {
+        let options: PgConnectOptions =
+            fault::options(url.as_ref(), &["postgres", "postgresql"], "postgres://user:password@host:port/database")?;
+        let place = Postgresql::place(&options);
+        // Bounds what the server goes on with when nobody waits for it any more.
+        let limit = format!("{}ms", TIME_LIMIT.as_millis());
+        let options = options.options([("statement_timeout", limit.as_str()), ("lock_timeout", limit.as_str())]);
+        // Its statements are not for logs: those of MySQL have keys in them.
+        let options = options.disable_statement_logging();
+        // Directly, because the pool would try again and hide why.
+        let first = match timeout(TIME_LIMIT, options.connect()).await {
+            Ok(first) => first.map_err(|error| fault::unconnected::<Postgresql>(&place, error))?,
+            Err(_) => return Err(fault::unconnected_in_time::<Postgresql>(&place, TIME_LIMIT, false)),
+        };
+        let _ = timeout(Duration::from_millis(100), first.close()).await;
+        let pool = PgPoolOptions::new()
+            .max_connections(CONNECTIONS)
+            .acquire_timeout(TIME_LIMIT)
+            .test_before_acquire(false)
+            .connect_lazy_with(options);
+        Ok(Self(Core::new(pool, &Settings::default())))
+    }
+}
+
+/// The dialect.
+pub(super) struct Postgresql {
+    statements: Statements,
+    channel: String,
+}
+
+impl Dialect for Postgresql {
+    type Db = Postgres;
+
+    const NAME: &'static str = "PostgreSQL";
+
+    fn new(table: &Table) -> Self {
+        Self { statements: Statements::new(table), channel: statements::channel(table) }
+    }
+
+    fn place(options: &PgConnectOptions) -> String {
+        format!("{}:{}/{}", options.get_host(), options.get_port(), options.get_database().unwrap_or_default())
+    }
+
+    async fn insert(
+        &self,
+        on: &mut PgConnection,
+        id: &RecordId,
+        columns: &Columns,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        let query = bind(sqlx::query(sql(&self.statements.insert)), id, columns);
+        query.fetch_optional(on).await?.map(|row| super::read_row!(row)).transpose()
+    }
+
+    async fn insert_all(
+        &self,
+        on: &mut PgConnection,
+        rows: &[(RecordId, Columns)],
+    ) -> Result<HashSet<i64>, sqlx::Error> {
+        let written = sqlx::query(sql(&self.statements.insert_all))
+            .bind(rows.iter().map(|(id, _)| id.operation().to_owned()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|(id, _)| id.key().to_owned()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|(_, columns)| columns.state.to_owned()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|(_, columns)| columns.expires_in).collect::<Vec<_>>())
+            .bind(rows.iter().map(|(_, columns)| columns.fade).collect::<Vec<_>>())
+            .bind(rows.iter().map(|(_, columns)| columns.revision).collect::<Vec<_>>())
+            .fetch_all(on)
+            .await?;
+        written.iter().map(|row| row.try_get(0)).collect()
+    }
+
+    async fn read(&self, on: &mut PgConnection, id: &RecordId) -> Result<Option<Row>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.read)).bind(id.operation()).bind(id.key());
+        query.fetch_optional(on).await?.map(|row| super::read_row!(row)).transpose()
+    }
+
+    async fn put(
+        &self,
+        on: &mut PgConnection,
+        id: &RecordId,
+        guard: Guard,
+        columns: &Columns,
+    ) -> Result<bool, sqlx::Error> {
+        let Statements { put_owned, put_as_read, .. } = &self.statements;
+        let query = match guard {
+            Guard::Owner(owner) => bind(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec()),
+            Guard::Revision(revision) => bind(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(false),
+            Guard::RanOut(revision) => bind(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(true),
+        };
+        Ok(query.bind(self.channel.as_str()).bind(id.as_str()).fetch_optional(on).await?.is_some())
+    }
+
+    async fn remove(&self, on: &mut PgConnection, id: &RecordId, revision: i64) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.remove)).bind(id.operation()).bind(id.key()).bind(revision);
+        Ok(query.bind(self.channel.as_str()).bind(id.as_str()).fetch_optional(on).await?.is_some())
+    }
+
+    async fn renew(&self, on: &mut PgConnection, leases: &[Kept]) -> Result<Vec<bool>, sqlx::Error> {
+        let owners: Vec<Vec<u8>> = leases.iter().map(|lease| lease.owner.to_bytes().to_vec()).collect();
+        let rows = sqlx::query(sql(&self.statements.renew))
+            .bind(leases.iter().map(|lease| lease.id.operation().to_owned()).collect::<Vec<_>>())
+            .bind(leases.iter().map(|lease| lease.id.key().to_owned()).collect::<Vec<_>>())
+            .bind(owners.clone())
+            .bind(leases.iter().map(|lease| lease.hold).collect::<Vec<_>>())
+            .bind(fastrand::i64(..))
+            .fetch_all(on)
+            .await?;
+        let mut renewed = HashSet::with_capacity(rows.len());
+        for row in rows {
+            renewed.insert(row.try_get::<Vec<u8>, _>(0)?);
+        }
+        Ok(owners.iter().map(|owner| renewed.contains(owner)).collect())
+    }
+
+    async fn sweep(&self, on: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
+        let expired = sqlx::query(sql(&self.statements.sweep)).bind(limit).execute(&mut *on).await?.rows_affected();
+        let query = sqlx::query(sql(&self.statements.sweep_outcomes)).bind(limit).bind(fastrand::i64(..));
+        Ok(expired.max(query.execute(on).await?.rows_affected()))
+    }
+
+    async fn schema(&self, on: &mut PgConnection) -> Result<Schema, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.schema)).bind(self.statements.table.as_str());
+        let row = query.fetch_one(on).await?;
+        if !row.try_get::<bool, _>(0)? {
+            return Ok(Schema::Missing);
+        }
+        Ok(Schema::Marked(row.try_get::<Option<String>, _>(1)?.unwrap_or_default()))
+    }
+
+    async fn create(&self, on: &mut PgConnection) -> Result<(), sqlx::Error> {
+        // The lock, because two that create one table at the same time can meet in the catalog. It ends with the transaction, which several
+        // statements in one message are.
+        on.execute(sqlx::raw_sql(sql(&self.statements.create))).await.map(drop)
+    }
+
+    fn judge(error: &dyn DatabaseError) -> Judgement {
+        let code = error.code().unwrap_or_default();
+        match &*code {
+            "40001" | "40P01" => Judgement::Conflict,
+            "57P01" | "57P02" => Judgement::Lost,
+            "42P01" | "42703" | "3F000" => Judgement::Schema,
+            "25006" => Judgement::Unavailable("; this is a replica: a failover is under way, or the address is wrong"),
+            "57P03" | "53300" => Judgement::Unavailable(""),
+            "57014" | "55P03" => Judgement::Timeout,
+            "53100" => Judgement::Full,
+            "28000" | "28P01" => Judgement::Refused("; correct the user and password"),
+            "3D000" => Judgement::Refused("; correct the database's name"),
+            "42501" => Judgement::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table"),
+            code if code.starts_with("08") || code.starts_with("53") || code.starts_with("58") => {
+                Judgement::Unavailable("")
+            }
+            _ => Judgement::Refused(""),
+        }
+    }
+
+    async fn mark(&self, on: &mut PgConnection, id: &RecordId, attempt: i64) -> Result<(), sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.mark)).bind(id.operation()).bind(id.key()).bind(attempt);
+        query.execute(on).await.map(drop)
+    }
+
+    fn listen(&self, pool: &PgPool, hub: Arc<Hub>) -> Option<(JoinHandle<()>, watch::Receiver<bool>)> {
+        Some(listen::start((*pool.connect_options()).clone(), self.channel.clone(), hub))
+    }
+}
+
+/// `$1` to `$15`.
+fn bind<'q>(
+    query: Query<'q, Postgres, PgArguments>,
+    id: &'q RecordId,
+    columns: &'q Columns,
+) -> Query<'q, Postgres, PgArguments> {
+    query
+        .bind(id.operation())
+        .bind(id.key())
+        .bind(columns.state)
+        .bind(columns.attempt)
+        .bind(columns.owner.map(|owner| owner.to_vec()))
+        .bind(columns.origin)
+        .bind(columns.hold)
+        .bind(columns.lease)
+        .bind(columns.expires_in)
+        .bind(columns.fade)
+        .bind(columns.fingerprint.as_deref())
+        .bind(columns.is_error)
+        .bind(columns.codec.as_deref())
+        .bind(columns.outcome.as_deref())
+        .bind(columns.questions)
+        .bind(columns.took_over.as_deref())
+        .bind(columns.revision)
+}

@@ -1,0 +1,140 @@
+//! The statements of PostgreSQL.
+//!
+//! Time is `statement_timestamp()`: that of the transaction would be as old as the transaction. A statement that had to wait for another
+//! one counts from before it waited, as its caller does.
+
+use std::sync::Arc;
+
+use crate::table::Table;
+
+pub(super) struct Statements {
+    pub(super) table: String,
+    pub(super) insert: Arc<str>,
+    pub(super) insert_all: Arc<str>,
+    pub(super) read: Arc<str>,
+    pub(super) put_owned: Arc<str>,
+    pub(super) put_as_read: Arc<str>,
+    pub(super) remove: Arc<str>,
+    pub(super) renew: Arc<str>,
+    pub(super) mark: Arc<str>,
+    pub(super) sweep: Arc<str>,
+    pub(super) sweep_outcomes: Arc<str>,
+    pub(super) schema: Arc<str>,
+    pub(super) create: Arc<str>,
+}
+
+/// In the order of `columns::Row`. What is left is rounded up: a lease never ends early.
+const ROW: &str = "state, attempt, owner, origin, \
+    round(extract(epoch FROM lease_until - leased_at) * 1000)::bigint, \
+    round(extract(epoch FROM expires_at - leased_at) * 1000)::bigint, \
+    ceil(extract(epoch FROM expires_at - statement_timestamp()) * 1000)::bigint, \
+    round(extract(epoch FROM expires_at - valid_until) * 1000)::bigint, \
+    fingerprint, is_error, codec, outcome, questions, took_over, revision";
+
+const MS: &str = "interval '1 millisecond'";
+
+impl Statements {
+    pub(super) fn new(table: &Table) -> Self {
+        let t = &table.quoted('"');
+        let at = "operation = $1 AND key = $2";
+        let inserted = format!("(statement_timestamp() + $9::bigint * {MS})");
+        let expires = format!("coalesce(statement_timestamp() + $9::bigint * {MS}, expires_at)");
+        let held = |expires: &str| {
+            format!(
+                "{expires} - $7::bigint * {MS}, {expires} - $7::bigint * {MS} + $8::bigint * {MS}, {expires} - $10::bigint * {MS}, {expires}"
+            )
+        };
+        let times = "leased_at, lease_until, valid_until, expires_at";
+        // `waited` stays for a committed record, so that `RETURNING` tells what it was.
+        let put = |guard: &str, channel: &str, id: &str| {
+            Arc::from(format!(
+                "WITH put AS (UPDATE {t} SET state = $3, attempt = $4, owner = $5, origin = $6, ({times}) = ROW ({}), fingerprint = $11, \
+                 is_error = $12, codec = $13, outcome = $14, questions = $15, took_over = $16, revision = $17, waited = waited AND $3 <> 'in_flight' \
+                 WHERE {at} AND {guard} RETURNING waited) \
+                 SELECT CASE WHEN waited THEN pg_notify({channel}, {id})::text END FROM put",
+                held(&expires)
+            ))
+        };
+        let lease = format!("renewed.hold * {MS}");
+        Self {
+            table: t.clone(),
+            // Where there is a row, nothing is written: no version of it, no lock on it.
+            insert: format!(
+                "WITH written AS (INSERT INTO {t} (operation, key, state, attempt, owner, origin, {times}, fingerprint, is_error, codec, outcome, questions, took_over, revision) \
+                 VALUES ($1, $2, $3, $4, $5, $6, {}, $11, $12, $13, $14, $15, $16, $17) ON CONFLICT (operation, key) DO NOTHING RETURNING {ROW}) \
+                 SELECT * FROM written UNION ALL SELECT {ROW} FROM {t} WHERE {at} AND NOT EXISTS (SELECT 1 FROM written)",
+                held(&inserted)
+            )
+            .into(),
+            insert_all: format!(
+                "INSERT INTO {t} (operation, key, state, attempt, valid_until, expires_at, revision) \
+                 SELECT operation, key, state, 0, statement_timestamp() + (length - fade) * {MS}, statement_timestamp() + length * {MS}, revision \
+                 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) \
+                 AS r (operation, key, state, length, fade, revision) ON CONFLICT (operation, key) DO NOTHING RETURNING revision"
+            )
+            .into(),
+            read: format!("SELECT {ROW} FROM {t} WHERE {at}").into(),
+            put_owned: put(
+                "state = 'in_flight' AND owner = $18 AND expires_at > statement_timestamp()",
+                "$19",
+                "$20",
+            ),
+            put_as_read: put("revision = $18 AND (NOT $19 OR lease_until <= statement_timestamp())", "$20", "$21"),
+            remove: format!(
+                "WITH removed AS (DELETE FROM {t} WHERE {at} AND revision = $3 RETURNING waited) \
+                 SELECT CASE WHEN waited THEN pg_notify($4, $5)::text END FROM removed"
+            )
+            .into(),
+            renew: format!(
+                "UPDATE {t} AS r SET leased_at = statement_timestamp(), lease_until = statement_timestamp() + (r.lease_until - r.leased_at), \
+                 expires_at = statement_timestamp() + {lease}, revision = $5 \
+                 FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[]) AS renewed (operation, key, owner, hold) \
+                 WHERE r.operation = renewed.operation AND r.key = renewed.key AND r.state = 'in_flight' AND r.owner = renewed.owner \
+                 AND r.expires_at > statement_timestamp() RETURNING r.owner"
+            )
+            .into(),
+            mark: format!(
+                "UPDATE {t} SET waited = true WHERE {at} AND state = 'in_flight' AND attempt = $3 AND NOT waited \
+                 AND lease_until > statement_timestamp()"
+            )
+            .into(),
+            sweep: format!(
+                "DELETE FROM {t} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {t} WHERE expires_at <= statement_timestamp() \
+                 ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))"
+            )
+            .into(),
+            sweep_outcomes: format!(
+                "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, outcome = NULL, revision = $2 \
+                 WHERE ctid = ANY (ARRAY(SELECT ctid FROM {t} WHERE state = 'committed' AND valid_until <= statement_timestamp() \
+                 ORDER BY valid_until LIMIT $1 FOR UPDATE SKIP LOCKED))"
+            )
+            .into(),
+            schema: "SELECT to_regclass($1) IS NOT NULL, obj_description(to_regclass($1), 'pg_class')".into(),
+            create: create(table).into(),
+        }
+    }
+}
+
+/// The channel on which the changes of a table's rows are told. Two tables that share one only wake waiters in vain.
+pub(super) fn channel(table: &Table) -> String {
+    // Identifiers are plain ASCII; a channel's name has at most 63 bytes.
+    let name = format!("idem.{}", table.name());
+    name.get(..63).unwrap_or(&name).to_owned()
+}
+
+fn create(table: &Table) -> String {
+    let ddl = include_str!("../schema/postgres.sql");
+    let ddl = ddl.replace("EXISTS idem_records (", &format!("EXISTS {} (", table.quoted('"')));
+    let ddl = ddl.replace("ON idem_records (", &format!("ON {} (", table.quoted('"')));
+    let ddl = ddl.replace("ON TABLE idem_records ", &format!("ON TABLE {} ", table.quoted('"')));
+    // An index is in the schema of its table.
+    let ddl = ddl.replace("idem_records_expires_at", &format!("\"{}\"", index(table, "expires_at")));
+    let ddl = ddl.replace("idem_records_valid_until", &format!("\"{}\"", index(table, "valid_until")));
+    format!("SELECT pg_advisory_xact_lock(hashtext('idem.{}'));\n{ddl}", table.name())
+}
+
+fn index(table: &Table, column: &str) -> String {
+    let name = table.name();
+    let name = name.get(..63 - 1 - column.len()).unwrap_or(name);
+    format!("{name}_{column}")
+}

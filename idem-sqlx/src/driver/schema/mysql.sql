@@ -1,0 +1,22 @@
+CREATE TABLE IF NOT EXISTS `idem_records` (
+    `operation`   varchar(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    `key`         varchar(256) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    `state`       varchar(16) CHARACTER SET ascii NOT NULL,
+    `attempt`     bigint NOT NULL,
+    `owner`       varbinary(16),
+    `origin`      varchar(16) CHARACTER SET ascii,
+    `leased_at`   datetime(6),
+    `lease_until` datetime(6),
+    `valid_until` datetime(6),
+    `expires_at`  datetime(6) NOT NULL,
+    `fingerprint` varchar(32) CHARACTER SET ascii,
+    `is_error`    boolean NOT NULL DEFAULT false,
+    `codec`       varchar(8) CHARACTER SET ascii,
+    `outcome`     longblob,
+    `questions`   bigint NOT NULL DEFAULT 0,
+    `took_over`   varchar(1024) CHARACTER SET ascii,
+    `revision`    bigint NOT NULL,
+    PRIMARY KEY (`operation`, `key`),
+    KEY `idem_records_expires_at` (`expires_at`),
+    KEY `idem_records_valid_until` (`state`, `valid_until`)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'idem schema 1';

@@ -1,0 +1,284 @@
+//! SQLite.
+
+mod statements;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use idem_core::StoreError;
+use idem_core::store::record::RecordId;
+use tokio::time::timeout;
+
+use self::sqlx::error::DatabaseError;
+use self::sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _, Sqlite};
+use self::statements::Statements;
+use super::super::{sql, sqlx};
+use super::core::{Core, Settings, TIME_LIMIT};
+use super::dialect::{Dialect, Guard, Judgement, Kept, Schema};
+use super::fault::{self, refused};
+use crate::columns::{Columns, Row};
+use crate::table::Table;
+
+/// How many connections the store's own pool has at most. One writes at a time, so that more gain little.
+const CONNECTIONS: u32 = 4;
+/// How long a connection waits for another one that writes: less than a step may take.
+const BUSY: Duration = Duration::from_millis(700);
+
+/// `?1` to `?17`.
+macro_rules! bind {
+    ($query:expr, $id:expr, $columns:expr) => {
+        $query
+            .bind($id.operation())
+            .bind($id.key())
+            .bind($columns.state)
+            .bind($columns.attempt)
+            .bind($columns.owner.map(|owner| owner.to_vec()))
+            .bind($columns.origin)
+            .bind($columns.hold)
+            .bind($columns.lease)
+            .bind($columns.expires_in)
+            .bind($columns.fade)
+            .bind($columns.fingerprint.as_deref())
+            .bind($columns.is_error)
+            .bind($columns.codec.as_deref())
+            .bind($columns.outcome.as_deref())
+            .bind($columns.questions)
+            .bind($columns.took_over.as_deref())
+            .bind($columns.revision)
+    };
+}
+
+super::store::store! {
+    /// Keeps records in a file, or in a table of a SQLite database that the application has: they survive restarts, with nothing installed.
+    ///
+    /// Several processes on one machine may share the file; not over a network file system. Cheap to clone; clones share the pool. Each step
+    /// is one statement, or a look and one statement; steps run on the tokio runtime in which the store was created. Every step fails
+    /// within the time limit, 900 ms unless the [builder](Self::builder) is given another.
+    ///
+    /// Time is the clock of this machine. A waiter is woken at once by a commit through the same store. Of any other it learns by looking:
+    /// after 5 ms, then ever more seldom, up to 250 ms.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use idem_sqlx::SqliteStore;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite://{}/idem.db", dir.path().display());
+    /// let store = SqliteStore::connect(url).await?; // such as "sqlite://idem.db"
+    /// # fn is_a_store(_: impl idem_core::Store) {}
+    /// # is_a_store(store);
+    /// # Ok(())
+    /// # }
+    /// ```
+    SqliteStore,
+    /// A [`SqliteStore`] with other settings.
+    SqliteStoreBuilder,
+    SqliteFile, SqlitePool, "../schema/sqlite.sql"
+}
+
+impl SqliteStore {
+    /// Opens the file that a URL names (`sqlite://idem.db`, relative to the working directory, or `sqlite:///var/lib/idem.db`), and creates
+    /// file and table where there are none.
+    ///
+    /// The file is in WAL mode, and each commit is on the disk when it returns (`synchronous = FULL`). Must be called in a
+    /// tokio runtime. When the future is dropped, the file may or may not have been created.
+    ///
+    /// # Errors
+    ///
+    /// If the URL is malformed or names a database in memory, the file cannot be opened or is no SQLite database, or its table is one of another version.
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self, StoreError> {
+        let options: SqliteConnectOptions =
+            fault::options(url.as_ref(), &["sqlite"], "sqlite://idem.db` or `sqlite:///var/lib/idem.db")?;
+        // Each connection would have a database of its own.
+        if url.as_ref().contains(":memory:") || url.as_ref().contains("mode=memory") {
+            return Err(refused(
+                "a SQLite database in memory is not shared by the connections of a pool; use `MemoryStore`, or a file",
+            ));
+        }
+        let options = options
+            .create_if_missing(true)
+            .busy_timeout(BUSY)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .disable_statement_logging();
+        let place = SqliteFile::place(&options);
+        // Directly, because the pool would hide why.
+        let first = match timeout(TIME_LIMIT, options.connect()).await {
+            Ok(first) => first.map_err(|error| fault::unconnected::<SqliteFile>(&place, error))?,
+            Err(_) => return Err(fault::unconnected_in_time::<SqliteFile>(&place, TIME_LIMIT, false)),
+        };
+        let _ = timeout(Duration::from_millis(100), first.close()).await;
+        let pool = SqlitePoolOptions::new()
+            .max_connections(CONNECTIONS)
+            .acquire_timeout(TIME_LIMIT)
+            .test_before_acquire(false)
+            .connect_lazy_with(options);
+        let store = Self(Core::new(pool, &Settings::default()));
+        store.migrate().await?;
+        Ok(store)
+    }
+}
+
+impl SqliteFile {
+    async fn insert_each(
+        &self,
+        on: &mut SqliteConnection,
+        rows: &[(RecordId, Columns)],
+    ) -> Result<HashSet<i64>, sqlx::Error> {
+        let mut written = HashSet::with_capacity(rows.len());
+        for (id, columns) in rows {
+            let query = bind!(sqlx::query(sql(&self.statements.insert_only)), id, columns);
+            if query.execute(&mut *on).await?.rows_affected() > 0 {
+                written.insert(columns.revision);
+            }
+        }
+        Ok(written)
+    }
+
+    async fn renew_each(&self, on: &mut SqliteConnection, leases: &[Kept]) -> Result<Vec<bool>, sqlx::Error> {
+        let mut held = Vec::with_capacity(leases.len());
+        for lease in leases {
+            let query = sqlx::query(sql(&self.statements.renew))
+                .bind(lease.id.operation())
+                .bind(lease.id.key())
+                .bind(lease.owner.to_bytes().to_vec())
+                .bind(lease.hold)
+                .bind(fastrand::i64(..));
+            held.push(query.execute(&mut *on).await?.rows_affected() > 0);
+        }
+        Ok(held)
+    }
+}
+
+/// Ends a transaction as its work did.
+async fn end<T>(on: &mut SqliteConnection, work: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+    let end = if work.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    on.execute(sqlx::raw_sql(end)).await?;
+    work
+}
+
+/// The dialect.
+pub(super) struct SqliteFile {
+    statements: Statements,
+    name: String,
+}
+
+impl Dialect for SqliteFile {
+    type Db = Sqlite;
+
+    const NAME: &'static str = "SQLite";
+
+    /// One connection writes at a time, and a claim is a write. Another one would sleep and look again, and come last; here it has its turn.
+    const AT_ONCE: u32 = 1;
+
+    fn new(table: &Table) -> Self {
+        Self { statements: Statements::new(table), name: table.name().to_owned() }
+    }
+
+    fn place(options: &SqliteConnectOptions) -> String {
+        options.get_filename().display().to_string()
+    }
+
+    async fn insert(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+        columns: &Columns,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        let query = bind!(sqlx::query(sql(&self.statements.insert)), id, columns);
+        query.fetch_optional(on).await?.map(|row| super::read_row!(row)).transpose()
+    }
+
+    async fn insert_all(
+        &self,
+        on: &mut SqliteConnection,
+        rows: &[(RecordId, Columns)],
+    ) -> Result<HashSet<i64>, sqlx::Error> {
+        on.execute(sqlx::raw_sql("BEGIN IMMEDIATE")).await?;
+        let written = self.insert_each(on, rows).await;
+        end(on, written).await
+    }
+
+    async fn read(&self, on: &mut SqliteConnection, id: &RecordId) -> Result<Option<Row>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.read)).bind(id.operation()).bind(id.key());
+        query.fetch_optional(on).await?.map(|row| super::read_row!(row)).transpose()
+    }
+
+    async fn put(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+        guard: Guard,
+        columns: &Columns,
+    ) -> Result<bool, sqlx::Error> {
+        let Statements { put_owned, put_as_read, .. } = &self.statements;
+        let written = match guard {
+            Guard::Owner(owner) => {
+                bind!(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec()).execute(on).await?
+            }
+            Guard::Revision(revision) => {
+                bind!(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(false).execute(on).await?
+            }
+            Guard::RanOut(revision) => {
+                bind!(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(true).execute(on).await?
+            }
+        };
+        Ok(written.rows_affected() > 0)
+    }
+
+    async fn remove(&self, on: &mut SqliteConnection, id: &RecordId, revision: i64) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.remove)).bind(id.operation()).bind(id.key()).bind(revision);
+        Ok(query.execute(on).await?.rows_affected() > 0)
+    }
+
+    async fn renew(&self, on: &mut SqliteConnection, leases: &[Kept]) -> Result<Vec<bool>, sqlx::Error> {
+        // One transaction: each of its own would wait for the disk. A connection that is dropped in between is closed, which rolls back.
+        on.execute(sqlx::raw_sql("BEGIN IMMEDIATE")).await?;
+        let renewed = self.renew_each(on, leases).await;
+        end(on, renewed).await
+    }
+
+    async fn sweep(&self, on: &mut SqliteConnection, limit: i64) -> Result<u64, sqlx::Error> {
+        let expired = sqlx::query(sql(&self.statements.sweep)).bind(limit).execute(&mut *on).await?.rows_affected();
+        let query = sqlx::query(sql(&self.statements.sweep_outcomes)).bind(limit).bind(fastrand::i64(..));
+        Ok(expired.max(query.execute(on).await?.rows_affected()))
+    }
+
+    async fn schema(&self, on: &mut SqliteConnection) -> Result<Schema, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.schema)).bind(self.name.as_str());
+        let Some(row) = query.fetch_optional(on).await? else { return Ok(Schema::Missing) };
+        let text: String = row.try_get(0)?;
+        Ok(Schema::Marked(statements::mark(&text)))
+    }
+
+    async fn create(&self, on: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        let created = on.execute(sqlx::raw_sql(sql(&self.statements.create))).await.map(drop);
+        if created.is_err() {
+            // There is no transaction where it could not even begin.
+            let _ = on.execute(sqlx::raw_sql("ROLLBACK")).await;
+        }
+        created
+    }
+
+    fn judge(error: &dyn DatabaseError) -> Judgement {
+        let code = error.code().and_then(|code| code.parse::<i32>().ok()).unwrap_or_default();
+        // Extended codes have the primary one in their lowest byte.
+        match code & 0xff {
+            // `SQLITE_ERROR`: a missing table, among others. `SQLITE_SCHEMA`.
+            1 | 17 => Judgement::Schema,
+            3 | 14 | 23 => Judgement::Refused("; check the path, and the rights to the file and to its directory"),
+            5 | 6 => Judgement::Timeout,
+            8 => Judgement::Refused("; the file, its directory or the database is read-only"),
+            10 => Judgement::Unavailable("; reading or writing the file failed"),
+            11 | 26 => Judgement::Refused("; the file is damaged, or no SQLite database"),
+            13 => Judgement::Full,
+            _ => Judgement::Refused(""),
+        }
+    }
+}

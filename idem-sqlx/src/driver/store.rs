@@ -1,0 +1,166 @@
+//! The face of a store, which is the same for each database.
+
+/// Makes a store and its builder out of a dialect.
+macro_rules! store {
+    (
+        $(#[$store_docs:meta])* $Store:ident,
+        $(#[$builder_docs:meta])* $Builder:ident,
+        $Dialect:ty, $Pool:ty, $schema:literal
+    ) => {
+        $(#[$store_docs])*
+        #[derive(Clone)]
+        pub struct $Store(std::sync::Arc<super::core::Core<$Dialect>>);
+
+        $(#[$builder_docs])*
+        #[derive(Debug, Clone)]
+        pub struct $Builder {
+            pool: $Pool,
+            settings: super::core::Settings,
+        }
+
+        impl $Store {
+            /// The statements that create the table `idem_records`, for teams that run their own migrations. `migrate` runs the same.
+            ///
+            /// For a table of another name, replace `idem_records` everywhere. The mark `idem schema 1` must stay: it is how the store knows
+            /// the version of its table.
+            pub const SCHEMA: &'static str = include_str!($schema);
+
+            /// Creates a store on a pool that the application has, with the table `idem_records`.
+            ///
+            /// Nothing is sent yet. The pool's own settings hold: with `test_before_acquire`, which is on by default, each step costs one
+            /// more round trip.
+            ///
+            /// Call it in the tokio runtime that the pool lives in: the store carries its steps out there, whatever runtime a caller is in.
+            pub fn new(pool: $Pool) -> Self {
+                Self::builder(pool).build()
+            }
+
+            /// All settings.
+            pub fn builder(pool: $Pool) -> $Builder {
+                $Builder { pool, settings: super::core::Settings::default() }
+            }
+
+            /// Creates the table where there is none.
+            ///
+            /// Safe to call concurrently, from several processes, and repeatedly: at each start, for example. Needs the right to create
+            /// tables. A dropped future may or may not have created it.
+            ///
+            /// # Errors
+            ///
+            /// If the table is one of another version, or none of ours; else as every step.
+            pub async fn migrate(&self) -> Result<(), idem_core::StoreError> {
+                self.0.migrate().await
+            }
+
+            /// Deletes all expired rows now, in batches, and says how many there were. The store does this by itself about every 10 s.
+            ///
+            /// A dropped future may have deleted some of them.
+            ///
+            /// # Errors
+            ///
+            /// As every step.
+            pub async fn sweep(&self) -> Result<u64, idem_core::StoreError> {
+                super::sweep::sweep(&self.0).await
+            }
+        }
+
+        impl std::fmt::Debug for $Store {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($Store))
+                    .field("place", &self.0.place())
+                    .field("table", &self.0.table())
+                    .field("time_limit", &self.0.limit)
+                    .finish_non_exhaustive()
+            }
+        }
+
+        impl $Builder {
+            /// Sets the table: `name` or `schema.name`, each of letters, digits and `_`, at most 63 bytes. `idem_records` by default. The
+            /// name is quoted, so that upper and lower case differ where the database distinguishes them.
+            ///
+            /// An invalid name is an error of the first step.
+            #[must_use]
+            pub fn table(mut self, table: impl Into<String>) -> Self {
+                self.settings.table = table.into();
+                self
+            }
+
+            /// Sets how long a step may take, waiting for a connection included: 900 ms by default. Zero fails every step.
+            ///
+            /// In a burst a step waits for its turn besides, up to ten times as long, while the steps before it are answered. Where none of
+            /// them is for as long as this limit, it fails. (Renewals of leases wait for no turn.)
+            #[must_use]
+            pub fn time_limit(mut self, limit: std::time::Duration) -> Self {
+                self.settings.limit = limit;
+                self
+            }
+
+            /// Creates the store. Nothing is sent yet.
+            pub fn build(self) -> $Store {
+                $Store(super::core::Core::new(self.pool, &self.settings))
+            }
+        }
+
+        impl idem_core::Store for $Store {
+            async fn claim(
+                &self,
+                claim: &idem_core::store::record::Claim,
+            ) -> Result<idem_core::store::record::Claimed, idem_core::StoreError> {
+                super::steps::claim(&self.0, claim).await
+            }
+
+            async fn issue(
+                &self,
+                issues: &[idem_core::store::record::Issue],
+            ) -> Vec<Result<idem_core::store::record::Issued, idem_core::StoreError>> {
+                super::steps::issue(&self.0, issues).await
+            }
+
+            async fn commit(
+                &self,
+                commit: &idem_core::store::record::Commit,
+            ) -> Result<idem_core::store::record::Ownership, idem_core::StoreError> {
+                super::steps::commit(&self.0, commit).await
+            }
+
+            async fn release(
+                &self,
+                release: &idem_core::store::record::Release,
+            ) -> Result<idem_core::store::record::Ownership, idem_core::StoreError> {
+                super::steps::release(&self.0, release).await
+            }
+
+            async fn renew(
+                &self,
+                renewals: &[idem_core::store::record::Renewal],
+            ) -> Vec<Result<idem_core::store::record::Ownership, idem_core::StoreError>> {
+                super::steps::renew(&self.0, renewals).await
+            }
+
+            async fn wait(
+                &self,
+                id: &idem_core::store::record::RecordId,
+                attempt: u64,
+                limit: std::time::Duration,
+            ) -> Result<(), idem_core::StoreError> {
+                super::wait::wait_at_most(&self.0, id, attempt, limit).await
+            }
+
+            async fn inspect(
+                &self,
+                id: &idem_core::store::record::RecordId,
+            ) -> Result<Option<idem_core::RecordInfo>, idem_core::StoreError> {
+                super::steps::inspect(&self.0, id).await
+            }
+
+            async fn remove(
+                &self,
+                id: &idem_core::store::record::RecordId,
+            ) -> Result<idem_core::store::record::Removed, idem_core::StoreError> {
+                super::steps::remove(&self.0, id).await
+            }
+        }
+    };
+}
+
+pub(super) use store;

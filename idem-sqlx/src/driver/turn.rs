@@ -1,0 +1,118 @@
+//! The queue of a store's steps.
+//!
+//! A burst of a thousand calls must not fail because there are ten connections; a database that is stopped must fail each call in time. So
+//! a step waits for its turn as long as the steps before it are answered, and no longer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// Into how many parts the limit of a step is divided: how finely it is told since when nothing was answered.
+const PARTS: u32 = 6;
+/// How many of these a step waits in all: ten times its limit.
+const MOST_PARTS: u32 = 10 * PARTS;
+
+/// Who may send a step now.
+pub(crate) struct Turns {
+    places: Arc<Semaphore>,
+    /// How many steps were answered.
+    answered: AtomicU64,
+}
+
+/// A step's turn. The next one's begins when this is dropped.
+pub(crate) struct Turn {
+    _place: OwnedSemaphorePermit,
+    /// How long the step may take now.
+    pub(crate) limit: Duration,
+}
+
+impl Turns {
+    /// So many steps at once.
+    pub(crate) fn new(at_once: u32) -> Self {
+        Self { places: Arc::new(Semaphore::new(at_once.max(1) as usize)), answered: AtomicU64::default() }
+    }
+
+    /// Waits for a turn, in the order of the callers. `None`: no step was answered for `limit`, or it took ten times as long. The turn is
+    /// the longer, the shorter it is that one was.
+    pub(crate) async fn take(&self, limit: Duration) -> Option<Turn> {
+        let mut place = std::pin::pin!(self.places.clone().acquire_owned());
+        let part = limit / PARTS;
+        let (mut silent, mut answered) = (0, self.answered.load(Ordering::Relaxed));
+        for _ in 0..MOST_PARTS {
+            if let Ok(place) = timeout(part, place.as_mut()).await {
+                return Some(Turn { _place: place.ok()?, limit: limit.saturating_sub(part * silent) });
+            }
+            let now = self.answered.load(Ordering::Relaxed);
+            silent = if now == answered { silent + 1 } else { 0 };
+            answered = now;
+            if silent == PARTS {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// A step was answered.
+    pub(crate) fn answered(&self) {
+        self.answered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(900);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_is_waited_for_while_others_are_answered_and_no_longer() {
+        let turns = Arc::new(Turns::new(1));
+        let first = turns.take(LIMIT).await.unwrap();
+        assert_eq!(first.limit, LIMIT);
+        let answering = tokio::spawn({
+            let turns = turns.clone();
+            async move {
+                for _ in 0..20 {
+                    tokio::time::sleep(LIMIT / 8).await;
+                    turns.answered();
+                }
+            }
+        });
+        let waiting = turns.take(LIMIT);
+        tokio::pin!(waiting);
+        // For more than twice the limit.
+        assert!(timeout(LIMIT * 2, waiting.as_mut()).await.is_err());
+        answering.await.unwrap();
+        assert!(timeout(LIMIT * 5 / 4, waiting).await.unwrap().is_none());
+        drop(first);
+        assert!(turns.take(LIMIT).await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_after_a_silence_is_shorter_by_as_much() {
+        let turns = Arc::new(Turns::new(1));
+        let first = turns.take(LIMIT).await.unwrap();
+        tokio::spawn(async move {
+            tokio::time::sleep(LIMIT / 2 + LIMIT / 12).await;
+            drop(first);
+        });
+        assert_eq!(turns.take(LIMIT).await.unwrap().limit, LIMIT / 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_longer_than_ten_times_the_limit() {
+        let turns = Arc::new(Turns::new(1));
+        let _first = turns.take(LIMIT).await.unwrap();
+        let answering = turns.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LIMIT / 8).await;
+                answering.answered();
+            }
+        });
+        assert!(timeout(LIMIT * 11, turns.take(LIMIT)).await.unwrap().is_none());
+    }
+}

@@ -1,0 +1,16 @@
+#![doc = include_str!("docs.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+// The stores are written once, and compiled for each version of sqlx.
+#![allow(clippy::duplicate_mod)]
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod columns;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod hub;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod table;
+#[cfg(feature = "sqlx-08")]
+pub mod v08;
+mod v09;
+
+pub use crate::v09::*;

@@ -1,0 +1,15 @@
+//! The same stores, for sqlx 0.8.
+
+pub use ::sqlx08 as sqlx;
+
+/// A statement's text, as this version of sqlx takes it.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn sql(text: &std::sync::Arc<str>) -> &str {
+    text
+}
+
+#[path = "../driver/mod.rs"]
+mod driver;
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub use self::driver::*;

@@ -1,0 +1,131 @@
+//! A server that dies, stands still or takes nothing: each step is an error within two seconds, and the store recovers by itself.
+
+use std::time::Duration;
+
+use idem_core::StoreErrorKind;
+use idem_testkit::Proxy;
+
+use crate::{LONG, Server, fails_in_time, order, over_both_servers, recovers, runtime};
+
+over_both_servers! {
+    async fn an_exhausted_pool_is_an_error_in_time<S: Server>() {
+        let server = S::start().await;
+        let store = S::on_pool_of_one(&server.url(), Duration::from_secs(3)).await;
+        let error = fails_in_time(&store).await;
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(error.to_string().contains("all connections of the pool are in use"), "{error}");
+        recovers(&store).await;
+    }
+
+    async fn a_stopped_server_is_an_error_in_time<S: Server>() {
+        let server = S::start().await;
+        let store = server.store().await;
+        recovers(&store).await;
+        server.pause();
+        // More often than the pool has connections: none of them may be lost to the store.
+        for _ in 0..3 {
+            fails_in_time(&store).await;
+            let many: Vec<_> = (0..8).map(|_| tokio::spawn({ let store = store.clone(); async move { fails_in_time(&store).await } })).collect();
+            for one in many {
+                one.await.unwrap();
+            }
+        }
+        server.resume();
+        recovers(&store).await;
+    }
+
+    async fn a_killed_server_is_an_error_in_time_and_its_return_is_noticed<S: Server>() {
+        let server = S::start().await;
+        let store = server.store().await;
+        let idempotency = runtime(store.clone());
+        order(&idempotency, "k", 1).await.unwrap();
+        server.kill();
+        fails_in_time(&store).await;
+        assert!(order(&idempotency, "other", 2).await.is_err(), "a body ran without its claim");
+        server.restart().await;
+        recovers(&store).await;
+        assert_eq!(order(&idempotency, "k", 3).await.unwrap().into_inner(), 1);
+    }
+
+    /// All idle connections are broken then, and the first step after it must not have to be repeated by the caller.
+    async fn a_restart_between_two_steps_is_not_noticed<S: Server>() {
+        let server = S::start().await;
+        let store = server.store().await;
+        let idempotency = runtime(store.clone());
+        let calls = (0..10).map(|number| {
+            let idempotency = idempotency.clone();
+            tokio::spawn(async move { order(&idempotency, &number.to_string(), number).await })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            call.await.unwrap().unwrap();
+        }
+        server.restart().await;
+        assert!(order(&idempotency, "0", 9).await.unwrap().is_replayed());
+        order(&idempotency, "new", 1).await.unwrap();
+    }
+
+    /// The body has succeeded, and the store does not know whether its commit was carried out.
+    async fn a_commit_whose_reply_was_lost_is_settled<S: Server>() {
+        let server = S::start().await;
+        server.store().await;
+        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port())).await.unwrap();
+        let through = runtime(S::connect(&server.url_through(proxy.address().port())).await.unwrap());
+        let direct = runtime(S::connect(&server.url()).await.unwrap());
+        let run = through.operation("orders").key("k").run(async || {
+            proxy.swallow_replies(true);
+            Ok::<_, idem_core::Error>(7)
+        });
+        assert_eq!(tokio::time::timeout(LONG, run).await.unwrap().unwrap().into_inner(), 7);
+        // Carried out, or never sent, since no connection could be had: then it is tried on in the background.
+        proxy.restore();
+        let again = direct.operation("orders").key("k").wait(LONG).run(async || Ok::<_, idem_core::Error>(8)).await.unwrap();
+        assert!(again.is_replayed() && again.into_inner() == 7);
+        let again = order(&through, "k", 9).await.unwrap();
+        assert!(again.is_replayed() && again.into_inner() == 7);
+    }
+
+    async fn a_cut_network_is_an_error_in_time<S: Server>() {
+        let server = S::start().await;
+        server.store().await;
+        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port())).await.unwrap();
+        let store = S::connect(&server.url_through(proxy.address().port())).await.unwrap();
+        recovers(&store).await;
+        proxy.cut();
+        fails_in_time(&store).await;
+        proxy.restore();
+        recovers(&store).await;
+        proxy.delay(Duration::from_secs(5));
+        let error = fails_in_time(&store).await;
+        assert!(error.is_unknown(), "{error}");
+        proxy.restore();
+        recovers(&store).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_postgres_is_unavailable_and_says_why() {
+    let server = idem_testkit::PostgresServer::start().await.unwrap();
+    let store = Server::store(&server).await;
+    Server::execute(&server, "ALTER DATABASE postgres SET default_transaction_read_only = on").await;
+    let store_after = idem_sqlx::PostgresStore::connect(server.url()).await.unwrap();
+    let error = order(&runtime(store_after), "k", 1).await.unwrap_err();
+    assert!(error.to_string().contains("replica") && error.is_retryable(), "{error}");
+    recovers(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_mariadb_is_unavailable_and_says_why() {
+    let server = idem_testkit::MariaDbServer::start().await.unwrap();
+    Server::store(&server).await;
+    // Not for the user of the tests, who may do everything.
+    Server::execute(
+        &server,
+        "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'wordpass'; GRANT SELECT, INSERT, UPDATE, DELETE ON idem.* TO app@'127.0.0.1'; SET GLOBAL read_only = 1",
+    )
+    .await;
+    let app = runtime(idem_sqlx::MySqlStore::connect(server.url().replace("idem:", "app:")).await.unwrap());
+    let error = order(&app, "k", 1).await.unwrap_err();
+    assert!(error.to_string().contains("read-only") && error.is_retryable(), "{error}");
+    Server::execute(&server, "SET GLOBAL read_only = 0").await;
+    order(&app, "k", 2).await.unwrap();
+}

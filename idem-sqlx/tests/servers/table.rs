@@ -1,0 +1,99 @@
+//! The table: how it comes about, and what it says to people.
+
+use std::time::Duration;
+
+use idem_core::store::record::Removed;
+use idem_core::{RecordState, Store as _};
+
+use crate::{Server, id, order, over_both_servers, runtime};
+
+over_both_servers! {
+    async fn many_migrate_at_once_and_again<S: Server>() {
+        let server = S::start().await;
+        let url = server.url();
+        let migrations = (0..8).map(|_| {
+            let url = url.clone();
+            tokio::spawn(async move {
+                let store = S::connect(&url).await.unwrap();
+                S::migrate(&store).await.unwrap();
+                S::migrate(&store).await.unwrap();
+            })
+        });
+        for migration in migrations.collect::<Vec<_>>() {
+            migration.await.unwrap();
+        }
+        order(&runtime(server.store().await), "k", 1).await.unwrap();
+    }
+
+    async fn a_table_of_another_name_is_another_set_of_records<S: Server>() {
+        let server = S::start().await;
+        let (one, two) = (server.store().await, server.with_table("shop_records").await);
+        S::migrate(&two).await.unwrap();
+        order(&runtime(one), "k", 1).await.unwrap();
+        assert_eq!(order(&runtime(two), "k", 2).await.unwrap().into_inner(), 2);
+    }
+
+    async fn what_expired_is_swept_and_nothing_else<S: Server>() {
+        let server = S::start().await;
+        let store = server.store().await;
+        let idempotency = runtime(store.clone());
+        let ms = Duration::from_millis;
+        for (key, ttl, remember) in [("short", ms(50), ms(50)), ("remembered", ms(50), ms(60_000)), ("long", ms(60_000), ms(60_000))] {
+            let call = idempotency.operation("orders").key(key).ttl(ttl).remember(remember);
+            call.run(async || Ok::<_, idem_core::Error>(1)).await.unwrap();
+        }
+        let state = async |key: &str| store.inspect(&id(key)).await.unwrap().map(|info| info.state);
+        while state("short").await.is_some() || state("remembered").await != Some(RecordState::Done) {
+            tokio::time::sleep(ms(10)).await;
+        }
+        S::sweep(&store).await;
+        assert_eq!(S::sweep(&store).await, 0, "there was more");
+        assert_eq!(state("remembered").await, Some(RecordState::Done));
+        assert_eq!(state("long").await, Some(RecordState::Committed));
+        // The row is gone, not only its meaning.
+        assert_eq!(store.remove(&id("short")).await.unwrap(), Removed::Nothing);
+    }
+
+    async fn more_than_one_batch_is_swept<S: Server>() {
+        let server = S::start().await;
+        let store = server.store().await;
+        order(&runtime(store.clone()), "k", 1).await.unwrap();
+        let recursive = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) SELECT i FROM n";
+        let key = if server.url().starts_with("mysql") { "`key`" } else { "key" };
+        server.execute(&format!(
+            "INSERT INTO idem_records (operation, {key}, state, attempt, expires_at, revision) SELECT 'old', i, 'released', 1, '2001-01-01', 1 FROM ({recursive}) AS n"
+        )).await;
+        assert_eq!(S::sweep(&store).await, 900);
+        assert!(store.inspect(&id("k")).await.unwrap().is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_marked_as_another_version_is_refused() {
+    let server = idem_testkit::PostgresServer::start().await.unwrap();
+    Server::store(&server).await;
+    Server::execute(&server, "COMMENT ON TABLE idem_records IS 'idem schema 2'").await;
+    let store = idem_sqlx::PostgresStore::connect(server.url()).await.unwrap();
+    let error = crate::fails_in_time(&store).await;
+    assert!(error.to_string().contains("idem schema 2") && error.to_string().contains("migrate"), "{error}");
+    assert!(store.migrate().await.is_err());
+
+    let server = idem_testkit::MariaDbServer::start().await.unwrap();
+    Server::store(&server).await;
+    Server::execute(&server, "ALTER TABLE idem_records COMMENT = 'idem schema 2'").await;
+    let store = idem_sqlx::MySqlStore::connect(server.url()).await.unwrap();
+    let error = crate::fails_in_time(&store).await;
+    assert!(error.to_string().contains("idem schema 2") && error.to_string().contains("migrate"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_in_a_schema_of_postgres() {
+    let server = idem_testkit::PostgresServer::start().await.unwrap();
+    Server::execute(&server, "CREATE SCHEMA shop").await;
+    let store = server.with_table("shop.idem_records").await;
+    store.migrate().await.unwrap();
+    order(&runtime(store), "k", 1).await.unwrap();
+    // What teams run themselves.
+    Server::execute(&server, idem_sqlx::PostgresStore::SCHEMA).await;
+    order(&runtime(idem_sqlx::PostgresStore::connect(server.url()).await.unwrap()), "k", 2).await.unwrap();
+}

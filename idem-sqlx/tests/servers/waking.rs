@@ -1,0 +1,66 @@
+//! Waiters: how soon they learn of a commit in another process.
+
+use std::time::{Duration, Instant};
+
+use idem_core::Idempotency;
+
+use crate::{LONG, Server, over_both_servers, runtime};
+
+/// One process holds a key for a while, and another one waits for it; how long the answer took from the end of the body on.
+async fn answered_after(owner: &Idempotency, waiter: &Idempotency, key: &str) -> Duration {
+    let (begun, begins) = tokio::sync::oneshot::channel();
+    let owner = owner.operation("orders").key(key).run(async move || {
+        let _ = begun.send(());
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        Ok::<_, idem_core::Error>(1)
+    });
+    let waiting = async {
+        begins.await.unwrap();
+        let answer = waiter.operation("orders").key(key).wait(LONG).run(async || Ok::<_, idem_core::Error>(2)).await;
+        assert_eq!(answer.unwrap().into_inner(), 1);
+        Instant::now()
+    };
+    let owner = async {
+        assert_eq!(owner.await.unwrap().into_inner(), 1);
+        Instant::now()
+    };
+    let (committed, answered) = tokio::join!(owner, waiting);
+    answered.saturating_duration_since(committed)
+}
+
+over_both_servers! {
+    async fn a_waiter_in_another_process_learns_of_a_commit_within_the_bound<S: Server>() {
+        let server = S::start().await;
+        let (owner, waiter) = (runtime(server.store().await), runtime(server.store().await));
+        for key in ["one", "two", "three"] {
+            let took = answered_after(&owner, &waiter, key).await;
+            // The bound is 250 ms; the rest is the machine's.
+            assert!(took < Duration::from_millis(800), "{key}: {took:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_connection_for_messages_is_replaced() {
+    let server = idem_testkit::PostgresServer::start().await.unwrap();
+    let (owner, waiter) = (runtime(Server::store(&server).await), runtime(Server::store(&server).await));
+    let listeners = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+    answered_after(&owner, &waiter, "first").await;
+    Server::execute(&server, &format!("SELECT pg_terminate_backend(pid) {listeners}")).await;
+    answered_after(&owner, &waiter, "second").await;
+    // One connection again, for the one store that has waited.
+    let looking = async {
+        while !one_listens(&server).await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(LONG, looking).await.expect("nobody listens again");
+}
+
+async fn one_listens(server: &idem_testkit::PostgresServer) -> bool {
+    use idem_sqlx::sqlx::{self, Connection as _};
+
+    let mut on = sqlx::PgConnection::connect(&server.url()).await.unwrap();
+    let count = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+    sqlx::query_scalar::<_, i64>(count).fetch_one(&mut on).await.unwrap() == 1
+}

@@ -1,0 +1,199 @@
+//! What the private servers of PostgreSQL and MariaDB have in common.
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{env, fs, io};
+
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+
+use super::process::Process;
+
+/// How many ports are tried.
+const PORTS: u32 = 3;
+/// How many times the server is asked whether it is ready, each time after a pause.
+const ASKED: u32 = 1500;
+const PAUSE: Duration = Duration::from_millis(20);
+/// Whom a server runs as where the tests run as root, which both databases refuse or advise against: `nobody`.
+const NOBODY: u32 = 65534;
+
+/// A kind of database.
+pub(super) trait Kind: Sized + 'static {
+    /// As directories and messages call it.
+    const NAME: &'static str;
+
+    /// The server's program, or an error that says how to install it.
+    fn program() -> io::Result<PathBuf>;
+
+    /// The command that creates an empty database in a directory.
+    fn create(dir: &Path) -> io::Result<Command>;
+
+    /// The server's arguments.
+    fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>>;
+}
+
+/// A server of one's own. Killed when this is dropped, and when this process ends, in whatever way.
+#[derive(Debug)]
+pub(super) struct Database {
+    program: PathBuf,
+    args: Vec<OsString>,
+    port: u16,
+    process: Mutex<Option<Process>>,
+    // Dropped after the process.
+    dir: TempDir,
+}
+
+impl Database {
+    /// Starts one, with these arguments besides.
+    pub(super) async fn start<K: Kind>(args: &[&str]) -> io::Result<Self> {
+        let program = K::program()?;
+        let template = tokio::task::spawn_blocking(template::<K>).await.map_err(io::Error::other)??;
+        let mut tries = PORTS;
+        loop {
+            tries -= 1;
+            let server = Self::prepare::<K>(&program, &template, args)?;
+            let mut process = server.spawn()?;
+            match server.ready(&mut process).await {
+                Ok(()) => {
+                    *server.process() = Some(process);
+                    return Ok(server);
+                }
+                // The port was free when it was looked up; somebody may have been quicker.
+                Err(_) if tries > 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(super) fn signal(&self, signal: &str) -> io::Result<()> {
+        match self.process().as_mut() {
+            Some(process) => process.signal(signal),
+            None => Err(io::Error::other("the server was killed, and not started again")),
+        }
+    }
+
+    pub(super) fn kill(&self) -> io::Result<()> {
+        self.process().take().map_or(Ok(()), Process::kill)
+    }
+
+    pub(super) async fn restart(&self) -> io::Result<()> {
+        self.kill()?;
+        let mut process = self.spawn()?;
+        if let Err(error) = self.ready(&mut process).await {
+            process.kill()?;
+            return Err(error);
+        }
+        *self.process() = Some(process);
+        Ok(())
+    }
+
+    fn prepare<K: Kind>(program: &Path, template: &Path, args: &[&str]) -> io::Result<Self> {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let dir = tempfile::Builder::new().prefix(&format!("idem-{}-", K::NAME)).tempdir()?;
+        // The copy keeps who owns it.
+        run(Command::new("cp").arg("-a").arg(template.join(".")).arg(dir.path()))?;
+        let mut all = K::arguments(dir.path(), port)?;
+        all.extend(args.iter().map(OsString::from));
+        Ok(Self { program: program.to_owned(), args: all, port, process: Mutex::new(None), dir })
+    }
+
+    fn spawn(&self) -> io::Result<Process> {
+        let (program, before) = unprivileged(&self.program);
+        Process::spawn(&program, before.into_iter().chain(self.args.iter().cloned()), self.dir.path())
+    }
+
+    async fn ready(&self, process: &mut Process) -> io::Result<()> {
+        for _ in 0..ASKED {
+            tokio::time::sleep(PAUSE).await;
+            if let Some(why) = process.death()? {
+                return Err(io::Error::other(format!("the server on port {} ended at once: {why}", self.port)));
+            }
+            if process.says_ready() && TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.is_ok() {
+                return Ok(());
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "the server was not ready within 30 s of its start"))
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An empty database (the number in its name is another one whenever its contents are), created once on this machine, which each server copies: creating one takes seconds.
+fn template<K: Kind>() -> io::Result<PathBuf> {
+    let program = K::program()?;
+    let built = fs::metadata(&program)?.mtime();
+    let user = fs::metadata("/proc/self")?.uid();
+    let path = env::temp_dir().join(format!("idem-{}-template-2-{user}-{built}", K::NAME));
+    // Not believed if it is somebody else's.
+    if fs::metadata(&path).is_ok_and(|found| found.uid() == owner()) {
+        return Ok(path);
+    }
+    let made = tempfile::Builder::new().prefix(&format!("idem-{}-made-", K::NAME)).tempdir()?;
+    if user == 0 {
+        chown(made.path(), Some(NOBODY), Some(NOBODY))?;
+    }
+    let create = K::create(made.path())?;
+    let (program, before) = unprivileged(Path::new(create.get_program()));
+    run(Command::new(program).args(before).args(create.get_args()).current_dir(made.path()))?;
+    let made = made.keep();
+    // Another process may have been quicker.
+    if fs::rename(&made, &path).is_err() {
+        fs::remove_dir_all(&made)?;
+    }
+    Ok(path)
+}
+
+/// Whose files those of a server are.
+fn owner() -> u32 {
+    let user = fs::metadata("/proc/self").map_or(NOBODY, |found| found.uid());
+    if user == 0 { NOBODY } else { user }
+}
+
+/// A program and the arguments before its own, so that it does not run as root.
+fn unprivileged(program: &Path) -> (OsString, Vec<OsString>) {
+    if fs::metadata("/proc/self").is_ok_and(|found| found.uid() == 0) {
+        let (user, group) = (format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"));
+        ("setpriv".into(), vec![user.into(), group.into(), "--clear-groups".into(), "--".into(), program.into()])
+    } else {
+        (program.into(), Vec::new())
+    }
+}
+
+/// Runs a command to its end; its output is the error where it fails.
+pub(super) fn run(command: &mut Command) -> io::Result<()> {
+    let output = command.stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    Err(io::Error::other(format!("{command:?} failed: {}", String::from_utf8_lossy(&said))))
+}
+
+/// Looks for a program in `PATH`, then in other directories.
+pub(super) fn find(program: &str, others: &[PathBuf], install: &str) -> io::Result<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let directories = env::split_paths(&path).chain(others.iter().cloned());
+    directories.map(|dir| dir.join(program)).find(|file| file.is_file()).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::NotFound,
+            format!(
+                "`{program}` is not installed, and these tests need a real one: `cargo xtask test` installs it, or do it by hand ({install})"
+            ),
+        )
+    })
+}

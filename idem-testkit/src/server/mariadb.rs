@@ -1,0 +1,171 @@
+//! A private MariaDB.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
+
+use tokio::sync::OnceCell;
+
+use super::database::{Database, Kind, find};
+
+/// The user's password.
+const PASSWORD: &str = "wordpass";
+
+/// A MariaDB server of one's own: empty, on a free port of this host, unprivileged, its files in a temporary directory.
+///
+/// It is killed when this is dropped, and when this process ends, in whatever way. It does not wait for the disk, so what it has
+/// committed survives its own death, not that of the machine.
+///
+/// # Examples
+///
+/// ```no_run
+/// use idem_testkit::MariaDbServer;
+///
+/// # async fn example() -> std::io::Result<()> {
+/// let server = MariaDbServer::start().await?;
+/// let url = server.url(); // mysql://..
+/// server.pause()?; // it accepts connections, and answers nothing
+/// server.resume()?;
+/// server.kill()?;
+/// server.restart().await?; // with its data, at the same port
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct MariaDbServer(Database);
+
+impl MariaDbServer {
+    /// Starts one.
+    ///
+    /// # Errors
+    ///
+    /// If it is not installed, or does not start; says why, and what to do.
+    pub async fn start() -> io::Result<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts one with arguments of the program `mariadbd`, such as `["--transaction-isolation=SERIALIZABLE"]`.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_with(args: &[&str]) -> io::Result<Self> {
+        Database::start::<MariaDb>(args).await.map(Self)
+    }
+
+    /// One for all tests of this process. It is started at the first call, and killed when the process ends. Tests that share it use
+    /// keys or tables of their own, and leave it running.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub async fn shared() -> io::Result<&'static Self> {
+        static SHARED: OnceCell<MariaDbServer> = OnceCell::const_new();
+        SHARED.get_or_try_init(Self::start).await
+    }
+
+    /// Its URL, with the password.
+    pub fn url(&self) -> String {
+        self.url_through(self.port())
+    }
+
+    /// Its URL through another port on this host, such as a proxy's.
+    pub fn url_through(&self, port: u16) -> String {
+        format!("mysql://idem:{PASSWORD}@127.0.0.1:{port}/idem")
+    }
+
+    /// Its port on `127.0.0.1`.
+    pub fn port(&self) -> u16 {
+        self.0.port()
+    }
+
+    /// The directory of its files.
+    pub fn dir(&self) -> &Path {
+        self.0.dir()
+    }
+
+    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is answered.
+    ///
+    /// # Errors
+    ///
+    /// If it does not run.
+    pub fn pause(&self) -> io::Result<()> {
+        self.0.signal("STOP")
+    }
+
+    /// Lets it go on after [`pause`](Self::pause).
+    ///
+    /// # Errors
+    ///
+    /// If it does not run.
+    pub fn resume(&self) -> io::Result<()> {
+        self.0.signal("CONT")
+    }
+
+    /// Kills it, as a host dies. Its data stays.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be killed. A server that does not run is no error.
+    pub fn kill(&self) -> io::Result<()> {
+        self.0.kill()
+    }
+
+    /// Kills it if it runs, and starts it again at the same port, with its data.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start, which may also be because somebody else has taken the port by now.
+    pub async fn restart(&self) -> io::Result<()> {
+        self.0.restart().await
+    }
+}
+
+struct MariaDb;
+
+impl Kind for MariaDb {
+    const NAME: &'static str = "mariadb";
+
+    fn program() -> io::Result<PathBuf> {
+        tool("mariadbd")
+    }
+
+    fn create(dir: &Path) -> io::Result<Command> {
+        let init = format!(
+            "CREATE DATABASE IF NOT EXISTS idem;\nCREATE USER IF NOT EXISTS idem@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\n\
+             GRANT ALL ON *.* TO idem@'127.0.0.1' WITH GRANT OPTION;\n"
+        );
+        fs::write(dir.join("init.sql"), init)?;
+        let mut command = Command::new(tool("mariadb-install-db")?);
+        command.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
+        command.args(["--innodb-log-file-size=4M", "--innodb-buffer-pool-size=16M"]);
+        command.arg(format!("--datadir={}", dir.join("data").display()));
+        Ok(command)
+    }
+
+    fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>> {
+        let place = |name: &str, file: &str| format!("--{name}={}", dir.join(file).display());
+        let args = [
+            "--no-defaults".to_owned(),
+            place("datadir", "data"),
+            place("socket", "socket"),
+            place("pid-file", "pid"),
+            place("init-file", "init.sql"),
+            format!("--port={port}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            "--skip-name-resolve".to_owned(),
+            "--max-connections=500".to_owned(),
+            "--innodb-log-file-size=4M".to_owned(),
+            "--innodb-buffer-pool-size=32M".to_owned(),
+            // Written at each commit, and not waited for.
+            "--innodb-flush-log-at-trx-commit=2".to_owned(),
+        ];
+        Ok(args.into_iter().map(OsString::from).collect())
+    }
+}
+
+fn tool(program: &str) -> io::Result<PathBuf> {
+    let directories = ["/usr/sbin", "/usr/local/sbin", "/usr/local/mysql/bin"].map(PathBuf::from);
+    find(program, &directories, "`apt-get install mariadb-server`, `brew install mariadb`")
+}

@@ -1,0 +1,165 @@
+//! A private PostgreSQL.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
+
+use tokio::sync::OnceCell;
+
+use super::database::{Database, Kind, find};
+
+/// The user's password.
+const PASSWORD: &str = "wordpass";
+
+/// A PostgreSQL server of one's own: empty, on a free port of this host, unprivileged, its files in a temporary directory.
+///
+/// It is killed when this is dropped, and when this process ends, in whatever way. It does not wait for the disk, so what it has
+/// committed survives its own death, not that of the machine.
+///
+/// # Examples
+///
+/// ```no_run
+/// use idem_testkit::PostgresServer;
+///
+/// # async fn example() -> std::io::Result<()> {
+/// let server = PostgresServer::start().await?;
+/// let url = server.url(); // postgres://..
+/// server.pause()?; // it accepts connections, and answers nothing
+/// server.resume()?;
+/// server.kill()?;
+/// server.restart().await?; // with its data, at the same port
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct PostgresServer(Database);
+
+impl PostgresServer {
+    /// Starts one.
+    ///
+    /// # Errors
+    ///
+    /// If it is not installed, or does not start; says why, and what to do.
+    pub async fn start() -> io::Result<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts one with arguments of the program `postgres`, such as `["-c", "default_transaction_isolation=serializable"]`.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_with(args: &[&str]) -> io::Result<Self> {
+        Database::start::<Postgres>(args).await.map(Self)
+    }
+
+    /// One for all tests of this process. It is started at the first call, and killed when the process ends. Tests that share it use
+    /// keys or tables of their own, and leave it running.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub async fn shared() -> io::Result<&'static Self> {
+        static SHARED: OnceCell<PostgresServer> = OnceCell::const_new();
+        SHARED.get_or_try_init(Self::start).await
+    }
+
+    /// Its URL, with the password.
+    pub fn url(&self) -> String {
+        self.url_through(self.port())
+    }
+
+    /// Its URL through another port on this host, such as a proxy's.
+    pub fn url_through(&self, port: u16) -> String {
+        format!("postgres://postgres:{PASSWORD}@127.0.0.1:{port}/postgres")
+    }
+
+    /// Its port on `127.0.0.1`.
+    pub fn port(&self) -> u16 {
+        self.0.port()
+    }
+
+    /// The directory of its files.
+    pub fn dir(&self) -> &Path {
+        self.0.dir()
+    }
+
+    /// Stops all its processes, as a host stands still that has no time for it: connections stay, and nothing is answered.
+    ///
+    /// # Errors
+    ///
+    /// If it does not run.
+    pub fn pause(&self) -> io::Result<()> {
+        self.0.signal("STOP")
+    }
+
+    /// Lets it go on after [`pause`](Self::pause).
+    ///
+    /// # Errors
+    ///
+    /// If it does not run.
+    pub fn resume(&self) -> io::Result<()> {
+        self.0.signal("CONT")
+    }
+
+    /// Kills all its processes, as a host dies. Its data stays.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be killed. A server that does not run is no error.
+    pub fn kill(&self) -> io::Result<()> {
+        self.0.kill()
+    }
+
+    /// Kills it if it runs, and starts it again at the same port, with its data.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start, which may also be because somebody else has taken the port by now.
+    pub async fn restart(&self) -> io::Result<()> {
+        self.0.restart().await
+    }
+}
+
+struct Postgres;
+
+impl Kind for Postgres {
+    const NAME: &'static str = "postgres";
+
+    fn program() -> io::Result<PathBuf> {
+        tool("postgres")
+    }
+
+    fn create(dir: &Path) -> io::Result<Command> {
+        let password = dir.join("password");
+        fs::write(&password, PASSWORD)?;
+        let mut command = Command::new(tool("initdb")?);
+        // A password that is sent as it is, because hashing it takes a debug build a while for each connection.
+        command.args(["--username=postgres", "--auth-local=trust", "--auth-host=password", "--no-sync"]);
+        command.args(["--encoding=UTF8", "--locale=C", "--no-instructions"]);
+        command.arg("--pwfile").arg(password).arg("--pgdata").arg(dir.join("data"));
+        Ok(command)
+    }
+
+    fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>> {
+        let mut args: Vec<OsString> = vec!["-D".into(), dir.join("data").into(), "-p".into(), port.to_string().into()];
+        let sockets = format!("unix_socket_directories={}", dir.display());
+        let fixed = ["listen_addresses=127.0.0.1", &sockets, "fsync=off", "shared_buffers=32MB", "max_connections=500"];
+        args.extend(fixed.into_iter().flat_map(|setting| [OsString::from("-c"), setting.into()]));
+        Ok(args)
+    }
+}
+
+/// Debian keeps the programs of each version in a directory of their own; the newest is used.
+fn tool(program: &str) -> io::Result<PathBuf> {
+    let mut versions: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin"))))
+        .collect();
+    versions.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
+    let directories: Vec<_> = versions.into_iter().map(|(_, bin)| bin).collect();
+    find(program, &directories, "`apt-get install postgresql`, `brew install postgresql`")
+}
