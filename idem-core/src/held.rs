@@ -139,7 +139,7 @@ impl Held {
             seat,
             origin,
             fingerprint: request.fingerprint,
-            times: Times::new(settings.ttl, settings.remember()),
+            times: Times::new(settings.ttl(), settings.remember()),
             least_secs: settings.least_secs,
             step: Step::Running,
             sending: None,

@@ -65,9 +65,11 @@ pub enum MissingKey {
 /// All that can be set, for a runtime and, over it, for an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    pub(crate) ttl: Duration,
-    pub(crate) remember: Option<Duration>,
-    /// `remember` is the runtime's default: an operation with a longer `ttl` raises it.
+    /// In milliseconds, as `hold_millis` is.
+    ttl_millis: u64,
+    /// In milliseconds, as `hold_millis` is; 0: as `ttl`. What an operation sets is at least one.
+    remember_millis: u64,
+    /// `remember_millis` is the runtime's default: an operation with a longer `ttl` raises it.
     pub(crate) remember_is_default: bool,
     pub(crate) lease: Duration,
     /// In milliseconds, as `hold_millis` is.
@@ -98,8 +100,8 @@ pub(crate) const MAX_LENGTH: Duration = Duration::from_secs(100 * 365 * 24 * 60 
 
 impl Settings {
     pub(crate) const DEFAULT: Self = Self {
-        ttl: Duration::from_secs(24 * 60 * 60),
-        remember: None,
+        ttl_millis: 24 * 60 * 60 * 1_000,
+        remember_millis: 0,
         remember_is_default: false,
         lease: Duration::from_secs(30),
         wait_millis: 5_000,
@@ -118,7 +120,7 @@ impl Settings {
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let refuse = |reason: String| Err(ConfigError::new(reason));
         let lengths = [
-            ("ttl", self.ttl),
+            ("ttl", self.ttl()),
             ("remember", self.remember()),
             ("lease", self.lease),
             ("wait", self.wait()),
@@ -129,7 +131,7 @@ impl Settings {
                 "`{name}` is {length:?}, more than the 100 years that it may be; is the unit right?"
             ));
         }
-        if self.ttl.is_zero() {
+        if self.ttl().is_zero() {
             return refuse("`ttl` is zero, so that no outcome would be kept; set at least 1 ms".into());
         }
         if self.hold_millis == 0 {
@@ -141,10 +143,10 @@ impl Settings {
                 self.lease
             ));
         }
-        if let Some(remember) = self.remember.filter(|remember| *remember < self.ttl && !self.remember_is_default) {
+        if let Some(remember) = self.set_to_remember().filter(|remember| *remember < self.ttl() && !self.remember_is_default) {
             return refuse(format!(
                 "`remember` is {remember:?}, shorter than `ttl`, which is {:?} (24 h unless it is set); make it longer, or set a shorter `ttl`",
-                self.ttl
+                self.ttl()
             ));
         }
         if self.most_attempts == 0 {
@@ -155,7 +157,16 @@ impl Settings {
 
     /// How long it is known that there was an outcome: never shorter than the outcome itself.
     pub(crate) fn remember(&self) -> Duration {
-        self.remember.unwrap_or(self.ttl).max(self.ttl).max(seconds(self.least_secs))
+        self.set_to_remember().unwrap_or_default().max(self.ttl()).max(seconds(self.least_secs))
+    }
+
+    /// How long an outcome is kept.
+    pub(crate) fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_millis)
+    }
+
+    fn set_to_remember(&self) -> Option<Duration> {
+        (self.remember_millis > 0).then(|| Duration::from_millis(self.remember_millis))
     }
 
     /// How long an unsettled record is kept, where it is rejected or asked about.
@@ -180,11 +191,12 @@ impl Settings {
     }
 
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
-        self.ttl = whole_millis(ttl);
+        self.ttl_millis = whole(ttl);
     }
 
     pub(crate) fn set_remember(&mut self, remember: Duration) {
-        self.remember = Some(whole_millis(remember));
+        // Zero is refused like everything that is shorter than `ttl`, which is at least a millisecond.
+        self.remember_millis = whole(remember).max(1);
         self.remember_is_default = false;
     }
 
@@ -296,12 +308,12 @@ mod tests {
         let mut settings = Settings::DEFAULT;
         settings.set_ttl(Duration::from_secs(1));
         assert_eq!(settings.in_flight_expiry(), Duration::from_secs(60));
-        assert_eq!(keep_released(settings.ttl, settings.lease, 0), Duration::from_secs(300));
+        assert_eq!(keep_released(settings.ttl(), settings.lease, 0), Duration::from_secs(300));
         settings.set_remember(Duration::from_secs(90));
         assert_eq!(settings.in_flight_expiry(), Duration::from_secs(90));
         settings.least_secs = 900;
         assert_eq!([settings.remember(), settings.in_flight_expiry()], [Duration::from_secs(900); 2]);
-        assert_eq!(keep_released(settings.ttl, settings.lease, 900), Duration::from_secs(900));
+        assert_eq!(keep_released(settings.ttl(), settings.lease, 900), Duration::from_secs(900));
     }
 
     #[test]
