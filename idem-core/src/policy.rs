@@ -143,7 +143,9 @@ impl Settings {
                 self.lease
             ));
         }
-        if let Some(remember) = self.set_to_remember().filter(|remember| *remember < self.ttl() && !self.remember_is_default) {
+        if let Some(remember) =
+            self.set_to_remember().filter(|remember| *remember < self.ttl() && !self.remember_is_default)
+        {
             return refuse(format!(
                 "`remember` is {remember:?}, shorter than `ttl`, which is {:?} (24 h unless it is set); make it longer, or set a shorter `ttl`",
                 self.ttl()

@@ -228,7 +228,8 @@ impl Store {
         } else {
             seen.expects(Promise::P2, after == before);
         }
-        if let Some(outcome) = seen.must_replay() {
+        // Another payload is told of the mismatch, and gets no outcome.
+        if let Some(outcome) = seen.must_replay().filter(|_| !mismatches) {
             seen.expects(Promise::P2, reply == Reply::Committed(outcome));
         } else {
             seen.expects(Promise::P2, !matches!(reply, Reply::Committed(_)));
