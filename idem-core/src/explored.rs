@@ -220,11 +220,15 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     assert_eq!(asking.fetch_add(1, Ordering::SeqCst), 0, "two ask");
                     thread::yield_now();
                     // The store decides, and its answer takes its time.
-                    let (committed, life) = {
+                    // A call that came after the owner had sent its commit asks while that is on its way, and is told so.
+                    let (committed, life) = loop {
                         let mut key = key.lock().unwrap();
-                        assert!(!key.owned, "somebody owns the key");
-                        key.owned = key.committed.is_none();
-                        (key.committed, key.lives)
+                        if !key.owned {
+                            key.owned = key.committed.is_none();
+                            break (key.committed, key.lives);
+                        }
+                        drop(key);
+                        thread::yield_now();
                     };
                     thread::yield_now();
                     asking.fetch_sub(1, Ordering::SeqCst);
