@@ -56,8 +56,7 @@ fn by_the_table(record: &Record, claim: &Claim) -> OnClaim {
     };
     let counted = attempts.saturating_sub(asked);
     let exhausted = matches!(claim.max_attempts, Some(max) if counted.saturating_add(1) > max || max == counted);
-    let next =
-        |origin| InFlight { questions: asked, ..claim.in_flight(attempts.saturating_add(1), origin) };
+    let next = |origin| InFlight { questions: asked, ..claim.in_flight(attempts.saturating_add(1), origin) };
     let another = match (record.fingerprint(), claim.fingerprint) {
         (Some(one), Some(two)) => one != two,
         _ => false,

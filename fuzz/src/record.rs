@@ -78,7 +78,9 @@ fn whole(text: &[u8], record: &Record) {
             assert!(!finds(Owner::from_bytes(other)), "and no other");
         }
         Record::Committed { outcome, .. } => assert!(text.ends_with(&outcome.payload), "the outcome is the tail"),
-        _ => assert!(!text.starts_with(b"i1f") && !text.starts_with(b"i2f"), "nothing else begins as what is in flight"),
+        _ => {
+            assert!(!text.starts_with(b"i1f") && !text.starts_with(b"i2f"), "nothing else begins as what is in flight")
+        }
     }
 }
 
