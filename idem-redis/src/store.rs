@@ -10,6 +10,7 @@ use idem_core::record::{
     Claim, Claimed, Commit, InFlight, Issue, Issued, Ownership, Record, RecordId, RecordInfo, Release, ReleaseTo,
     Removed, Renewal,
 };
+use idem_core::store::StoreHandle;
 use idem_core::wire::{self, Parsed};
 use idem_core::{Store, StoreError, StoreErrorKind};
 use redis::{Cmd, Value};
@@ -221,6 +222,10 @@ impl Store for RedisStore {
         let Inner { server, keys, .. } = &*self.0;
         let key = &keys.record(id);
         server.step(key, |mut lane| async move { remove(&mut lane, key, &keys.aside(id)).await }).await
+    }
+
+    fn into_handle(self) -> StoreHandle {
+        StoreHandle::new(self)
     }
 }
 

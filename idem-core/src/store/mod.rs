@@ -50,6 +50,7 @@ use crate::record::{
 };
 
 pub(crate) use self::dynamic::AnyStore;
+pub use self::dynamic::StoreHandle;
 pub(crate) use self::memory::MemoryStore;
 pub use crate::codec::{Codec, CodecContext, CodecFailure, CodecId};
 
@@ -143,4 +144,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes the record, unless it is in flight and alive. What waits is not woken.
     fn remove(&self, id: &RecordId) -> impl Future<Output = Result<Removed, StoreError>> + Send;
+
+    /// Puts the store behind a pointer, as a runtime holds it.
+    ///
+    /// The default is right for every store. A crate writes the same line, `StoreHandle::new(self)`, so that it compiles the futures of
+    /// its store once: otherwise, every program with a runtime compiles them again.
+    fn into_handle(self) -> StoreHandle
+    where
+        Self: Sized,
+    {
+        StoreHandle::new(self)
+    }
 }
