@@ -4,6 +4,9 @@
 //! record, the steps, and the decisions that each store takes alike; [`wire`] is the record as one text. `idem-testkit` tests a store against the
 //! contract.
 //!
+//! The structs of [`record`] are made with `new` and changed with `with_..`, so that they can get more fields. The enums are exhaustive: a store acts
+//! on each case.
+//!
 //! # Examples
 //!
 //! A store that refuses to forget:
