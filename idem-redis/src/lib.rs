@@ -1,8 +1,9 @@
-//! The Redis store of `idem`. Use it through the facade, the package `idem-rs`, with its feature `redis`.
+//! The Redis store of `idem`. Use it through the facade, the package `idem-rs`, with its feature
+//! `redis`.
 //!
-//! It keeps records on one Redis 7.0 (or newer) or Valkey server, on a master under Sentinel, or in a
-//! cluster. The server must not evict keys (`maxmemory-policy noeviction`): an evicted record lets a
-//! body run twice.
+//! It keeps records on one Redis 7.0 (or newer) or Valkey server, on a master under Sentinel, or in
+//! a cluster. The server must not evict keys (`maxmemory-policy noeviction`): an evicted record
+//! lets a body run twice.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), idem_core::StoreError> {

@@ -1,4 +1,5 @@
-//! Commits on servers with `SET .. IFEQ`. The command is emulated here, as [`front`](crate::front) says.
+//! Commits on servers with `SET .. IFEQ`. The command is emulated here, as [`front`](crate::front)
+//! says.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! The Redis store against real servers, one for each test.
 //!
-//! What every store must do is tested by the conformance suite of `idem-testkit`; here is what only Redis can get wrong.
+//! What every store must do is tested by the conformance suite of `idem-testkit`; here is what only
+//! Redis can get wrong.
 // Tests measure how long things take, and stop where they cannot go on: the helpers too.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,7 +1,8 @@
 //! A rolling deployment: processes of this version and of the one before it over one Redis.
 //!
-//! The scripts in `earlier/` are those of the version that wrote only `i1` records, as they were: they are what a process of that version does to
-//! a record that it owns or claims. A change of the format keeps them as they are, and adds a folder.
+//! The scripts in `earlier/` are those of the version that wrote only `i1` records, as they were:
+//! they are what a process of that version does to a record that it owns or claims. A change of the
+//! format keeps them as they are, and adds a folder.
 
 use idem_core::record::{Claimed, Origin, Ownership, Release, ReleaseTo};
 use idem_core::wire;

@@ -1,4 +1,5 @@
-//! TLS: spoken where the URL asks for it, and never to a server that cannot show a certificate for its name.
+//! TLS: spoken where the URL asks for it, and never to a server that cannot show a certificate for
+//! its name.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -37,8 +38,9 @@ fn tls_is_spoken_and_the_servers_certificate_is_checked() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// What this very test says of a URL, in a process whose platform trusts one certificate: where that is looked up is a matter of the
-/// environment, which a process cannot safely change for itself.
+/// What this very test says of a URL, in a process whose platform trusts one certificate: where
+/// that is looked up is a matter of the environment, which a process cannot safely change for
+/// itself.
 fn said(trusted: &str, url: &str) -> String {
     let this = "tls::tls_is_spoken_and_the_servers_certificate_is_checked";
     let output = Command::new(std::env::current_exe().unwrap())

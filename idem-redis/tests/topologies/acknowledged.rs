@@ -91,7 +91,8 @@ async fn a_claim_that_is_sent_again_waits_again_on_a_new_connection_too() {
     until("the claim is acknowledged", || async { other.claim(&first).await.is_ok() }).await;
     assert!(matches!(one.claim(&first).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
     assert_eq!(other.commit(&commit(&commits)).await.unwrap(), Ownership::Held);
-    // Each has written something, without which a newer server's WAIT would look at what the connection wrote before, perhaps nothing.
+    // Each has written something, without which a newer server's WAIT would look at what the
+    // connection wrote before, perhaps nothing.
     for (again, wrote) in [(true, 2), (false, 1)] {
         master.cli(&["CONFIG", "RESETSTAT"]).await.unwrap();
         if again {

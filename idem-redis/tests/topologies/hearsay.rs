@@ -1,5 +1,5 @@
-//! Sentinels that do not agree, or whose news is lost: two masters that both take themselves for the one, and Sentinels that say what
-//! they are told to.
+//! Sentinels that do not agree, or whose news is lost: two masters that both take themselves for
+//! the one, and Sentinels that say what they are told to.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -123,7 +123,8 @@ fn url(sentinels: &[Sentinel]) -> String {
     format!("redis+sentinel://{}/main", hosts.join(","))
 }
 
-/// Three that name one master. The last two take a little longer than the first, which is listened to.
+/// Three that name one master. The last two take a little longer than the first, which is listened
+/// to.
 async fn three(master: &RedisServer) -> [Sentinel; 3] {
     let later = Duration::from_millis(20);
     [
