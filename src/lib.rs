@@ -37,7 +37,8 @@ pub use idem_core::__private;
 
 /// Both ends of the Idempotency-Key header.
 ///
-/// A tower layer, an extractor, and the result of a call that timed out. See the [guide](guide::http).
+/// A tower layer, an extractor, and the result of a call that timed out. See the
+/// [guide](guide::http).
 #[cfg(feature = "http")]
 pub mod http {
     pub use idem_http::*;

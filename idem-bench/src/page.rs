@@ -1,4 +1,4 @@
-//! What was measured, as tables for a terminal and as `docs/benchmarks.md`.
+//! The results, as tables for a terminal and as `docs/benchmarks.md`.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -44,7 +44,7 @@ impl Given {
         [&self.compared, &self.scripts, &self.others].map(Passing::calls)
     }
 
-    /// What a commit answers, and how many commands of these kinds it sends.
+    /// Returns the answer of a commit, and how many commands of these kinds it sends.
     async fn commits(&self, commit: &Commit) -> (Ownership, [u64; 3]) {
         let before = self.sent();
         let answer = self.store.commit(commit).await.unwrap();
@@ -166,7 +166,7 @@ async fn a_late_owner_is_refused_and_changes_nothing() {
     let stranger = Commit { owner: Owner::generate(), as_claimed, ..commit(&next, 2, "1") };
     assert_eq!(given.commits(&stranger).await, LOST_BY_SCRIPT);
     assert_eq!(given.server.get("idem:orders:1").await, before);
-    // What its record remembers of the one that it took over, the owner does not know.
+    // The owner does not know the part of its record about the one that it took over.
     assert_eq!(given.commits(&Commit { as_claimed, ..commit(&next, 2, "2") }).await, HELD_BY_SCRIPT);
     assert_eq!(given.commits(&commit(&late, 1, "1")).await, LOST_BY_SET_AND_SCRIPT);
 

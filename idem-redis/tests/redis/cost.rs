@@ -1,4 +1,4 @@
-//! What a call costs the server.
+//! The server's cost of a call.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -21,7 +21,7 @@ use idem_testkit::{RedisServer, Reply};
 use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// What a busy machine may add to a time that is promised.
+/// The time that a busy machine may add to a promised time.
 const BUSY: Duration = Duration::from_secs(5);
 /// Every call on servers that are gone must have failed within this time: two steps of 900 ms, and
 /// what a busy machine adds.
@@ -56,7 +56,7 @@ async fn use_everything(store: &RedisStore) {
     assert_eq!(store.claim(&claim_issued("3")).await.unwrap(), OWNED_AS_ISSUED);
 }
 
-/// What a claim of an issued key comes to.
+/// The result of a claim of an issued key.
 const OWNED_AS_ISSUED: Claimed = Claimed::Owned { attempt: 1, from: Origin::Issued };
 
 fn issue(key: &str) -> Issue {
