@@ -22,7 +22,8 @@ impl From<Error> for Declined {
     }
 }
 
-/// Writes what it is told before the outcome, and reads nothing that does not begin with it: as an associated datum does.
+/// Writes its context before the outcome, and reads only data that begins with it, like associated
+/// data.
 struct Bound;
 
 fn bound(context: CodecContext<'_>) -> Vec<u8> {
@@ -53,7 +54,7 @@ impl Codec for Bound {
     }
 }
 
-/// Copies the outcome of one key to another one, as somebody with access to the store can.
+/// Copies the outcome of one key to another one, as an attacker with access to the store can.
 async fn copy(store: &impl Store, operation: &str, from: &str, to: &str) {
     let id = |key| RecordId::new(operation, &Key::encode(key).unwrap()).unwrap();
     let info = store.inspect(&id(from)).await.unwrap().unwrap();

@@ -1,4 +1,5 @@
-//! What a claim makes of a record that was read, against the table in the documentation of `Store::claim`.
+//! The effect of a claim on a record that was read, against the table in the documentation of
+//! `Store::claim`.
 
 use bytes::Bytes;
 use idem_core::record::{Claim, Claimed, InFlight, OnClaim, Origin, RanOut, Record, RecordId, ReleaseTo};
@@ -98,7 +99,7 @@ fn taken(next: &InFlight, claim: &Claim) {
     assert_eq!(record.on_claim(claim), OnClaim::Answer(owned));
 }
 
-/// What an owner leaves behind that gives its key up.
+/// Checks the record after its owner releases the key.
 fn given_up(held: &InFlight, claim: &Claim) {
     let keep = claim.hold;
     let left_behind = |to| held.released(to).map(|(record, _)| record);
@@ -131,7 +132,7 @@ fn given_up(held: &InFlight, claim: &Claim) {
     }
 }
 
-/// What people are told agrees with the record.
+/// Checks that the description agrees with the record.
 fn described(record: &Record, left: std::time::Duration) {
     let info = RecordInfo::new(record, left);
     assert_eq!((info.attempt, info.fingerprint), (record.attempt(), record.fingerprint()));

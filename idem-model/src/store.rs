@@ -1,4 +1,5 @@
-//! The store: each step as `MemoryStore` carries it out, by the functions of `idem_core::record`, and what the onlooker makes of it.
+//! The store: each step as `MemoryStore` carries it out, by the functions of `idem_core::record`,
+//! and what the onlooker makes of it.
 
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ impl Store {
         reply
     }
 
-    /// What a claim makes of what stands there, for somebody who has nothing to do with it.
+    /// The result of a claim of this key by an uninvolved caller.
     pub(crate) fn probe(&self, slot: Option<Slot>) -> Reply {
         self.claim(&mut slot.clone(), Id::STRANGER, 0)
     }
@@ -217,7 +218,7 @@ impl Store {
         } else {
             seen.expects(Promise::P2, after == before);
         }
-        // Another payload is told of the mismatch, and gets no outcome.
+        // Another payload gets the mismatch, and no outcome.
         if let Some(outcome) = seen.must_replay().filter(|_| !mismatches) {
             seen.expects(Promise::P2, reply == Reply::Committed(outcome));
         } else {
@@ -242,7 +243,8 @@ impl Store {
             seen.expects(Promise::P3, after == before && (reply == Reply::Lost || again));
         }
         if reply != Reply::Held {
-            // The last owner's commit is accepted, however late. So it must not be sent under another id than its claim.
+            // The last owner's commit is accepted, however late. So it must not be sent under
+            // another id than its claim.
             let own = owner.and_then(Id::of).zip(by.of()).is_some_and(|(one, two)| one.0 == two.0 && one.1 < two.1);
             seen.expects(Promise::P9, !matches!(request, Request::Commit { .. }) || !own);
             return;
@@ -266,7 +268,8 @@ impl Store {
     }
 }
 
-/// What must stand at the key when the claim that wrote this is undone, by what its record says of that.
+/// The value that must be at the key when the claim that wrote this record is undone, according to
+/// the record.
 fn undone(written: Option<Slot>) -> Option<Entry> {
     let Some(Slot { entry: Entry::InFlight { attempt, origin, questions, over, .. }, .. }) = written else {
         return None;

@@ -37,7 +37,8 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Writes a record that expires in `expires_in`, and for a committed one is done for the last `then_done` of that.
+    /// Writes a record that expires in `expires_in`, and for a committed one is done for the last
+    /// `then_done` of that.
     pub(crate) fn new(record: &Record, expires_in: Option<Duration>, then_done: Duration) -> Self {
         let fade = |length: Duration| Some(millis(length)).filter(|length| *length > 0);
         let mut columns = Self {
@@ -111,7 +112,7 @@ pub(crate) struct Row {
     pub(crate) revision: i64,
 }
 
-/// What stands at a key.
+/// The row at a key.
 pub(crate) struct Found {
     /// The record, `None` where the row has expired.
     pub(crate) record: Option<Record>,

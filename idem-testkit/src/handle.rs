@@ -1,4 +1,4 @@
-//! A handle on the store that is tried, as the trials see it: of one type, and never waiting for ever.
+//! A handle on the store under test, as the trials see it: of one type, with a limit on every wait.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,13 +11,15 @@ use idem_core::{Store, StoreError};
 
 use crate::check::{Failure, broken};
 
-/// What a store is given for a step that has nothing to wait for, and what *soon* means in its contract.
+/// The time allowed for a step that has nothing to wait for, and the meaning of *soon* in the
+/// contract.
 const SOON: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(10);
 
 /// Waits for something that must happen soon.
 ///
-/// Counts ticks instead of looking at a clock: while this machine stands still, the store is not blamed for it.
+/// Counts ticks instead of looking at a clock: while this machine stands still, the store is not
+/// blamed for it.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> Result<F::Output, Failure> {
     soon_after(what, Duration::ZERO, future).await
 }

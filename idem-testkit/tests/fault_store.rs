@@ -1,4 +1,5 @@
-//! `FaultStore`: as good as the store inside where no fault is set, and exactly as bad as the test says where one is.
+//! `FaultStore`: as good as the store inside where no fault is set, and exactly as bad as the test
+//! says where one is.
 
 #![allow(clippy::unwrap_used)]
 

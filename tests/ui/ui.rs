@@ -1,4 +1,5 @@
-//! What the attribute says of mistakes: golden messages of the pinned compiler. `cargo xtask bless` writes them anew.
+//! The messages about mistakes in the attribute: golden files of the pinned compiler.
+//! `cargo xtask bless` rewrites them.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -43,7 +44,7 @@ fn golden() -> impl Iterator<Item = (PathBuf, String)> {
 
 #[test]
 fn no_message_points_into_the_standard_library() {
-    // Where the component rust-src is installed, rustc prints the line that it points at, and where it is not, it does not.
+    // If the component rust-src is installed, rustc also prints the line that it points at.
     for (path, text) in golden() {
         assert!(!text.contains("--> $RUST"), "write the case so that {} comes out the same everywhere", path.display());
     }

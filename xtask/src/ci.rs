@@ -1,4 +1,4 @@
-//! What CI runs, step by step.
+//! The steps of CI.
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
@@ -36,7 +36,8 @@ pub(crate) fn list() {
     }
 }
 
-/// Runs all steps, or those named, and stops at the first failure. With `full`, a step also does what need not be done each time.
+/// Runs all steps, or those named, and stops at the first failure. With `full`, a step also does
+/// what need not be done each time.
 pub(crate) fn run(workspace: &Workspace, only: &[Step], full: bool) -> Result<()> {
     let mut steps = Steps::of("ci");
     for step in Step::value_variants() {

@@ -1,4 +1,4 @@
-//! What the written pages must hold.
+//! Checks of the written pages.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +35,8 @@ pub(crate) fn check_readme(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Each file in `tests` that is a test of its own is named in a manifest. Cargo finds none by itself there.
+/// Each file in `tests` that is a test of its own is named in a manifest. Cargo finds none by
+/// itself there.
 pub(crate) fn check_tests(workspace: &Workspace) -> Result<()> {
     let manifests = workspace.shell().read_file("tests/Cargo.toml")?;
     let mut tests = 0;

@@ -36,7 +36,8 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     steps.finish()
 }
 
-/// `idem-core/src/explored.rs`. Its locks are those of the explorer, so it is built apart from everything else.
+/// `idem-core/src/explored.rs`. Its locks are those of the explorer, so it is built apart from
+/// everything else.
 pub(crate) fn explore(workspace: &Workspace) -> Result<()> {
     let cargo =
         workspace.cargo().args(["test", "-p", "idem-core", "--lib", "--target-dir", "target/explore", "explored"]);

@@ -17,9 +17,10 @@ use idem_redis::redis::{RedisResult, cmd};
 pub(crate) enum Flaw {
     /// A renewal is confirmed without asking: the owner never learns that it has lost the key.
     RenewalLies,
-    /// The server is told a tenth of the lease that the owner counts, so the owner stops itself too late.
+    /// The server gets a tenth of the lease that the owner counts, so the owner stops itself too
+    /// late.
     ShortLease,
-    /// Whoever claims is told that the key is his, though somebody else is busy with it.
+    /// Every claim succeeds, although another owner is busy with the key.
     ClaimAlways,
     /// A commit that was refused is written all the same, over anybody's record.
     CommitUnchecked,
@@ -31,7 +32,7 @@ pub(crate) enum Flaw {
     ReplaysAnother,
     /// A lease that is half over counts as run out.
     TakesOverEarly,
-    /// Where the store cannot answer, the claim succeeds.
+    /// If the store does not answer, the claim succeeds.
     StoreFailureRuns,
     /// A release forgets the attempts.
     AttemptForgotten,
@@ -61,7 +62,7 @@ impl<S> Mutant<S> {
         Self { inner, flaw, raw, other: Mutex::default() }
     }
 
-    /// Removes a record, whoever has it. As with the real store, a failure is none of the caller's.
+    /// Removes a record of any owner. As with the real store, a failure does not reach the caller.
     async fn erase(&self, id: &RecordId) {
         let erased: RedisResult<()> = cmd("DEL").arg(name(id)).query_async(&mut self.raw.clone()).await;
         drop(erased);
@@ -186,7 +187,7 @@ impl<S: Store> Store for Mutant<S> {
     }
 }
 
-/// Where the store keeps a record.
+/// The store's key for a record.
 fn name(id: &RecordId) -> String {
     format!("idem:{}", id.as_str())
 }

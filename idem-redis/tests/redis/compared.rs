@@ -1,4 +1,5 @@
-//! Commits on servers with `SET .. IFEQ`. The command is emulated here, as [`front`](crate::front) says.
+//! Commits on servers with `SET .. IFEQ`. The command is emulated here, as [`front`](crate::front)
+//! says.
 
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ impl Given {
         [&self.compared, &self.scripts, &self.others].map(Passing::calls)
     }
 
-    /// What a commit answers, and how many commands of these kinds it sends.
+    /// Returns the answer of a commit, and how many commands of these kinds it sends.
     async fn commits(&self, commit: &Commit) -> (Ownership, [u64; 3]) {
         let before = self.sent();
         let answer = self.store.commit(commit).await.unwrap();

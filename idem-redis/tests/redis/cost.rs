@@ -1,4 +1,4 @@
-//! What a call costs the server.
+//! The server's cost of a call.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -100,7 +100,8 @@ async fn very_many_renewals_do_not_wait_for_one_another() {
     assert!(answers[..20_000].iter().all(|answer| *answer == Ownership::Lost));
 }
 
-/// A call with a token, and whether it ran its body or got the answer of before; `None` where it is refused.
+/// A call with a token, and whether it ran its body or got the answer of before; `None` where it is
+/// refused.
 async fn submit(idempotency: &Idempotency, token: &str, subject: &str) -> Option<bool> {
     let call = idempotency.operation("orders").token(token, subject);
     match call.run(async || Ok::<_, Error>(7)).await {

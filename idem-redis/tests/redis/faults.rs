@@ -12,7 +12,8 @@ use tokio::time::timeout;
 use crate::server::{Server, until};
 use crate::{SECOND, claim, commit, give_up, id, outcome, release, renewal, server_and_store};
 
-/// Within this time every call on a dead or stopped server must have failed: the limit of 900 ms, and what a busy machine adds.
+/// Within this time every call on a dead or stopped server must have failed: the limit of 900 ms,
+/// and what a busy machine adds.
 const FAILS_WITHIN: Duration = Duration::from_millis(1300);
 
 /// Every method fails in time with an error that says nothing is known.
@@ -102,7 +103,8 @@ async fn a_server_that_was_stopped_for_long_works_when_it_goes_on() {
     let (server, store) = server_and_store().await;
     server.stop();
     let start = Instant::now();
-    // Longer than a silent connection is kept, so that it is replaced, and new ones are not answered either.
+    // Longer than a silent connection is kept, so that it is replaced, and new ones are not
+    // answered either.
     while start.elapsed() < 5 * SECOND {
         let start = Instant::now();
         assert!(store.claim(&claim("1")).await.unwrap_err().is_unknown());
@@ -174,7 +176,8 @@ async fn waiters_look_again_when_the_connection_is_lost() {
     timeout(SECOND / 2, waiter).await.expect("woken").unwrap().unwrap();
 }
 
-/// A way to the server whose first connection carries nothing when that is said, and is never closed.
+/// A way to the server whose first connection carries nothing when that is said, and is never
+/// closed.
 pub(crate) async fn dying_way(server: &Server) -> (String, tokio::sync::watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -219,7 +222,8 @@ async fn a_server_that_asks_for_a_password_and_then_takes_it_works_again() {
         .await
         .unwrap();
     let () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query_async(&mut admin).await.unwrap();
-    // It may be a password that is being changed, so the same call may succeed later; and nothing was sent.
+    // It may be a password that is being changed, so the same call may succeed later; and nothing
+    // was sent.
     let refused = async || {
         store.claim(&claim("1")).await.is_err_and(|error| {
             assert!(error.is_retryable(), "{error}");

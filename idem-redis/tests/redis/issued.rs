@@ -1,4 +1,5 @@
-//! Keys that are issued: how they look in Redis, and servers that forget, are full, or whose replies get lost.
+//! Keys that are issued: how they look in Redis, and servers that forget, are full, or whose
+//! replies get lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

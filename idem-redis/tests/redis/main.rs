@@ -1,7 +1,8 @@
 //! The Redis store against real servers, one for each test.
 //!
-//! What every store must do is tested by the conformance suite of `idem-testkit`; here is what only Redis can get wrong.
-// Tests measure how long things take, and stop where they cannot go on: the helpers too.
+//! The conformance suite of `idem-testkit` tests the duties of every store; these tests cover the
+//! mistakes that only a Redis store can make. Tests and helpers measure time, and panic if they
+//! cannot continue.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[cfg(target_os = "linux")]

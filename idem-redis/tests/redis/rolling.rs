@@ -1,7 +1,8 @@
 //! A rolling deployment: processes of this version and of the one before it over one Redis.
 //!
-//! The scripts in `earlier/` are those of the version that wrote only `i1` records, as they were: they are what a process of that version does to
-//! a record that it owns or claims. A change of the format keeps them as they are, and adds a folder.
+//! The scripts in `earlier/` are unchanged from the version that wrote only `i1` records. A process
+//! of that version applies them to a record that it owns or claims. A change of the format keeps
+//! them, and adds a folder.
 
 use idem_core::record::{Claimed, Origin, Ownership, ReleaseTo};
 use idem_core::wire;
@@ -17,7 +18,7 @@ const RELEASE: &str = include_str!("earlier/release.lua");
 const RENEW: &str = include_str!("earlier/renew.lua");
 const TAKEOVER: &str = include_str!("earlier/takeover.lua");
 
-/// What a process of the earlier version does.
+/// Runs a script of the earlier version.
 async fn earlier(server: &Server, script: &str, args: &[&str]) -> Value {
     server.send(&[&["EVAL", script, "1", KEY], args].concat()).await
 }

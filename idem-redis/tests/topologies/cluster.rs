@@ -114,7 +114,8 @@ struct Migration<'a> {
     to_id: String,
 }
 
-/// Begins to move the slot of a key. Its keys stay where they are, and new ones come to be at the other node.
+/// Begins to move the slot of a key. Its keys stay where they are, and new ones come to be at the
+/// other node.
 async fn migrate<'a>(cluster: &'a RedisCluster, key: &str) -> Migration<'a> {
     let from = cluster.master_of(key).await.unwrap();
     let (from, to) = (&cluster.nodes()[from], &cluster.nodes()[(from + 1) % 3]);

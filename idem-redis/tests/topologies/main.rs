@@ -1,4 +1,5 @@
-//! `RedisStore` over Sentinel and Cluster: what every store must do, and what happens when servers are lost.
+//! `RedisStore` over Sentinel and Cluster: what every store must do, and what happens when servers
+//! are lost.
 // Tests measure how long things take, and stop where they cannot go on: the helpers too.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -20,9 +21,10 @@ use idem_testkit::{RedisServer, Reply};
 use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// What a busy machine may add to a time that is promised.
+/// The time that a busy machine may add to a promised time.
 const BUSY: Duration = Duration::from_secs(5);
-/// Every call on servers that are gone must have failed within this time: two steps of 900 ms, and what a busy machine adds.
+/// Every call on servers that are gone must have failed within this time: two steps of 900 ms, and
+/// what a busy machine adds.
 const FAILS_WITHIN: Duration = Duration::from_secs(2 + BUSY.as_secs());
 
 /// The rights that the crate's documentation lists, and nothing more.
@@ -54,7 +56,7 @@ async fn use_everything(store: &RedisStore) {
     assert_eq!(store.claim(&claim_issued("3")).await.unwrap(), OWNED_AS_ISSUED);
 }
 
-/// What a claim of an issued key comes to.
+/// The result of a claim of an issued key.
 const OWNED_AS_ISSUED: Claimed = Claimed::Owned { attempt: 1, from: Origin::Issued };
 
 fn issue(key: &str) -> Issue {
@@ -90,8 +92,8 @@ async fn call(idempotency: &Idempotency, key: &str, bodies: &Arc<AtomicU64>) -> 
     idempotency.operation("orders").key(key).run(body).await.map(Outcome::into_inner)
 }
 
-/// Calls with ever new keys, one after the other, until they have succeeded for some time. No error but one that may pass is seen.
-/// Gives how long the longest time without a success was.
+/// Calls with ever new keys, one after the other, until they have succeeded for some time. No error
+/// but one that may pass is seen. Gives how long the longest time without a success was.
 async fn calls_go_on(idempotency: &Idempotency, prefix: &str, trouble: impl Future<Output = ()>) -> Duration {
     let bodies = Arc::new(AtomicU64::new(0));
     let (mut last, mut longest) = (Instant::now(), Duration::ZERO);

@@ -1,4 +1,4 @@
-//! What a claim makes of each state. Take-overs and fingerprints have files of their own.
+//! The effect of a claim on each state. Take-overs and fingerprints have their own files.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -128,7 +128,7 @@ async fn ones_own_of_a_later_attempt_is_recognised(t: &Bench) -> Verdict {
     t.own(&second).await?;
     let owned = Claimed::Owned { attempt: 2, from: Origin::Released };
     same("the same claim again", t.store.claim(&second).await?, owned.clone())?;
-    // What it found outlives a renewal.
+    // A renewal keeps the origin of the claim.
     t.store.renew(renewal(&second)).await?;
     same("the same claim again after a renewal", t.store.claim(&second).await?, owned)
 }
@@ -279,7 +279,8 @@ async fn keys_of_any_length_and_characters_are_kept_apart(t: &Bench) -> Verdict 
     all_apart(t, &ids).await
 }
 
-/// Claims each, then commits each with an outcome of its own, and finds them all as they were committed.
+/// Claims each, then commits each with an outcome of its own, and finds them all as they were
+/// committed.
 async fn all_apart(t: &Bench, ids: &[idem_core::record::RecordId]) -> Verdict {
     let mut commits = Vec::new();
     for (index, id) in ids.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Who may record an outcome, and what a commit that is sent again does.
+//! The right to record an outcome, and the effect of a repeated commit.
 
 use std::future::poll_fn;
 use std::pin::pin;

@@ -59,7 +59,8 @@ where
     Task::all_end_soon("one of several steps at the same time", tasks).await
 }
 
-/// Carries out two steps at the same time; each round lets one begin a little earlier or later than the other.
+/// Carries out two steps at the same time; each round lets one begin a little earlier or later than
+/// the other.
 async fn both<A, B>(
     round: usize,
     one: impl Future<Output = Result<A, Failure>> + Send + 'static,

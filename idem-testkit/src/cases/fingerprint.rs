@@ -1,4 +1,5 @@
-//! Another payload never gets this answer: where fingerprints are compared, where not, and that it comes first.
+//! Another payload never gets this answer: where fingerprints are compared, where not, and that it
+//! comes first.
 
 use idem_core::record::{Claimed, Origin, RecordState};
 

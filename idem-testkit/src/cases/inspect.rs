@@ -108,7 +108,8 @@ async fn committed(t: &Bench) -> Verdict {
     Ok(())
 }
 
-/// With an outcome that is kept as long as the record, and with one that ends before it: a store may keep the two apart.
+/// With an outcome that is kept as long as the record, and with one that ends before it: a store
+/// may keep the two apart.
 async fn committed_gives_the_outcome(t: &Bench) -> Verdict {
     for (remember, is_error) in [(LONG, false), (LONG * 2, false), (LONG, true), (LONG * 2, true)] {
         let given = t.given(RecordState::InFlight).await?;

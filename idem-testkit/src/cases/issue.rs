@@ -1,4 +1,5 @@
-//! Keys that are given out for one use: for how long, what a claim makes of them, and what of a key that must have been given out.
+//! Keys that are given out for one use: for how long, what a claim makes of them, and what of a key
+//! that must have been given out.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -278,8 +279,8 @@ async fn of_an_empty_batch_answers_nothing(t: &Bench) -> Verdict {
     same("the number of answers", t.store.issue_all(&[]).await?.len(), 0)
 }
 
-/// Among free keys there are those in flight, and those that were issued before, with the same grace or another: each answer stands where
-/// its issue does.
+/// Among free keys there are those in flight, and those that were issued before, with the same
+/// grace or another: each answer stands where its issue does.
 async fn of_many_answers_in_order_each_on_its_own(t: &Bench) -> Verdict {
     let mut issues = Vec::new();
     for _ in 0..1200 {
@@ -428,7 +429,7 @@ async fn claimed_is_recognised_when_the_claim_is_sent_again(t: &Bench) -> Verdic
         for _ in 0..3 {
             same("the same claim again", t.store.claim(&first).await?, owned())?;
         }
-        // What it found outlives a renewal.
+        // A renewal keeps the origin of the claim.
         t.store.renew(renewal(&first)).await?;
         same("the same claim by another handle", t.second().await?.claim(&first).await?, owned())?;
         same("then a commit", t.store.commit(&commit(&first, 1)).await?, Ownership::Held)?;

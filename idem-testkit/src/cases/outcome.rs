@@ -25,7 +25,8 @@ pub(super) const TRIALS: &[Trial] = trials!(
     ]
 );
 
-/// Commits an outcome, and finds it, where the outcome is kept for as long as the record, and where the record remembers longer.
+/// Commits an outcome, and finds it, where the outcome is kept for as long as the record, and where
+/// the record remembers longer.
 async fn comes_back(t: &Bench, what: &str, wanted: Encoded) -> Verdict {
     for remember in [LONG, LONG * 2] {
         let given = t.given(RecordState::InFlight).await?;

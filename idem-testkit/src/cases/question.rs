@@ -1,4 +1,5 @@
-//! Attempts that began no body, because their question stayed without an answer: they grow the attempt, and are not counted.
+//! Attempts that began no body, because their question stayed without an answer: they grow the
+//! attempt, and are not counted.
 
 use idem_core::record::{Claim, Claimed, Origin, Owner, Ownership, RecordState};
 
@@ -33,7 +34,7 @@ async fn asked(t: &Bench, asked: u64) -> Result<Claim, Failure> {
     Ok(last)
 }
 
-/// What a claim gets that allows so many attempts.
+/// Returns the result of a claim that allows this many attempts.
 async fn allowed(t: &Bench, of: &Claim, max: u64) -> Result<Claimed, Failure> {
     t.store.claim(&claim(&of.id).with_max_attempts(Some(max))).await
 }

@@ -1,4 +1,4 @@
-//! Who may give a key up, and what stays.
+//! The right to release a key, and the data that stays.
 
 use std::time::Duration;
 
@@ -161,7 +161,8 @@ async fn to_abandoned_is_not_claimed_where_nothing_is_taken_over(t: &Bench) -> V
     same("a claim that does not take over", answer, Claimed::Abandoned { attempt: 1 })
 }
 
-/// A renewal that was under way while the owner gave up does not bring its lease back: the lease's length is zero now.
+/// A renewal that was under way while the owner gave up does not bring its lease back: the lease's
+/// length is zero now.
 async fn to_abandoned_is_not_revived_by_a_renewal(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     t.store.release(&abandon(&given.claim)).await?;

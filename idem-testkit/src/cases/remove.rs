@@ -1,4 +1,4 @@
-//! What can be removed, and that everything begins anew then.
+//! Records that can be removed, and a fresh start after that.
 
 use idem_core::record::{Claimed, Origin, Ownership, RecordState, Removed};
 

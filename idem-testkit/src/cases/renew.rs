@@ -1,4 +1,4 @@
-//! Who may keep a lease, for how long, and batches of them.
+//! The right to renew a lease, for how long, and batches of renewals.
 
 use idem_core::record::{Claimed, Owner, Ownership, RecordState};
 
@@ -156,7 +156,8 @@ async fn of_an_empty_batch_answers_nothing(t: &Bench) -> Verdict {
     same("the number of answers", t.store.renew_all(&[]).await?.len(), 0)
 }
 
-/// Among owners there are strangers, released and missing records: each answer stands where its renewal does.
+/// Among owners there are strangers, released and missing records: each answer stands where its
+/// renewal does.
 async fn of_five_hundred_answers_in_order(t: &Bench) -> Verdict {
     let mut tasks = Vec::new();
     for number in 0..500 {

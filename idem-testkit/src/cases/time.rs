@@ -1,4 +1,4 @@
-//! What time alone does to a record.
+//! The effect of time alone on a record.
 
 use std::time::Duration;
 

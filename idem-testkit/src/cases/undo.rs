@@ -1,4 +1,5 @@
-//! A claim that is undone leaves what it found: an abandoned record with its fingerprint, its owner and its time.
+//! A claim that is undone leaves what it found: an abandoned record with its fingerprint, its owner
+//! and its time.
 
 use std::time::Duration;
 
@@ -99,7 +100,7 @@ async fn restores_the_owner_who_is_recognised(t: &Bench) -> Verdict {
     same("its claim sent again", answer, Claimed::Owned { attempt: 1, from: Origin::Nothing })
 }
 
-/// What was abandoned may be waiting for a person, so it stays at least as long as it would have.
+/// An abandoned record may be waiting for an operator, so it stays at least as long as before.
 async fn restores_the_expiry(t: &Bench) -> Verdict {
     let first = brief(&claim(&t.id()?)).with_hold(LONG * 9);
     t.own(&first).await?;

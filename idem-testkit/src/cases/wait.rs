@@ -1,4 +1,4 @@
-//! Waiting: when it returns at once, what wakes it, and that it harms nobody.
+//! Waiting: when it returns at once, what wakes it, and that it does not disturb other callers.
 
 use std::time::Duration;
 
@@ -43,10 +43,11 @@ pub(super) const TRIALS: &[Trial] = trials!(
     ]
 );
 
-/// A wait that would take longer than any trial, in a task of its own, after it was given the time to begin.
+/// A wait that would take longer than any trial, in a task of its own, after it was given the time
+/// to begin.
 ///
-/// Nothing outside of a store tells that a wait has begun. A trial is right without knowing, since a wait that begins late finds
-/// what it would have waited for; only it would try less then.
+/// Nothing outside of a store tells that a wait has begun. A trial is right without knowing, since
+/// a wait that begins late finds what it would have waited for; only it would try less then.
 async fn waiter(store: &Handle, id: &RecordId, attempt: u64) -> Task<()> {
     let (store, id) = (store.clone(), id.clone());
     let task = Task::spawn(async move { store.wait(&id, attempt, LONG).await });
@@ -126,7 +127,7 @@ async fn that_is_dropped_changes_nothing(t: &Bench) -> Verdict {
     goes_on(t, &given).await
 }
 
-/// That everything can be done with a record that can be done with one that nobody has waited for.
+/// Checks that a record with waiters allows the same steps as one without.
 async fn goes_on(t: &Bench, given: &Given) -> Verdict {
     let answer = t.store.claim(&claim(&given.id)).await?;
     matches_or_broken!("a stranger's claim", answer, Claimed::InFlight { attempt: 1, .. })?;

@@ -23,7 +23,7 @@ pub(crate) struct FlawedStore {
     flaw: Option<Flaw>,
     /// The claims of each record that became its owner's, in their order.
     owned: Arc<Mutex<HashMap<RecordId, Vec<Claim>>>>,
-    /// Those whose owner said twice that nobody answered.
+    /// Records whose owner said twice that no answer came.
     asked_twice: Arc<Mutex<HashSet<RecordId>>>,
     /// Told of each commit and release.
     ended: Arc<Notify>,
@@ -65,13 +65,13 @@ impl FlawedStore {
         (Some(before.clone()), earlier.iter().any(|claim| claim.owner == owner))
     }
 
-    /// A claim by somebody.
+    /// A claim by any owner.
     fn any_claim(id: &RecordId) -> Claim {
         let (owner, minute) = (Owner::generate(), Duration::from_secs(60));
         Claim::new(id.clone(), owner, minute, minute).with_take_over(false)
     }
 
-    /// The owner that counts for this store: the caller, or whoever it is where nobody looks.
+    /// The owner that counts here: the caller, or with this flaw any owner.
     fn owner(&self, id: &RecordId, caller: Owner, unchecked: Flaw) -> Owner {
         self.last_claim(id).filter(|_| self.has(unchecked)).map_or(caller, |claim| claim.owner)
     }
