@@ -6,8 +6,8 @@ use std::time::Duration;
 use idem_core::record::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Record};
 use idem_core::{CodecId, Fingerprint};
 
-use crate::bounds::{duration, less, ticks};
 use crate::caller::Id;
+use crate::ticks::{duration, less, ticks};
 
 /// A record, and what is left until it changes by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

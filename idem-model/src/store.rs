@@ -8,11 +8,12 @@ use idem_core::record::{
     Renewal,
 };
 
-use crate::bounds::{Bounds, duration, ticks};
+use crate::bounds::Bounds;
 use crate::caller::{Ended, Id, Reply, Request};
 use crate::mutant::Mutant;
 use crate::promise::{Onlooker, Promise};
 use crate::slot::{Entry, Over, Slot, TakenOver, encoded, fingerprint, whose};
+use crate::ticks::{duration, ticks};
 
 /// The one key that all callers want.
 #[derive(Debug, Clone)]
