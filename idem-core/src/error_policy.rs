@@ -431,7 +431,8 @@ pub trait Opaque: Sized {
 
 impl<P, E> Opaque for Policy<P, E> {}
 
-fn has_ours<E: std::error::Error>(error: &E) -> bool {
+/// Whether an error of ours is among the sources of this one.
+pub(crate) fn has_ours<E: std::error::Error>(error: &E) -> bool {
     /// No chain is longer, but for one that is a circle.
     const MOST: usize = 100;
     let is_ours = |error: &(dyn std::error::Error + 'static)| {

@@ -20,12 +20,13 @@ use crate::flight::{Ending, Flights, Joined, Turn};
 use crate::keeper::explored as keeper;
 use crate::key::Key;
 use crate::lease::Term;
+use crate::local_cache::LocalCache;
 use crate::record::{
     Claim, Claimed, Commit, Encoded, Origin, Owner, Ownership, RecordId, Release, ReleaseTo, Removed, Renewal,
 };
 use crate::store::{MemoryStore, Store};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const LONG: Duration = Duration::from_secs(3600);
 /// At each of some thousand schedules, and as many that are chosen so that few switches make the difference.
@@ -178,6 +179,91 @@ fn memory_an_owner_that_is_renewed_while_it_commits_changes_nothing_twice() {
         at_once(futures);
         let found = block_on(store.claim(&super::explored::claim("k"))).unwrap();
         assert_eq!(found, Claimed::Committed { attempt: 1, outcome: outcome("1") });
+    });
+}
+
+/// A clock that the test sets, in seconds.
+#[derive(Clone, Default)]
+struct Set(Arc<AtomicU64>);
+
+impl Clock for Set {
+    fn elapsed(&self) -> Duration {
+        Duration::from_secs(self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[test]
+fn memory_what_has_expired_is_swept_in_time_whatever_the_sweeper_does_when_it_is_put() {
+    explore(|| {
+        let clock = Set::default();
+        let store = MemoryStore::swept(clock.clone());
+        let puts = |key: &'static str, seconds: u64, goes: bool| {
+            let store = store.clone();
+            async move {
+                let claim = Claim { lease: Duration::ZERO, hold: Duration::from_secs(seconds), ..claim(key) };
+                store.claim(&claim).await.unwrap();
+                if goes {
+                    // The sweeper may find that nothing is left, and end.
+                    store.remove(&claim.id).await.unwrap();
+                }
+            }
+        };
+        at_once([puts("a", 1_000, false), puts("b", 1, false), puts("c", 1, true)]);
+        // Nobody calls. The times leave room for what the sweeper may be late, and no more.
+        for (from, until, left) in [(0, 60, 1), (1_000, 1_060, 0)] {
+            clock.0.store(from, Ordering::SeqCst);
+            // Without end if nothing makes the sweeper look, which the explorer finds.
+            while store.len() > left {
+                if clock.elapsed().as_secs() < until {
+                    clock.0.fetch_add(1, Ordering::SeqCst);
+                }
+                store.time_passes();
+                thread::yield_now();
+            }
+            assert_eq!(store.len(), left);
+        }
+    });
+}
+
+/// A commit, a removal and a duplicate of one key at once: a call that begins after the removal never gets the outcome from before it.
+#[test]
+fn cache_gives_no_outcome_that_was_removed_before_the_call_began() {
+    explore(|| {
+        let (cache, stored) = (Arc::new(LocalCache::new(10)), Arc::new(AtomicBool::new(false)));
+        let removed = Arc::new(AtomicBool::new(false));
+        let (committing, removing, calling) = (cache.clone(), cache.clone(), cache.clone());
+        let (stores, takes) = (stored.clone(), stored.clone());
+        let (says, sees) = (removed.clone(), removed);
+        let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + Send>>; 3] = [
+            Box::pin(async move {
+                let sending = committing.sending(&id("k"));
+                thread::yield_now();
+                stores.store(true, Ordering::SeqCst);
+                // The reply takes its time.
+                thread::yield_now();
+                committing.committed(sending, &id("k"), None, &outcome("1"), LONG);
+            }),
+            Box::pin(async move {
+                let id = id("k");
+                let under_way = removing.removing(&id);
+                thread::yield_now();
+                let was_there = takes.swap(false, Ordering::SeqCst);
+                thread::yield_now();
+                drop(under_way);
+                says.store(was_there, Ordering::SeqCst);
+            }),
+            Box::pin(async move {
+                for _ in 0..3 {
+                    let is_removed = sees.load(Ordering::SeqCst);
+                    let found = calling.find(&id("k"), None, clock::now());
+                    assert!(!is_removed || found.is_none(), "an outcome that was removed");
+                    thread::yield_now();
+                }
+            }),
+        ];
+        at_once(futures);
+        let found = cache.find(&id("k"), None, clock::now());
+        assert!(stored.load(Ordering::SeqCst) || found.is_none(), "it stays for calls to come");
     });
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::engine::Request;
 use crate::error::Error;
-use crate::error_policy::{Action, ErrorAction, ErrorPolicy, Keeper, KeepsErrors, Policy};
+use crate::error_policy::{Action, ErrorAction, ErrorPolicy, Keeper, KeepsErrors, Policy, has_ours};
 use crate::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 use crate::key::{KeyDigest, KeyPart};
 use crate::observe::{Decision, Observer};
@@ -395,6 +395,55 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     fn with_policy<F, E, A>(self, policy: F, keeper: Option<Keeper<E>>) -> Operation<'a, Q, Errors<F, E, A>> {
         let Self { draft, question, .. } = self;
         Operation { draft, question, policy: Errors { policy, keeper, gives: PhantomData } }
+    }
+}
+
+impl<Q, P, E: std::error::Error, A> Operation<'_, Q, Errors<P, E, A>> {
+    /// Keeps no error that has an [`Error`] among its [sources](std::error::Error::source): the key is released, with the event
+    /// `error_not_kept`.
+    ///
+    /// An annotated function does so by itself. A call by hand has to ask, because `errors` takes every error type. It matters if a guarded
+    /// call fails outside of this body, such as in a spawned task, and its error is passed in. (One that fails inside of the body is noticed
+    /// without this.) An `Error` under thiserror's `#[error(transparent)]` is no source: mark that variant `#[serde(skip)]`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, ErrorAction, Idempotency, MemoryStore};
+    /// # use std::fmt;
+    /// #[derive(Debug, serde::Serialize, serde::Deserialize)]
+    /// struct Failed {
+    ///     #[serde(skip)]
+    ///     because: Option<Error>,
+    /// }
+    /// # impl fmt::Display for Failed { fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str("failed") } }
+    /// # impl From<Error> for Failed { fn from(error: Error) -> Self { Self { because: Some(error) } } }
+    ///
+    /// impl std::error::Error for Failed {
+    ///     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+    ///         self.because.as_ref().map(|error| error as _)
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let stock = Error::in_flight("stock.reserve", "o-1", std::time::Duration::from_secs(1)); // failed elsewhere
+    /// let order = || idempotency.operation("orders.create").key("o-1");
+    /// let failed = order()
+    ///     .errors(|_: &Failed| ErrorAction::Keep)
+    ///     .check_sources()
+    ///     .run(|| async { Err::<u32, _>(Failed { because: Some(stock.clone()) }) })
+    ///     .await;
+    /// assert!(failed.is_err());
+    /// assert_eq!(order().run(|| async { Ok::<_, Error>(42) }).await.unwrap().into_inner(), 42); // not kept
+    /// # }
+    /// ```
+    pub fn check_sources(mut self) -> Self {
+        if let Some(keeper) = &mut self.policy.keeper {
+            keeper.has_ours = has_ours;
+        }
+        self
     }
 }
 

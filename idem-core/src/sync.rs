@@ -2,19 +2,75 @@
 //! (`explored.rs`), which says at each of them which thread goes on.
 
 #[cfg(not(all(test, shuttle)))]
-pub(crate) use std::sync::{Mutex, MutexGuard, RwLock, atomic};
+pub(crate) use self::real::{spawn, wait_while};
+#[cfg(not(all(test, shuttle)))]
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, RwLock, atomic};
 #[cfg(not(all(test, shuttle)))]
 pub(crate) use tokio::sync::Notify;
 
 #[cfg(all(test, shuttle))]
-pub(crate) use self::explored::Notify;
+pub(crate) use self::explored::{Notify, spawn, wait_while};
 #[cfg(all(test, shuttle))]
-pub(crate) use shuttle::sync::{Mutex, MutexGuard, RwLock, atomic};
+pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, RwLock, atomic};
+
+#[cfg(not(all(test, shuttle)))]
+mod real {
+    use std::io;
+    use std::sync::{Condvar, MutexGuard, PoisonError};
+    use std::time::Duration;
+
+    use tokio::runtime::Handle;
+
+    /// Starts a thread, inside the tokio runtime of the caller if there is one: tokio's clock is that of the runtime where it is read, and a
+    /// test may have paused it.
+    pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let runtime = Handle::try_current().ok();
+        let inside = move || {
+            let _entered = runtime.as_ref().map(Handle::enter);
+            work();
+        };
+        std::thread::Builder::new().name(name.to_owned()).spawn(inside).map(drop)
+    }
+
+    /// Waits while a condition holds, for at most `limit`.
+    pub(crate) fn wait_while<'a, T>(
+        changed: &Condvar,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+        condition: impl FnMut(&mut T) -> bool,
+    ) -> MutexGuard<'a, T> {
+        changed.wait_timeout_while(guard, limit, condition).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
 
 #[cfg(all(test, shuttle))]
 mod explored {
+    use std::io;
+    use std::sync::PoisonError;
+    use std::time::Duration;
+
     use shuttle::sync::atomic::{AtomicBool, Ordering};
+    use shuttle::sync::{Condvar, MutexGuard};
+    use shuttle::thread;
     use tokio::sync::futures::Notified;
+
+    /// The explorer's threads are all on one thread of the system, which is in one tokio runtime.
+    pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+    }
+
+    /// Time stands still: a pause of less than a second ends whenever the explorer likes, and a longer one never does by itself.
+    pub(crate) fn wait_while<'a, T>(
+        changed: &Condvar,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) -> MutexGuard<'a, T> {
+        if limit < Duration::from_secs(1) {
+            return guard;
+        }
+        changed.wait_while(guard, |state| condition(state)).unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// tokio's, where the explorer may let another thread go on before each step.
     #[derive(Debug, Default)]

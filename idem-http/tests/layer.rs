@@ -2,6 +2,7 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod strict;
 mod support;
 
 use std::sync::atomic::Ordering::SeqCst;

@@ -120,6 +120,25 @@ async fn p6_an_idem_error_that_failed_outside_of_the_body_is_never_kept_as_its_s
 }
 
 #[tokio::test]
+async fn p6_by_hand_an_idem_error_among_the_sources_is_never_kept_where_they_are_checked() {
+    let (idempotency, runs) = (Idempotency::new(idem::MemoryStore::new()), AtomicU32::new(0));
+    let elsewhere = idem::Error::in_flight("stock.reserve", "o-1", std::time::Duration::from_secs(1));
+    for (key, source, expected) in [("with", Some(elsewhere), 2), ("without", None, 1)] {
+        for _ in 0..2 {
+            let failed = WithSource { code: 402, source: source.clone() };
+            let operation =
+                idempotency.operation("type.sources").key(key).errors(|_: &WithSource| idem::ErrorAction::Keep);
+            let body = async || {
+                runs.fetch_add(1, Ordering::SeqCst);
+                Err::<u32, _>(WithSource { code: failed.code, source: failed.source.clone() })
+            };
+            assert_eq!(operation.check_sources().run(body).await.unwrap_err().code, 402);
+        }
+        assert_eq!(runs.swap(0, Ordering::SeqCst), expected, "{key}");
+    }
+}
+
+#[tokio::test]
 async fn p6_an_outcome_that_a_body_cannot_read_is_never_kept_as_its_error() {
     let idempotency = Idempotency::new(idem::MemoryStore::new());
     idempotency

@@ -165,6 +165,20 @@ impl MemoryStore {
         }))
     }
 
+    /// With a sweeper under the explorer's control, whose clock is the test's.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn swept(clock: impl Clock) -> Self {
+        Self::build(DEFAULT_CAPACITY, Box::new(clock), Some(Sweeper::new()))
+    }
+
+    /// The clock has gone on: the sweeper's sleep is over if it should be.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn time_passes(&self) {
+        if let Some(sweeper) = &self.0.sweeper {
+            sweeper.time_is(nanos(self.0.clock.elapsed()));
+        }
+    }
+
     /// How many records somebody waits for.
     #[cfg(all(test, shuttle))]
     pub(crate) fn waiting(&self) -> usize {

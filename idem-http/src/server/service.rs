@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderValue, Request, request};
 use http_body::Body as HttpBody;
-use idem_core::Error;
+use idem_core::{Error, UnkeptAction};
 use serde::{Deserialize, Serialize};
 use tower_service::Service;
 use tracing::Instrument as _;
@@ -258,6 +258,8 @@ enum Failed<E> {
     Service(E),
     /// The response is not kept.
     Released(Box<Answer>),
+    /// The request was handed to the service before.
+    UsedUp,
 }
 
 impl<E> From<Error> for Failed<E> {
@@ -283,12 +285,27 @@ where
     };
     let operation = match &fingerprint {
         Some(fingerprint) => operation.fingerprint(fingerprint.as_bytes()),
-        None => operation,
+        None => operation.no_fingerprint(),
     };
     let body = {
-        let settings = settings.clone();
-        move || run(settings, inner, request)
+        let (settings, mut once) = (settings.clone(), Some((inner, request)));
+        move || {
+            let (settings, taken) = (settings.clone(), once.take());
+            async move {
+                match taken {
+                    Some((inner, request)) => run(settings, inner, request).await,
+                    // The policy below retries nothing.
+                    None => Err(Failed::UsedUp),
+                }
+            }
+        }
     };
+    // Whatever the runtime's default is: a response that is not kept says itself that the same request may be sent again. An error of the
+    // service itself, such as a timeout, says nothing.
+    let operation = operation.errors(|failed: &Failed<S::Error>| match failed {
+        Failed::Released(_) => UnkeptAction::Release,
+        Failed::Service(_) | Failed::Idempotency(_) | Failed::UsedUp => UnkeptAction::Unlisted,
+    });
     // The claim too is in a task of its own: a client that goes away while it is on its way leaves no key locked.
     let running = tokio::spawn(operation.run_detached(body).in_current_span());
     let ended = match running.await {
@@ -310,6 +327,7 @@ where
         }
         Err(Failed::Service(error)) => Err(error),
         Err(Failed::Released(response)) => Ok(*response),
+        Err(Failed::UsedUp) => Ok(refusal(&settings, &Problem::INTERNAL)),
         Err(Failed::Idempotency(error)) => {
             let mut problem = Problem::from(&error);
             if let (Error::FingerprintMismatch { .. }, Some(status)) = (&error, settings.mismatch) {

@@ -18,6 +18,7 @@ mod life;
 mod rolling;
 mod runtimes;
 mod server;
+mod side_by_side;
 #[cfg(feature = "tls")]
 mod tls;
 mod waking;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use idem_core::record::Claimed;
+use idem_core::record::{Claimed, Ownership};
 use idem_core::{RecordState, Store as _};
 use idem_redis::RedisStore;
 use tokio::task::{JoinHandle, JoinSet};
@@ -293,4 +293,73 @@ async fn waiters_are_woken_after_their_connection_was_lost() {
         let took = waiting.await.unwrap().saturating_duration_since(before);
         assert!(took < SOON, "{took:?}");
     }
+}
+
+/// Processes, stores in each, and calls of each store.
+const MANY: [u32; 3] = [4, 10, 25];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "this is one of the processes of the test below, which starts it"]
+async fn waits_among_many() {
+    let url = std::env::var("IDEM_TEST_URL").unwrap();
+    let mut calls = JoinSet::new();
+    for _ in 0..MANY[1] {
+        let idempotency = idem_core::Idempotency::new(RedisStore::connect(url.clone()).await.unwrap());
+        for _ in 0..MANY[2] {
+            let call = idempotency.operation("orders").key("many").wait(60 * SECOND);
+            calls.spawn(call.run(async || Ok::<_, idem_core::Error>(format!("by {}", std::process::id()))));
+        }
+    }
+    println!("\nwaits");
+    while let Some(call) = calls.join_next().await {
+        match call.unwrap() {
+            Ok(outcome) => {
+                println!("{} {}", if outcome.is_replayed() { "replay" } else { "body" }, outcome.into_inner())
+            }
+            Err(error) => println!("error {error}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p2_p11_of_a_thousand_waiters_in_several_processes_one_runs_what_was_released_and_all_get_its_outcome() {
+    let (server, owner) = server_and_store().await;
+    let first = claim("many");
+    owner.claim(&first).await.unwrap();
+    let processes: Vec<_> = (0..MANY[0])
+        .map(|_| {
+            tokio::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "waking::waits_among_many", "--ignored", "--nocapture"])
+                .env("IDEM_TEST_URL", server.url())
+                .stdout(std::process::Stdio::piped())
+                .kill_on_drop(true)
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let channel = "idem:orders:many";
+    let all_wait = async {
+        while server.send::<(String, u32)>(&["PUBSUB", "NUMSUB", channel]).await.1 < MANY[0] * MANY[1] {
+            tokio::time::sleep(SECOND / 50).await;
+        }
+    };
+    timeout(30 * SECOND, all_wait).await.expect("every store is subscribed");
+    assert_eq!(owner.release(&release(&first)).await.unwrap(), Ownership::Held);
+    let (mut bodies, mut outcomes) = (0, Vec::new());
+    for process in processes {
+        let output = process.wait_with_output().await.unwrap();
+        for line in String::from_utf8(output.stdout).unwrap().lines() {
+            match line.split_once(' ') {
+                Some(("body", outcome)) => {
+                    bodies += 1;
+                    outcomes.push(outcome.to_owned());
+                }
+                Some(("replay", outcome)) => outcomes.push(outcome.to_owned()),
+                Some(("error", error)) => panic!("{error}"),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!((bodies, outcomes.len()), (1, 1_000));
+    assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]), "{outcomes:?}");
 }

@@ -6,13 +6,12 @@
 //! A step that adds a record which expires before the thread would look wakes the thread, or starts it. No wake-up is lost: the
 //! step writes its shard's `due` and then reads `looks_at`; the thread writes `looks_at` and then reads every `due`.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
-
-use tokio::runtime::Handle;
 
 use super::{Inner, Swept};
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard, spawn, wait_while};
 
 /// A time that never comes, in nanoseconds of the store's clock.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -76,13 +75,8 @@ impl Sweeper {
         }
         state.is_running = true;
         self.looks_at.store(LOOKING, Ordering::SeqCst);
-        // tokio's clock is that of the runtime where it is read: a test may have paused it.
-        let (sweeper, store, runtime) = (self.clone(), Arc::downgrade(store), Handle::try_current().ok());
-        let thread = std::thread::Builder::new().name("idem-sweeper".to_owned()).spawn(move || {
-            let _entered = runtime.as_ref().map(Handle::enter);
-            sweeper.run(&store);
-        });
-        if let Err(error) = thread {
+        let (sweeper, store) = (self.clone(), Arc::downgrade(store));
+        if let Err(error) = spawn("idem-sweeper", move || sweeper.run(&store)) {
             // It stays marked as running, so nobody tries again. New keys sweep in passing.
             tracing::warn!(target: "idem", %error, "the memory store has no thread to drop expired records; calls drop them");
         }
@@ -131,23 +125,30 @@ impl Sweeper {
             drop(inner);
             let Some(next) = next else { return Some(all) };
             from = next;
-            let (state, _) = self
-                .changed
-                .wait_timeout_while(self.state(), PAUSE, |state| !state.has_ended)
-                .unwrap_or_else(PoisonError::into_inner);
-            if state.has_ended {
+            if wait_while(&self.changed, self.state(), PAUSE, |state| !state.has_ended).has_ended {
                 return None;
             }
         }
     }
 
     fn sleep<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
-        let sleeps = |state: &mut State| !state.is_called && !state.has_ended;
-        self.changed.wait_timeout_while(state, time, sleeps).unwrap_or_else(PoisonError::into_inner).0
+        wait_while(&self.changed, state, time, |state| !state.is_called && !state.has_ended)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(all(test, shuttle))]
+impl Sweeper {
+    /// Time has passed up to this: a sleep that would be over by now is.
+    pub(super) fn time_is(&self, now: u64) {
+        let mut state = self.state();
+        if self.looks_at.load(Ordering::SeqCst) <= now {
+            state.is_called = true;
+            self.changed.notify_all();
+        }
     }
 }
 
