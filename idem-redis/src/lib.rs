@@ -89,6 +89,7 @@
 //!   while no new body begins. Duplicates get their outcome.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod admin;
 mod batch;
 mod claim;
 mod clock;
@@ -102,10 +103,12 @@ mod issue;
 mod keys;
 mod lane;
 mod link;
+mod look;
 mod many;
 mod own;
 mod place;
 mod quick;
+mod remove;
 mod renew;
 mod replicas;
 mod script;

@@ -26,6 +26,8 @@ pub(crate) static WATCH: LazyLock<Script> = script!("watch");
 pub(crate) static TOUCH: LazyLock<Script> = script!("touch");
 pub(crate) static INSPECT: LazyLock<Script> = script!("inspect");
 pub(crate) static REMOVE: LazyLock<Script> = script!("remove");
+pub(crate) static PEEK: LazyLock<Script> = script!("peek");
+pub(crate) static INTERVENE: LazyLock<Script> = script!("intervene");
 pub(crate) static RIGHTS: LazyLock<Script> = script!("rights");
 
 /// The scripts that every execution or duplicate may need: known to the server before the first call, which would pay for it.
@@ -79,7 +81,7 @@ pub(crate) fn ownership(server: &str, answer: Value) -> Result<Ownership, StoreE
     }
 }
 
-/// What a compare-and-set answered: `takeover` and `remove`.
+/// What a compare-and-set answered: `takeover`, `remove` and `intervene`.
 pub(crate) enum Swap {
     /// There is no record.
     Gone,
@@ -127,7 +129,7 @@ pub(crate) struct Found {
     pub(crate) left: Option<Duration>,
 }
 
-/// What `inspect` answered: the record, and the outcome that is kept aside for it.
+/// What `inspect` and `peek` answered: the record, and the outcome that is kept aside for it.
 pub(crate) fn inspected(server: &str, answer: &Value) -> Result<Option<(Found, Option<Found>)>, StoreError> {
     let found = |value: &[u8], left: i64| Found {
         value: Bytes::copy_from_slice(value),

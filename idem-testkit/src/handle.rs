@@ -8,6 +8,8 @@ use std::time::Duration;
 use idem_core::record::{
     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
 };
+use idem_core::store::AdminStore;
+use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
 use idem_core::{Store, StoreError};
 
 use crate::check::{Failure, broken};
@@ -40,11 +42,33 @@ async fn ticks(mut left: Duration) {
 
 /// A handle. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Handle(Arc<dyn DynStore>);
+pub(crate) struct Handle(Arc<dyn DynStore>, Option<Arc<dyn DynAdmin>>);
 
 impl Handle {
     pub(crate) fn new(store: impl Store) -> Self {
-        Self(Arc::new(store))
+        Self(Arc::new(store), None)
+    }
+
+    /// A handle for the trials of [`AdminStore`] besides.
+    pub(crate) fn of_admin(store: impl AdminStore) -> Self {
+        let store = Arc::new(store);
+        Self(store.clone(), Some(store))
+    }
+
+    pub(crate) async fn list(&self, listing: &Listing) -> Result<Page, Failure> {
+        Ok(self.try_list(listing).await??)
+    }
+
+    pub(crate) async fn try_list(&self, listing: &Listing) -> Result<Result<Page, StoreError>, Failure> {
+        soon("a listing", self.admin()?.list(listing)).await
+    }
+
+    pub(crate) async fn intervene(&self, intervention: &Intervention) -> Result<Intervened, Failure> {
+        Ok(soon("an intervention", self.admin()?.intervene(intervention)).await??)
+    }
+
+    fn admin(&self) -> Result<&dyn DynAdmin, Failure> {
+        self.1.as_deref().ok_or_else(|| broken("the store is tried as one that cannot list: a mistake in the suite"))
     }
 
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed, Failure> {
@@ -171,5 +195,21 @@ impl<S: Store> DynStore for S {
 
     fn remove<'a>(&'a self, id: &'a RecordId) -> Answer<'a, Removed> {
         Box::pin(Store::remove(self, id))
+    }
+}
+
+/// An [`AdminStore`] behind a pointer.
+trait DynAdmin: Send + Sync {
+    fn list<'a>(&'a self, listing: &'a Listing) -> Answer<'a, Page>;
+    fn intervene<'a>(&'a self, intervention: &'a Intervention) -> Answer<'a, Intervened>;
+}
+
+impl<S: AdminStore> DynAdmin for S {
+    fn list<'a>(&'a self, listing: &'a Listing) -> Answer<'a, Page> {
+        Box::pin(AdminStore::list(self, listing))
+    }
+
+    fn intervene<'a>(&'a self, intervention: &'a Intervention) -> Answer<'a, Intervened> {
+        Box::pin(AdminStore::intervene(self, intervention))
     }
 }

@@ -1,8 +1,8 @@
 //! What a store and a codec are written against. Applications need none of it.
 //!
 //! [`Store`] is the one seam: what a store must do, each step atomic, each with a stated meaning for every state of the record. [`record`] has the
-//! record, the steps, and the decisions that each store takes alike; [`wire`] is the record as one text. `idem-testkit` tests a store against the
-//! contract.
+//! record, the steps, and the decisions that each store takes alike; [`wire`] is the record as one text. [`AdminStore`] is for stores whose
+//! records an operator can list. `idem-testkit` tests a store against both contracts.
 //!
 //! # Examples
 //!
@@ -36,6 +36,7 @@
 //! }
 //! ```
 
+pub mod admin;
 mod dynamic;
 pub(crate) mod memory;
 pub mod record;
@@ -49,6 +50,7 @@ use crate::record::{
     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
 };
 
+pub use self::admin::AdminStore;
 pub(crate) use self::dynamic::AnyStore;
 pub(crate) use self::memory::MemoryStore;
 pub use crate::codec::{Codec, CodecContext, CodecFailure, CodecId};
