@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use idem_core::record::{Record, RecordId};
-use idem_core::store::admin::{
-    Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page, Unreadable,
-};
+use idem_core::store::admin::{Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page, Unreadable};
 use idem_core::wire::{self, HEAD, Parsed};
 use idem_core::{CodecId, StoreError, StoreErrorKind};
 use redis::{Cmd, Value};

@@ -12,7 +12,11 @@ use crate::lane::Lane;
 use crate::script::{Found, INSPECT, inspected};
 
 /// Reads a record, and the outcome that is kept aside for it.
-pub(crate) async fn look(lane: &mut Lane, key: &str, aside: &str) -> Result<Option<(Found, Option<Found>)>, StoreError> {
+pub(crate) async fn look(
+    lane: &mut Lane,
+    key: &str,
+    aside: &str,
+) -> Result<Option<(Found, Option<Found>)>, StoreError> {
     if let Some(answer) = lane.script_on_all(&INSPECT, &[key, aside], &[]).await? {
         return inspected(lane.server(), &answer);
     }

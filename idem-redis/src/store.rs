@@ -9,9 +9,9 @@ use idem_core::record::{
     Claim, Claimed, Commit, InFlight, Issue, Issued, Ownership, Record, RecordId, RecordInfo, Release, ReleaseTo,
     Removed, Renewal,
 };
-use idem_core::wire;
 use idem_core::store::AdminStore;
 use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
+use idem_core::wire;
 use idem_core::{Store, StoreError};
 use redis::{Cmd, Value};
 use tokio::time::timeout;

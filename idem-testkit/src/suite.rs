@@ -83,10 +83,7 @@ impl Trial {
     /// # Errors
     ///
     /// Says what the store did, and what it must do.
-    pub async fn run<S: Subject>(
-        &self,
-        subject: impl Fn() -> S + Send + Sync + 'static,
-    ) -> Result<Outcome, Failure> {
+    pub async fn run<S: Subject>(&self, subject: impl Fn() -> S + Send + Sync + 'static) -> Result<Outcome, Failure> {
         self.run_on(&plain(subject)).await
     }
 

@@ -70,7 +70,7 @@ pub trait AdminStore: Store {
     /// | found | `Settle` | `Release` | `Forget` |
     /// | --- | --- | --- | --- |
     /// | nothing | `Nothing` | `Nothing` | `Nothing` |
-    /// | another attempt than the operator [looked at](Intervention::only_attempt) | `Changed` | `Changed` | `Changed` |
+    /// | another [attempt](Intervention::only_attempt) or [state](Intervention::only_state) than the operator looked at | `Changed` | `Changed` | `Changed` |
     /// | in flight, alive, without `force` | `Alive` | `Alive` | `Alive` |
     /// | abandoned; or in flight with `force` | committed under its attempt, with its fingerprint: `Done` | released with its attempt: `Done` | removed: `Done` |
     /// | any other | `NotAbandoned` | `NotAbandoned` | removed: `Done` |
@@ -287,6 +287,9 @@ pub struct Intervention {
     pub force: bool,
     /// Only while it is at this attempt: the one that the operator looked at.
     pub attempt: Option<u64>,
+    /// Only while it is in this state, as the operator saw it. In flight and abandoned are one here, which `force` distinguishes, and so are
+    /// committed and done.
+    pub state: Option<RecordState>,
 }
 
 /// What an operator wants to make of a record.
@@ -326,17 +329,17 @@ impl Intervention {
     /// # }
     /// ```
     pub fn settle(id: RecordId, outcome: Encoded) -> Self {
-        Self { id, wish: Wish::Settle { outcome, ttl: None }, force: false, attempt: None }
+        Self { id, wish: Wish::Settle { outcome, ttl: None }, force: false, attempt: None, state: None }
     }
 
     /// Releases a record.
     pub fn release(id: RecordId) -> Self {
-        Self { id, wish: Wish::Release, force: false, attempt: None }
+        Self { id, wish: Wish::Release, force: false, attempt: None, state: None }
     }
 
     /// Removes a record.
     pub fn forget(id: RecordId) -> Self {
-        Self { id, wish: Wish::Forget, force: false, attempt: None }
+        Self { id, wish: Wish::Forget, force: false, attempt: None, state: None }
     }
 
     /// Sets how long a settled outcome is kept, from now. Nothing else has such a length.
@@ -359,6 +362,13 @@ impl Intervention {
     #[must_use]
     pub fn only_attempt(mut self, attempt: u64) -> Self {
         self.attempt = Some(attempt);
+        self
+    }
+
+    /// Acts only while the record is in this [state](Self::state).
+    #[must_use]
+    pub fn only_state(mut self, state: RecordState) -> Self {
+        self.state = Some(state);
         self
     }
 }
@@ -385,7 +395,7 @@ pub enum Intervened {
         /// What the record is.
         state: RecordState,
     },
-    /// The record is at another attempt than the operator looked at. Nothing was changed.
+    /// The record is at another attempt than the operator looked at, or in another state. Nothing was changed.
     Changed {
         /// The attempt that it is at.
         attempt: u64,
@@ -433,7 +443,8 @@ impl Record {
     /// A token whose time is over counts as issued here.
     pub fn on_intervention(&self, intervention: &Intervention) -> OnIntervention {
         let attempt = self.attempt();
-        if intervention.attempt.is_some_and(|wanted| wanted != attempt) {
+        let is_other = |state| kind(state) != kind(self.state_without_time());
+        if intervention.attempt.is_some_and(|wanted| wanted != attempt) || intervention.state.is_some_and(is_other) {
             return OnIntervention::Answer(Intervened::Changed { attempt });
         }
         let state = match self {
@@ -452,15 +463,33 @@ impl Record {
                 };
                 return OnIntervention::Put { record, expires_in, if_ran_out };
             }
-            Self::Issued { .. } => RecordState::Issued,
-            Self::Released { .. } => RecordState::Released,
-            Self::Committed { .. } => RecordState::Committed,
-            Self::Done { .. } => RecordState::Done,
+            _ => self.state_without_time(),
         };
         match intervention.wish {
             Wish::Forget => OnIntervention::Remove { if_ran_out: false },
             _ => OnIntervention::Answer(Intervened::NotAbandoned { state }),
         }
+    }
+
+    /// Its state, as far as that does not depend on the time.
+    fn state_without_time(&self) -> RecordState {
+        match self {
+            Self::Issued { .. } => RecordState::Issued,
+            Self::InFlight(_) => RecordState::InFlight,
+            Self::Released { .. } => RecordState::Released,
+            Self::Committed { .. } => RecordState::Committed,
+            Self::Done { .. } => RecordState::Done,
+        }
+    }
+}
+
+/// The states that time alone distinguishes, as one.
+fn kind(state: RecordState) -> RecordState {
+    match state {
+        RecordState::Abandoned => RecordState::InFlight,
+        RecordState::Expired => RecordState::Issued,
+        RecordState::Done => RecordState::Committed,
+        other => other,
     }
 }
 
@@ -495,7 +524,9 @@ mod tests {
             let id = RecordId::of_digest(operation, &[7; 16]);
             assert_eq!(RecordId::parse(id.as_str()), Some(id));
         }
-        for none in ["", "orders", "orders:", ":k", "a::b", "a::", "a b:k", "a:k k", "a:{k}", "a:b~c", "a:%4", "a:~short"] {
+        for none in
+            ["", "orders", "orders:", ":k", "a::b", "a::", "a b:k", "a:k k", "a:{k}", "a:b~c", "a:%4", "a:~short"]
+        {
             assert_eq!(RecordId::parse(none), None, "{none}");
         }
     }

@@ -29,6 +29,7 @@ pub(super) const TRIALS: &[Trial] = trials!(
         of_what_is_not_in_flight_settles_and_releases_nothing,
         to_forget_removes_what_is_not_in_flight,
         of_another_attempt_than_was_looked_at_changes_nothing,
+        of_another_state_than_was_looked_at_changes_nothing,
         of_several_at_once_carries_out_one,
         of_a_foreign_value_leaves_it,
     ]
@@ -247,6 +248,20 @@ async fn of_another_attempt_than_was_looked_at_changes_nothing(t: &Bench) -> Ver
     t.unchanged("the record then", &given.id, &before).await?;
     let answer = t.store.intervene(&settle(&given.id).only_attempt(1)).await?;
     same("of the very attempt", answer, Intervened::Done { attempt: 1 })
+}
+
+async fn of_another_state_than_was_looked_at_changes_nothing(t: &Bench) -> Verdict {
+    // As an operator who wants to remove what is abandoned, while its late owner commits.
+    for given in t.both_committed(None).await? {
+        let before = t.look(&given.id).await?;
+        let forget = Intervention::forget(given.id.clone()).only_attempt(1);
+        let answer = t.store.intervene(&forget.clone().only_state(RecordState::Abandoned)).await?;
+        same("the decision", answer, Intervened::Changed { attempt: 1 })?;
+        t.unchanged("the record then", &given.id, &before).await?;
+        let answer = t.store.intervene(&forget.only_state(RecordState::Committed)).await?;
+        same("in the very state", answer, Intervened::Done { attempt: 1 })?;
+    }
+    Ok(())
 }
 
 async fn of_several_at_once_carries_out_one(t: &Bench) -> Verdict {

@@ -5,9 +5,7 @@ use std::time::Duration;
 use super::{MemoryStore, Step, lock};
 use crate::error::StoreError;
 use crate::record::RecordInfo;
-use crate::store::admin::{
-    AdminStore, Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page,
-};
+use crate::store::admin::{AdminStore, Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page};
 
 /// How many records a page looks at, at most, and those of one more shard.
 const MOST_LOOKED_AT: usize = 4096;
