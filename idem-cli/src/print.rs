@@ -85,7 +85,11 @@ pub(crate) fn object(id: &RecordId, info: &RecordInfo) -> Value {
 
 /// An outcome as JSON; of another codec, null.
 fn outcome(outcome: &Encoded) -> Value {
-    if outcome.codec == CodecId::JSON { serde_json::from_slice(&outcome.payload).unwrap_or_default() } else { Value::Null }
+    if outcome.codec == CodecId::JSON {
+        serde_json::from_slice(&outcome.payload).unwrap_or_default()
+    } else {
+        Value::Null
+    }
 }
 
 fn is_digest(id: &RecordId) -> bool {

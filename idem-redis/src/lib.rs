@@ -19,6 +19,7 @@
 //! | `+role` | under Sentinel; and at the Sentinels, if they have users: `+sentinel\|get-master-addr-by-name +subscribe +ping &+switch-master` |
 //! | `+cluster\|slots +asking` | in a cluster |
 //! | `+wait` | with [`replicas`](RedisStoreBuilder::replicas) |
+//! | `+scan +getrange` | for operators who list records: the program `idem` |
 //!
 //! `connect`, and each connection after it, refuses a user or a server that lacks one of the commands up to `+script|load`: a body could run,
 //! and its outcome not be recorded. Without `+time` the server's clock is believed, whatever it shows. Without `&idem:*`, `SUBSCRIBE` and `PUBLISH` all promises hold, but waiters ask again and again instead of being woken.
@@ -118,6 +119,7 @@ mod session;
 mod slot;
 mod slots;
 mod store;
+mod survey;
 mod target;
 mod wait;
 mod wake;
@@ -127,3 +129,4 @@ pub use redis;
 pub use crate::config::RedisStoreBuilder;
 pub use crate::connection::Connection;
 pub use crate::store::RedisStore;
+pub use crate::survey::Survey;

@@ -28,6 +28,7 @@ pub(crate) static INSPECT: LazyLock<Script> = script!("inspect");
 pub(crate) static REMOVE: LazyLock<Script> = script!("remove");
 pub(crate) static PEEK: LazyLock<Script> = script!("peek");
 pub(crate) static INTERVENE: LazyLock<Script> = script!("intervene");
+pub(crate) static COMFORT: LazyLock<Script> = script!("comfort");
 pub(crate) static RIGHTS: LazyLock<Script> = script!("rights");
 
 /// The scripts that every execution or duplicate may need: known to the server before the first call, which would pay for it.

@@ -27,7 +27,8 @@ use crate::quick::{Quick, is_refused};
 use crate::remove::remove;
 use crate::script::{COMMIT, RELEASE, evalsha, millis, ownership};
 use crate::server::Server;
-use crate::{admin, claim, connect, issue, renew, wait};
+use crate::survey::Survey;
+use crate::{admin, claim, connect, issue, renew, survey, wait};
 
 /// Keeps records in Redis 7.0 or newer, or in Valkey: in one server, under Sentinel, or in a cluster.
 ///
@@ -116,6 +117,18 @@ impl RedisStore {
     /// As [`connect`](RedisStoreBuilder::connect); else as every call.
     pub async fn check(&self) -> Result<(), StoreError> {
         connect::check(&self.0.server, &self.0.keys).await
+    }
+
+    /// Asks each master what it says of itself: its version, settings, rights and clock. For programs that judge a server, such as
+    /// `idem doctor`; [`check`](Self::check) judges what every store needs.
+    ///
+    /// Takes at most the time limit for each master; changes nothing. What this user may not ask is left out.
+    ///
+    /// # Errors
+    ///
+    /// As every call.
+    pub async fn survey(&self) -> Result<Vec<Survey>, StoreError> {
+        survey::survey(&self.0.server, &self.0.keys).await
     }
 
     pub(crate) fn new(server: Server, wake: Option<Own>, keys: Keys) -> Self {
