@@ -242,6 +242,6 @@ fn lease(record: &Record) -> Duration {
 
 /// A committed record as far as a decision about it goes.
 fn committed_aside(attempt: u64, fingerprint: Option<idem_core::Fingerprint>) -> Record {
-    let outcome = idem_core::record::Encoded { is_error: false, codec: CodecId::JSON, payload: Bytes::new() };
+    let outcome = idem_core::record::Encoded::new(CodecId::JSON, Bytes::new());
     Record::Committed { attempt, fingerprint, outcome }
 }

@@ -1,7 +1,9 @@
-//! How cost grows: constants that are measured, what follows from them by formula, and a simulation past one machine.
+//! How cost grows: constants that are measured, what follows from them by formula, and a simulation
+//! past one machine.
 //!
-//! `idem-bench scaling --measure` measures; `idem-bench scaling` shows what follows from the constants in `docs/scaling`, and with
-//! `--write docs` renews the tables of `docs/scaling.md` and its plots. What is hand-written there stays.
+//! `idem-bench scaling --measure` measures; `idem-bench scaling` shows what follows from the
+//! constants in `docs/scaling`, and with `--write docs` renews the tables of `docs/scaling.md` and
+//! its plots. What is hand-written there stays.
 #![allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -26,11 +28,11 @@ use constants::Constants;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Measure the constants anew, at a server that is started; else they are read
+    /// Measure the constants at a server that is started; else they are read
     #[arg(long)]
     measure: bool,
-    /// Measure them at a server that is there already, with keys that begin with `idem-bench-` and expire. It should have nothing
-    /// else to do meanwhile
+    /// Measure them at a server that is there already, with keys that begin with `idem-bench-` and
+    /// expire. It should have nothing else to do meanwhile
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
     /// Where the constants are, from an earlier run with `--write`
@@ -39,7 +41,8 @@ pub(crate) struct Args {
     /// Leave the simulation out
     #[arg(long)]
     no_simulation: bool,
-    /// Renew the tables of scaling.md there, and scaling/ with the constants, the plots and all that was simulated
+    /// Renew the tables of scaling.md there, and scaling/ with the constants, the plots and all
+    /// that was simulated
     #[arg(long, value_name = "DIR")]
     write: Option<PathBuf>,
     #[command(flatten)]

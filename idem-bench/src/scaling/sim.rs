@@ -1,10 +1,10 @@
 //! A simulation of processes and primaries, event by event, from a seed.
 //!
-//! A process has processors that take up work in the order in which it came: a step of a call, the sending of what has come together,
-//! the reading of answers. Its commands to one primary go over one connection, together as in `idem-redis/src/batch.rs`: alone while few
-//! are under way, else as soon as the callers that can run have run. A primary is one thread, which takes in what a connection has sent
-//! in reads of a limited size, connection by connection, and answers each as a whole: what has come meanwhile is read together. The
-//! way between them takes a fixed time.
+//! A process has processors that take work in order of arrival: a step of a call, sending collected
+//! commands, reading answers. Its commands to one primary go over one connection, together as in
+//! `idem-redis/src/batch.rs`: alone while few are under way, else as soon as the callers that can
+//! run have run. A primary is one thread. It reads from connection after connection, in reads of a
+//! limited size, and answers each read as a whole. Transport takes a fixed time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -16,7 +16,8 @@ use rand_distr::{Distribution as _, Exp, Exp1, Zipf};
 
 use crate::report::Kind;
 
-/// As in `batch.rs`: with fewer commands under way, each is sent by itself; and the most in one message.
+/// As in `batch.rs`: with fewer commands under way, each is sent by itself; and the most in one
+/// message.
 const FEW: usize = 4;
 const MOST: usize = 256;
 /// The share of the calls that come before anything is counted.
@@ -85,7 +86,7 @@ pub(super) struct Scenario {
     pub(super) seed: u64,
 }
 
-/// What came of it. Times are microseconds.
+/// The result. Times are microseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Outcome {
     /// Calls a second that came to their end.
@@ -464,7 +465,7 @@ impl Simulation {
             if message.left > 0 {
                 continue;
             }
-            // Callers are told when the whole message is answered.
+            // Callers learn when the whole message is answered.
             let calls = std::mem::take(&mut message.calls);
             self.free_messages.push(command.message);
             let primary = self.calls[command.call].primary;
@@ -593,7 +594,8 @@ mod tests {
         }
     }
 
-    /// One server whose work takes 10 µs, at 70 % of what it can do: time in it by Pollaczek and Khinchine.
+    /// One server whose work takes 10 µs, at 70 % of what it can do: time in it by Pollaczek and
+    /// Khinchine.
     #[test]
     fn with_one_queue_times_are_those_of_the_formula() {
         let costs = Costs { server_claim: 10.0, ..NOTHING };

@@ -24,7 +24,7 @@ const EXPONENT: f64 = 1.0;
 const CALLS: usize = 60_000;
 const SEED: u64 = 20_26;
 
-/// What calls ask for.
+/// The distribution of keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Mix {
     pub(super) name: &'static str,
@@ -181,7 +181,8 @@ impl Simulated {
         text
     }
 
-    /// Every load of every row. Where less comes to its end than was offered, times grow for as long as that goes on.
+    /// Returns every load of every row. If fewer calls end than are offered, times grow as long as
+    /// that lasts.
     pub(super) fn csv(&self) -> String {
         let mut text = String::from(
             "mix,primaries,processes,most_per_second,offered_share,offered_per_second,ended_per_second,p50_us,p99_us,messages_per_call,busiest_primary,shared_flights\n",

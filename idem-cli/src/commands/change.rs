@@ -39,7 +39,7 @@ pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Resul
         ));
     }
     let text = read(&args.value)?;
-    let outcome = Encoded { is_error: args.error, codec: CodecId::JSON, payload: text.into() };
+    let outcome = Encoded::new(CodecId::JSON, text.into()).with_is_error(args.error);
     let intervention = |id| {
         let settle = Intervention::settle(id, outcome.clone());
         match args.ttl {

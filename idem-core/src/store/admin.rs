@@ -322,7 +322,7 @@ impl Intervention {
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), idem::StoreError> {
     /// let id = RecordId::new("orders.create", &Key::encode("o-1").unwrap()).unwrap();
-    /// let receipt = Encoded { is_error: false, codec: CodecId::JSON, payload: r#"{"number":7}"#.into() };
+    /// let receipt = Encoded::new(CodecId::JSON, r#"{"number":7}"#.into());
     /// let settled = MemoryStore::new().intervene(&Intervention::settle(id, receipt)).await?;
     /// assert_eq!(settled, Intervened::Nothing); // there is no such record
     /// # Ok(())

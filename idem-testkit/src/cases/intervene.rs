@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_core::record::{Claim, Claimed, Origin, Ownership, RecordId, RecordState};
+use idem_core::record::{Claimed, Origin, Ownership, RecordId, RecordState};
 use idem_core::store::admin::{Intervened, Intervention};
 
 use super::trials;
@@ -67,10 +67,10 @@ async fn of_nothing_is_nothing(t: &Bench) -> Verdict {
 async fn to_settle_an_abandoned_record_commits_it_under_its_attempt(t: &Bench) -> Verdict {
     let given = abandoned(t).await?;
     same("settling", t.store.intervene(&settle(&given.id)).await?, Intervened::Done { attempt: 1 })?;
-    let duplicate = Claim { fingerprint: print("one")?, ..claim(&given.id) };
+    let duplicate = claim(&given.id).with_fingerprint(print("one")?);
     let wanted = Claimed::Committed { attempt: 1, outcome: outcome(b"\"by hand\"") };
     same("a claim then", t.store.claim(&duplicate).await?, wanted)?;
-    let mismatch = Claim { fingerprint: print("two")?, ..claim(&given.id) };
+    let mismatch = claim(&given.id).with_fingerprint(print("two")?);
     same("a claim with other arguments", t.store.claim(&mismatch).await?, Claimed::Mismatch)?;
     late_owner_is_lost(t, &given).await?;
     let again = t.store.intervene(&settle(&given.id)).await?;
@@ -83,12 +83,12 @@ async fn to_settle_with_an_error_commits_an_error(t: &Bench) -> Verdict {
     error.is_error = true;
     let settled = t.store.intervene(&Intervention::settle(given.id.clone(), error.clone())).await?;
     same("settling", settled, Intervened::Done { attempt: 1 })?;
-    let answer = t.store.claim(&Claim { fingerprint: None, ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id)).await?;
     same("a claim then", answer, Claimed::Committed { attempt: 1, outcome: error })
 }
 
 async fn to_settle_keeps_the_outcome_as_long_as_the_record_would_have_stayed(t: &Bench) -> Verdict {
-    let claim = Claim { lease: Duration::from_millis(1), hold: LONG * 9, ..claim(&t.id()?) };
+    let claim = claim(&t.id()?).with_lease(Duration::from_millis(1)).with_hold(LONG * 9);
     t.own(&claim).await?;
     t.pass_until(claim.lease, &claim.id, Some(RecordState::Abandoned)).await?;
     let (settled, _) = t.timed(t.store.intervene(&settle(&claim.id))).await?;
@@ -108,7 +108,7 @@ async fn to_settle_keeps_the_outcome_for_as_long_as_said(t: &Bench) -> Verdict {
 
 async fn to_settle_after_a_take_over_commits_the_later_attempt(t: &Bench) -> Verdict {
     let given = abandoned(t).await?;
-    let second = Claim { lease: Duration::from_millis(1), ..claim(&given.id) };
+    let second = claim(&given.id).with_lease(Duration::from_millis(1));
     same("the attempt", t.own(&second).await?, 2)?;
     t.pass_until(second.lease, &given.id, Some(RecordState::Abandoned)).await?;
     same("settling", t.store.intervene(&settle(&given.id)).await?, Intervened::Done { attempt: 2 })?;
@@ -123,7 +123,7 @@ async fn to_release_an_abandoned_record_keeps_its_attempt(t: &Bench) -> Verdict 
     same("the state then", t.state(&given.id).await?, Some(RecordState::Released))?;
     late_owner_is_lost(t, &given).await?;
     // Not even the fingerprint is kept.
-    let next = Claim { fingerprint: print("two")?, take_over: false, ..claim(&given.id) };
+    let next = claim(&given.id).with_fingerprint(print("two")?).with_take_over(false);
     same("a claim then", t.store.claim(&next).await?, Claimed::Owned { attempt: 2, from: Origin::Released })
 }
 
@@ -155,7 +155,7 @@ async fn alive(t: &Bench, wish: &Intervention) -> Verdict {
 }
 
 async fn of_a_record_that_its_late_owner_renewed_changes_nothing(t: &Bench) -> Verdict {
-    let claim = Claim { lease: t.unit(), ..claim(&t.id()?) };
+    let claim = claim(&t.id()?).with_lease(t.unit());
     t.own(&claim).await?;
     t.pass_until(claim.lease, &claim.id, Some(RecordState::Abandoned)).await?;
     let (renewed, kept) = t.timed(t.store.renew(renewal(&claim))).await?;
