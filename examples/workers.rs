@@ -8,6 +8,26 @@
 //!
 //! The first process that gets a job does it; the others get its result. When the killed one's
 //! lease runs out, another finishes its job, as the second attempt.
+//!
+//! # Where a person decides
+//!
+//! ```text
+//! cargo run --example workers --features redis -- --reject --redis redis://127.0.0.1/
+//! ```
+//!
+//! This worker pays, under `abandoned = reject`, and is killed meanwhile. Nobody knows whether the money was sent, so
+//! each later call is refused until somebody has found out. That is the work of the program `idem`, in another terminal:
+//!
+//! ```text
+//! cargo install --path idem-cli
+//! export IDEM_STORE=redis://127.0.0.1/
+//! idem list --state abandoned
+//! idem show workers.payment o-1
+//! echo '"paid, receipt 7"' | idem settle workers.payment o-1 --value - --yes --reason 'the bank has it'
+//! ```
+//!
+//! The next call replays `paid, receipt 7`, and the example ends. `idem release workers.payment o-1` has the payment made
+//! again instead, as the second attempt.
 
 #![allow(clippy::disallowed_methods)]
 
@@ -23,6 +43,8 @@ use tokio::process::{Child, ChildStdout, Command};
 
 const WORKERS: u32 = 3;
 const JOBS: u32 = 12;
+/// What is paid for with `--reject`.
+const ORDER: &str = "o-1";
 /// Short, so that the example is over soon.
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -35,6 +57,48 @@ async fn work(run: &str, worker: u32, job: u32) -> Result<String, idem::Error> {
         .await;
     println!("done {job} {attempt}");
     Ok(format!("worker {worker}, attempt {attempt}"))
+}
+
+/// A payment: after a crash a person finds out whether it was made.
+#[idempotent(key = order, name = "workers.payment", lease = LEASE, abandoned = reject)]
+async fn pay(order: &str) -> Result<String, idem::Error> {
+    let attempt = idem::current().map_or(0, |call| call.attempt());
+    println!("paying {order} {attempt}");
+    // In the first attempt the bank takes its time, and the process is killed meanwhile.
+    tokio::time::sleep(Duration::from_secs(if attempt == 1 { 60 } else { 0 })).await;
+    Ok(format!("paid by attempt {attempt}"))
+}
+
+/// Kills a worker that pays, then calls again until somebody has decided what became of the payment.
+async fn reject(url: &str) -> Result<(), Box<dyn Error>> {
+    let (mut victim, mut lines) = spawn(&["--pay", ORDER, "--redis", url])?;
+    if lines.next_line().await?.as_deref() != Some("paying o-1 1") {
+        return Err("the payment was made or begun before; `idem forget workers.payment o-1` begins again".into());
+    }
+    victim.kill().await?;
+    println!("the worker was killed while it paid for {ORDER}. Now, in another terminal:\n");
+    println!("  export IDEM_STORE={url}");
+    println!("  idem list --state abandoned");
+    println!("  idem show workers.payment {ORDER}");
+    println!("  echo '\"paid, receipt 7\"' | idem settle workers.payment {ORDER} --value - --yes --reason 'the bank has it'\n");
+    idem::install(Idempotency::new(RedisStore::connect(url).await?))?;
+    let mut told = String::new();
+    loop {
+        match pay(ORDER).await {
+            Ok(receipt) => {
+                println!("  \u{2713} the next call: {receipt}");
+                return Ok(());
+            }
+            Err(error) => {
+                let says = format!("{:?}", error.kind());
+                if says != told {
+                    println!("  the next call: {error}");
+                    told = says;
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
 }
 
 /// One process. It does all jobs; other processes may do each of them as well.
@@ -56,13 +120,22 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["--worker", number, "--run", run, "--redis", url] => worker(url, run, number.parse()?).await,
+        ["--pay", order, "--redis", url] => {
+            idem::install(Idempotency::new(RedisStore::connect(*url).await?))?;
+            pay(order).await.map(drop).map_err(Into::into)
+        }
         ["--redis", url] => conduct(url).await,
+        ["--reject", "--redis", url] => reject(url).await,
+        ["--reject"] => {
+            let server = RedisServer::start().await?;
+            reject(&server.url()).await
+        }
         [] => {
             let server = RedisServer::start().await?;
             println!("a redis-server of our own, on port {}", server.port());
             conduct(&server.url()).await
         }
-        _ => Err("usage: workers [--redis URL]".into()),
+        _ => Err("usage: workers [--reject] [--redis URL]".into()),
     }
 }
 
@@ -117,8 +190,13 @@ async fn conduct(url: &str) -> Result<(), Box<dyn Error>> {
 type Worker = (Child, Lines<BufReader<ChildStdout>>);
 
 fn start(url: &str, run: &str, number: u32) -> Result<Worker, Box<dyn Error>> {
+    spawn(&["--worker", &number.to_string(), "--run", run, "--redis", url])
+}
+
+/// This program again, as another process.
+fn spawn(arguments: &[&str]) -> Result<Worker, Box<dyn Error>> {
     let mut child = Command::new(std::env::current_exe()?)
-        .args(["--worker", &number.to_string(), "--run", run, "--redis", url])
+        .args(arguments)
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()?;

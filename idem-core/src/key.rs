@@ -150,6 +150,30 @@ impl Key {
         write_after(&mut text, value).then(|| Self(text.into_boxed_str()))
     }
 
+    /// Reads a key in its encoded form, as stores keep it and listings show it. `None` if no value encodes to it.
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// use idem::Key;
+    ///
+    /// assert_eq!(Key::from_encoded("shop:o-1"), Key::encode(&("shop", "o-1")));
+    /// assert_eq!(Key::from_encoded("o 1"), None);
+    /// ```
+    pub fn from_encoded(text: &str) -> Option<Self> {
+        let digest_of = |len| text.len() == len && text.bytes().skip(1).all(is_base64);
+        let valid = match text.strip_prefix('~') {
+            // Of a long key, and of a token.
+            Some(rest) => digest_of(1 + 43) || (rest.starts_with('t') && digest_of(2 + 22)),
+            None => (1..=MAX_KEY_LEN).contains(&text.len()) && is_encoded(text),
+        };
+        valid.then(|| Self(text.into()))
+    }
+
+    /// Whether the text is a digest, because the key was too long or is that of a token: it does not lead back to what was digested.
+    pub fn is_digest(&self) -> bool {
+        self.0.starts_with('~')
+    }
+
     /// The encoded text, without spaces, braces or control characters.
     ///
     /// Other characters are kept as they are, including format characters such as U+202E (which reverses the text after it) and U+200B
@@ -157,6 +181,23 @@ impl Key {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+fn is_base64(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
+}
+
+/// Whether every character may be in an encoded key, outside of a digest.
+fn is_encoded(text: &str) -> bool {
+    let is_hex = |byte: Option<&u8>| byte.is_some_and(|byte| matches!(byte, b'0'..=b'9' | b'A'..=b'F'));
+    let bytes = text.as_bytes();
+    text.char_indices().all(|(at, c)| match c {
+        '%' => is_hex(bytes.get(at + 1)) && is_hex(bytes.get(at + 2)),
+        '{' | '}' | '~' | '"' | '\\' => false,
+        c => !c.is_control() && !c.is_whitespace(),
+    }) && !text.starts_with(':')
+        && !text.ends_with(':')
+        && !text.contains("::")
 }
 
 /// Writes a key behind what is there already. Says whether it is there: not if a part of it is missing.
@@ -196,6 +237,21 @@ impl fmt::Debug for Key {
 pub struct KeyDigest([u8; 8]);
 
 impl KeyDigest {
+    /// Reads a digest as logs show it: 16 hexadecimal digits.
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// use idem::KeyDigest;
+    ///
+    /// assert_eq!(KeyDigest::parse("5fd2c1a4b3e60789").map(|digest| digest.to_string()).as_deref(), Some("5fd2c1a4b3e60789"));
+    /// assert_eq!(KeyDigest::parse("o-1"), None);
+    /// ```
+    pub fn parse(text: &str) -> Option<Self> {
+        let valid = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = valid.then(|| u64::from_str_radix(text, 16).ok()).flatten()?;
+        Some(Self(number.to_be_bytes()))
+    }
+
     /// The digest of `operation:key`.
     pub(crate) fn of(id: &str) -> Self {
         let mut digest = [0; 8];

@@ -48,6 +48,25 @@ impl Keys {
         [&*self.prefix, ":", id.as_str()].concat()
     }
 
+    /// The id in the key of a record; `None` for any other key.
+    pub(crate) fn id<'a>(&self, key: &'a str) -> Option<&'a str> {
+        key.strip_prefix(&*self.prefix)?.strip_prefix(':')
+    }
+
+    /// The pattern that the keys of an operation's records match, or of all records; some others do too.
+    pub(crate) fn pattern(&self, operation: Option<&str>) -> String {
+        let mut pattern = String::new();
+        let operation = operation.into_iter().flat_map(|name| name.chars().chain([':']));
+        for c in self.prefix.chars().chain([':']).chain(operation) {
+            if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+                pattern.push('\\');
+            }
+            pattern.push(c);
+        }
+        pattern.push('*');
+        pattern
+    }
+
     /// The key of an outcome that is kept aside. The braces put it into the slot of its record, and
     /// the prefix stands in front, so that a rule for the prefix covers it. No record has this key:
     /// ids have no braces.

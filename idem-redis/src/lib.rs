@@ -16,6 +16,7 @@
 //! [`RedisStoreBuilder`] has the settings.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod admin;
 mod batch;
 mod claim;
 mod clock;
@@ -29,10 +30,12 @@ mod issue;
 mod keys;
 mod lane;
 mod link;
+mod look;
 mod many;
 mod own;
 mod place;
 mod quick;
+mod remove;
 mod renew;
 mod replicas;
 mod script;
@@ -42,6 +45,7 @@ mod session;
 mod slot;
 mod slots;
 mod store;
+mod survey;
 mod target;
 mod wait;
 mod wake;
@@ -51,3 +55,4 @@ pub use redis;
 pub use crate::config::RedisStoreBuilder;
 pub use crate::connection::Connection;
 pub use crate::store::RedisStore;
+pub use crate::survey::Survey;

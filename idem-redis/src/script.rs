@@ -26,6 +26,9 @@ pub(crate) static WATCH: LazyLock<Script> = script!("watch");
 pub(crate) static TOUCH: LazyLock<Script> = script!("touch");
 pub(crate) static INSPECT: LazyLock<Script> = script!("inspect");
 pub(crate) static REMOVE: LazyLock<Script> = script!("remove");
+pub(crate) static PEEK: LazyLock<Script> = script!("peek");
+pub(crate) static INTERVENE: LazyLock<Script> = script!("intervene");
+pub(crate) static COMFORT: LazyLock<Script> = script!("comfort");
 pub(crate) static RIGHTS: LazyLock<Script> = script!("rights");
 
 /// The scripts that every execution or duplicate may need: known to the server before the first
@@ -81,7 +84,7 @@ pub(crate) fn ownership(server: &str, answer: Value) -> Result<Ownership, StoreE
     }
 }
 
-/// The answer of a compare-and-set: `takeover` and `remove`.
+/// The answer of a compare-and-set: `takeover`, `remove` and `intervene`.
 pub(crate) enum Swap {
     /// The key has no record.
     Gone,
@@ -130,7 +133,7 @@ pub(crate) struct Found {
     pub(crate) left: Option<Duration>,
 }
 
-/// Reads the answer of `inspect`: the record, and the outcome with its own key.
+/// Reads the answer of `inspect` and `peek`: the record, and the outcome with its own key.
 pub(crate) fn inspected(server: &str, answer: &Value) -> Result<Option<(Found, Option<Found>)>, StoreError> {
     let found = |value: &[u8], left: i64| Found {
         value: Bytes::copy_from_slice(value),

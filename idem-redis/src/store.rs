@@ -5,30 +5,30 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use idem_core::record::{
     Claim, Claimed, Commit, Issue, Issued, Ownership, Record, RecordId, RecordInfo, Release, ReleaseTo, Removed,
     Renewal,
 };
-use idem_core::store::StoreHandle;
-use idem_core::wire::{self, Parsed};
-use idem_core::{Store, StoreError, StoreErrorKind};
+use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
+use idem_core::store::{AdminStore, StoreHandle};
+use idem_core::wire;
+use idem_core::{Store, StoreError};
 use redis::{Cmd, Value};
 use tokio::time::timeout;
 
 use crate::config::RedisStoreBuilder;
 use crate::connection::Connection;
-use crate::error::{failed, no_expiry, unexpected, unreadable};
+use crate::error::{failed, unexpected};
 use crate::keys::Keys;
 use crate::lane::Lane;
+use crate::look::{describe, look};
 use crate::own::Own;
 use crate::quick::{Quick, is_refused};
-use crate::script::{COMMIT, Found, INSPECT, RELEASE, REMOVE, Swap, evalsha, inspected, millis, ownership, swap};
+use crate::remove::remove;
+use crate::script::{COMMIT, RELEASE, evalsha, millis, ownership};
 use crate::server::Server;
-use crate::{claim, connect, issue, renew, wait};
-
-/// How often a record may change under a removal.
-const ROUNDS: usize = 16;
+use crate::survey::Survey;
+use crate::{admin, claim, connect, issue, renew, survey, wait};
 
 /// Keeps records in Redis 7.0 or newer, or in Valkey: in one server, under Sentinel, or in a
 /// cluster.
@@ -127,6 +127,18 @@ impl RedisStore {
     /// As [`connect`](RedisStoreBuilder::connect); else as every call.
     pub async fn check(&self) -> Result<(), StoreError> {
         connect::check(&self.0.server, &self.0.keys).await
+    }
+
+    /// Asks each master what it says of itself: its version, settings, rights and clock. For programs that judge a server, such as
+    /// `idem doctor`; [`check`](Self::check) judges what every store needs.
+    ///
+    /// Takes at most the time limit for each master; changes nothing. What this user may not ask is left out.
+    ///
+    /// # Errors
+    ///
+    /// As every call.
+    pub async fn survey(&self) -> Result<Vec<Survey>, StoreError> {
+        survey::survey(&self.0.server, &self.0.keys).await
     }
 
     pub(crate) fn new(server: Server, wake: Option<Own>, keys: Keys) -> Self {
@@ -240,6 +252,20 @@ impl Store for RedisStore {
     }
 }
 
+impl AdminStore for RedisStore {
+    /// One `SCAN` of a node at a time, of 1,000 keys, and up to ten of them until one matches.
+    async fn list(&self, listing: &Listing) -> Result<Page, StoreError> {
+        admin::list(&self.0.server, &self.0.keys, listing).await
+    }
+
+    async fn intervene(&self, intervention: &Intervention) -> Result<Intervened, StoreError> {
+        let Inner { server, keys, .. } = &*self.0;
+        let key = &keys.record(&intervention.id);
+        let aside = &keys.aside(&intervention.id);
+        server.step(key, |mut lane| async move { admin::intervene(&mut lane, key, aside, intervention).await }).await
+    }
+}
+
 /// The claim with lengths of time as the record can hold them: what is written and the expiry must
 /// be the same number, or the lease's age would be wrong.
 fn as_sent(claim: &Claim) -> Cow<'_, Claim> {
@@ -350,102 +376,4 @@ async fn record_whole(lane: &mut Lane, key: &str, aside: &str, args: [&[u8]; 5])
         },
         answer => Ok(answer),
     }
-}
-
-/// Reads a record, and the outcome that is kept aside for it.
-async fn look(lane: &mut Lane, key: &str, aside: &str) -> Result<Option<(Found, Option<Found>)>, StoreError> {
-    if let Some(answer) = lane.script_on_all(&INSPECT, &[key, aside], &[]).await? {
-        return inspected(lane.server(), &answer);
-    }
-    // Their slot is on its way to another node. The outcome is compared with the mark, so that it
-    // matters little that they are read apart.
-    let answer = lane.script(&INSPECT, &[key], &[]).await?;
-    let Some((record, _)) = inspected(lane.server(), &answer)? else { return Ok(None) };
-    let mut outcome = None;
-    if is_aside(&record.value) {
-        let answer = lane.script(&INSPECT, &[aside], &[]).await?;
-        outcome = inspected(lane.server(), &answer)?.map(|(outcome, _)| outcome);
-    }
-    Ok(Some((record, outcome)))
-}
-
-/// Whether a record is the mark of an outcome that is kept aside.
-fn is_aside(record: &Bytes) -> bool {
-    matches!(wire::decode(record), Ok(Parsed::Aside { .. }))
-}
-
-fn describe(record: &Found, outcome: Option<Found>) -> Result<RecordInfo, StoreError> {
-    let lives = |found: &Found| found.left.unwrap_or(Duration::MAX);
-    match wire::decode(&record.value).map_err(unreadable)? {
-        Parsed::Record(Record::InFlight(_)) if record.left.is_none() => Err(no_expiry()),
-        Parsed::Record(found) => Ok(RecordInfo::new(&found, lives(record))),
-        Parsed::Aside { attempt, fingerprint } => {
-            let done = Record::Done { attempt, fingerprint };
-            let Some(aside) = outcome else { return Ok(RecordInfo::new(&done, lives(record))) };
-            match wire::decode(&aside.value).map_err(unreadable)? {
-                Parsed::Record(found @ Record::Committed { .. }) if found.attempt() == attempt => {
-                    Ok(RecordInfo::new(&found, lives(&aside)))
-                }
-                _ => Ok(RecordInfo::new(&done, lives(record))),
-            }
-        }
-    }
-}
-
-/// Reads, then removes what was read: a script cannot tell a damaged record from a whole one, and
-/// what is damaged is left alone.
-async fn remove(lane: &mut Lane, key: &str, aside: &str) -> Result<Removed, StoreError> {
-    let mut found = match lane.send(redis::cmd("GET").arg(key)).await? {
-        Value::Nil => return Ok(Removed::Nothing),
-        Value::BulkString(found) => Bytes::from(found),
-        other => return Err(unexpected(lane.server(), &other)),
-    };
-    for _ in 0..ROUNDS {
-        let lease = match wire::decode(&found).map_err(unreadable)? {
-            Parsed::Record(Record::InFlight(held)) => held.lease,
-            _ => Duration::ZERO,
-        };
-        let renewed_by = lane.renewed_by(lease);
-        let args = [wire::without_waited(&found), renewed_by.as_bytes()];
-        let answer = remove_found(lane, key, aside, &found, &args).await?;
-        match swap(lane.server(), &answer)? {
-            Swap::Gone => return Ok(Removed::Nothing),
-            Swap::Changed(other) => found = other,
-            Swap::Alive(lease_left) => return Ok(Removed::InFlight { lease_left }),
-            Swap::Unsure(left) => {
-                if let Some(lease_left) = lane.sure_after(left, lease).await? {
-                    return Ok(Removed::InFlight { lease_left });
-                }
-            }
-            Swap::Done | Swap::Free => return Ok(Removed::Removed),
-        }
-    }
-    Err(StoreError::new(
-        StoreErrorKind::Unavailable,
-        format!("the record changed {ROUNDS} times while it was being removed; the removal may be tried again"),
-    ))
-}
-
-/// Removes the record that was read, and with a mark the outcome that is kept aside.
-async fn remove_found(
-    lane: &mut Lane,
-    key: &str,
-    aside: &str,
-    found: &Bytes,
-    args: &[&[u8]],
-) -> Result<Value, StoreError> {
-    if !is_aside(found) {
-        return lane.script(&REMOVE, &[key], args).await;
-    }
-    if let Some(answer) = lane.script_on_all(&REMOVE, &[key, aside], args).await? {
-        return Ok(answer);
-    }
-    // Their slot is on its way to another node: one after the other. The outcome only if it is
-    // still the same, since the key may have a new life as soon as its record is gone.
-    let outcome = lane.send(redis::cmd("GET").arg(aside)).await?;
-    let answer = lane.script(&REMOVE, &[key], args).await?;
-    if let (Swap::Done, Value::BulkString(outcome)) = (swap(lane.server(), &answer)?, outcome) {
-        lane.script(&REMOVE, &[aside], &[&outcome, b""]).await?;
-    }
-    Ok(answer)
 }

@@ -47,5 +47,7 @@ fn main() {
     let mut trials = suite::tests("own::", || Connection::Own);
     trials.extend(suite::tests("compares::", || Connection::Compares));
     trials.extend(suite::tests("applications::", || Connection::Applications));
+    trials.extend(suite::admin_tests("own::", || Connection::Own));
+    trials.extend(suite::admin_tests("applications::", || Connection::Applications));
     suite::run_tests(trials)
 }

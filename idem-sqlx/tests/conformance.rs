@@ -53,7 +53,9 @@ async fn conforms_on_postgres(args: &[&str]) {
     let pool = PgPool::connect(&server.url()).await.unwrap();
     PostgresStore::new(pool.clone()).migrate().await.unwrap();
     let subject = OnPostgres { server, pool };
-    suite::run_all(move || subject.clone()).await.assert_passed();
+    let subject = move || subject.clone();
+    suite::run_all(subject.clone()).await.assert_passed();
+    suite::run_all_admin(subject).await.assert_passed();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,7 +99,9 @@ async fn conforms_on_mariadb(args: &[&str]) {
     let pool = MySqlPool::connect(&server.url()).await.unwrap();
     MySqlStore::new(pool.clone()).migrate().await.unwrap();
     let subject = OnMariaDb { server, pool };
-    suite::run_all(move || subject.clone()).await.assert_passed();
+    let subject = move || subject.clone();
+    suite::run_all(subject.clone()).await.assert_passed();
+    suite::run_all_admin(subject).await.assert_passed();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,6 +152,7 @@ async fn sqlite_conforms() {
     // Trials share nothing, so that they do not wait for each other's disk.
     let subject = || OnSqlite { dir: Arc::new(tempfile::tempdir().unwrap()), planting: Arc::default() };
     suite::run_all(subject).await.assert_passed();
+    suite::run_all_admin(subject).await.assert_passed();
 }
 
 #[cfg(feature = "sqlx-08")]

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::check::{Failure, Verdict, between, broken, same};
 use crate::handle::{Handle, soon};
-use crate::subject::{DynSubject, Subject, Time};
+use crate::subject::{DynSubject, Time};
 
 /// A length that never runs out by itself during a trial.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -68,9 +68,7 @@ pub(crate) struct Seen {
 }
 
 impl Bench {
-    pub(crate) async fn new(subject: impl Subject, scale: u32) -> Result<Self, Failure> {
-        let time = subject.time();
-        let subject: Box<dyn DynSubject> = Box::new(subject);
+    pub(crate) async fn new(subject: Box<dyn DynSubject>, time: Time, scale: u32) -> Result<Self, Failure> {
         let store = subject.handle().await?;
         // Unlike those of any other trial, so that trials share a server.
         let operation = format!("trial.{:032x}", fastrand::u128(..));

@@ -9,6 +9,8 @@ use std::time::Duration;
 use idem_core::record::{
     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
 };
+use idem_core::store::AdminStore;
+use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
 use idem_core::{Store, StoreError, StoreErrorKind};
 use tokio::sync::watch;
 
@@ -271,6 +273,17 @@ impl<S: Store> Store for FaultStore<S> {
     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
         let failed = |error: StoreError| issues.iter().map(|_| Err(error.clone())).collect();
         self.carry_out(Step::Issue, self.inner.issue(issues), failed).await
+    }
+}
+
+/// What operators ask has no faults.
+impl<S: AdminStore> AdminStore for FaultStore<S> {
+    async fn list(&self, listing: &Listing) -> Result<Page, StoreError> {
+        self.inner.list(listing).await
+    }
+
+    async fn intervene(&self, intervention: &Intervention) -> Result<Intervened, StoreError> {
+        self.inner.intervene(intervention).await
     }
 }
 

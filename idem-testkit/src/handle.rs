@@ -6,7 +6,8 @@ use std::time::Duration;
 use idem_core::record::{
     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
 };
-use idem_core::store::StoreHandle;
+use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
+use idem_core::store::{AdminStore, StoreHandle};
 use idem_core::{Store, StoreError};
 
 use crate::check::{Failure, broken};
@@ -41,11 +42,32 @@ async fn ticks(mut left: Duration) {
 
 /// A handle. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Handle(StoreHandle);
+pub(crate) struct Handle(StoreHandle, Option<Arc<dyn DynAdmin>>);
 
 impl Handle {
     pub(crate) fn new(store: impl Store) -> Self {
-        Self(store.into_handle())
+        Self(store.into_handle(), None)
+    }
+
+    /// A handle for the trials of [`AdminStore`] too: of two handles on the same data.
+    pub(crate) fn of_admin(store: impl Store, admin: impl AdminStore) -> Self {
+        Self(store.into_handle(), Some(Arc::new(admin)))
+    }
+
+    pub(crate) async fn list(&self, listing: &Listing) -> Result<Page, Failure> {
+        Ok(self.try_list(listing).await??)
+    }
+
+    pub(crate) async fn try_list(&self, listing: &Listing) -> Result<Result<Page, StoreError>, Failure> {
+        soon("a listing", self.admin()?.list(listing)).await
+    }
+
+    pub(crate) async fn intervene(&self, intervention: &Intervention) -> Result<Intervened, Failure> {
+        Ok(soon("an intervention", self.admin()?.intervene(intervention)).await??)
+    }
+
+    fn admin(&self) -> Result<&dyn DynAdmin, Failure> {
+        self.1.as_deref().ok_or_else(|| broken("the store is tried as one that cannot list: a mistake in the suite"))
     }
 
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed, Failure> {
@@ -123,5 +145,23 @@ impl Handle {
 
     pub(crate) async fn try_remove(&self, id: &RecordId) -> Result<Result<Removed, StoreError>, Failure> {
         soon("a removal", self.0.remove(id)).await
+    }
+}
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// An [`AdminStore`] behind a pointer.
+trait DynAdmin: Send + Sync {
+    fn list<'a>(&'a self, listing: &'a Listing) -> Answer<'a, Page>;
+    fn intervene<'a>(&'a self, intervention: &'a Intervention) -> Answer<'a, Intervened>;
+}
+
+impl<S: AdminStore> DynAdmin for S {
+    fn list<'a>(&'a self, listing: &'a Listing) -> Answer<'a, Page> {
+        Box::pin(AdminStore::list(self, listing))
+    }
+
+    fn intervene<'a>(&'a self, intervention: &'a Intervention) -> Answer<'a, Intervened> {
+        Box::pin(AdminStore::intervene(self, intervention))
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use idem_core::Store;
 use idem_core::record::RecordId;
+use idem_core::store::AdminStore;
 
 use crate::check::{BoxError, Failure};
 use crate::clock::ManualClock;
@@ -212,5 +213,21 @@ impl<S: Subject> DynSubject for S {
 
     fn plant<'a>(&'a self, id: &'a RecordId, value: &'a [u8]) -> Boxed<'a, bool> {
         Box::pin(async { Subject::plant(self, id, value).await.map_err(Failure::subject) })
+    }
+}
+
+/// A subject whose store can list, as the trials of that see it.
+pub(crate) struct Admin<S>(pub(crate) S);
+
+impl<S: Subject<Store: AdminStore>> DynSubject for Admin<S> {
+    fn handle(&self) -> Boxed<'_, Handle> {
+        Box::pin(async {
+            let (store, admin) = (self.0.store().await, self.0.store().await);
+            Ok(Handle::of_admin(store.map_err(Failure::subject)?, admin.map_err(Failure::subject)?))
+        })
+    }
+
+    fn plant<'a>(&'a self, id: &'a RecordId, value: &'a [u8]) -> Boxed<'a, bool> {
+        DynSubject::plant(&self.0, id, value)
     }
 }

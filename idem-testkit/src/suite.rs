@@ -9,6 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use idem_core::store::AdminStore;
 use libtest_mimic::{Arguments, Completion};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -16,7 +17,7 @@ use tokio::task::JoinSet;
 use crate::bench::Bench;
 use crate::cases;
 use crate::check::{Failure, Verdict, broken};
-use crate::subject::Subject;
+use crate::subject::{Admin, DynSubject, Subject, Time};
 
 /// How often a trial is tried whose machine held it up; its lengths double each time.
 const TRIES: u32 = 6;
@@ -45,6 +46,30 @@ pub fn trials() -> impl Iterator<Item = Trial> {
     cases::ALL.iter().copied().flatten().copied()
 }
 
+/// The trials of [`AdminStore`]: of stores whose records can be listed.
+pub fn admin_trials() -> impl Iterator<Item = Trial> {
+    cases::ADMIN.iter().copied().flatten().copied()
+}
+
+/// What a trial is run on.
+type Subjects = Arc<dyn Fn() -> (Box<dyn DynSubject>, Time) + Send + Sync>;
+
+fn plain<S: Subject>(subject: impl Fn() -> S + Send + Sync + 'static) -> Subjects {
+    Arc::new(move || {
+        let subject = subject();
+        let time = subject.time();
+        (Box::new(subject), time)
+    })
+}
+
+fn admin<S: Subject<Store: AdminStore>>(subject: impl Fn() -> S + Send + Sync + 'static) -> Subjects {
+    Arc::new(move || {
+        let subject = subject();
+        let time = subject.time();
+        (Box::new(Admin(subject)), time)
+    })
+}
+
 impl Trial {
     /// Its name: the method or the subject that it tries, `::`, and what must be so.
     pub fn name(&self) -> &'static str {
@@ -60,11 +85,16 @@ impl Trial {
     /// # Errors
     ///
     /// Says what the store did, and what it must do.
-    pub async fn run<S: Subject>(&self, subject: impl Fn() -> S) -> Result<Outcome, Failure> {
+    pub async fn run<S: Subject>(&self, subject: impl Fn() -> S + Send + Sync + 'static) -> Result<Outcome, Failure> {
+        self.run_on(&plain(subject)).await
+    }
+
+    async fn run_on(&self, subjects: &Subjects) -> Result<Outcome, Failure> {
         let mut tries = 0..TRIES;
         loop {
             let scale = 1 << tries.next().unwrap_or_default();
-            let verdict = async { (self.run)(&Bench::new(subject(), scale).await?).await };
+            let (subject, time) = subjects();
+            let verdict = async { (self.run)(&Bench::new(subject, time, scale).await?).await };
             match verdict.await {
                 Ok(()) => return Ok(Outcome::Passed),
                 Err(failure) if failure.is_delay() && !tries.is_empty() => {}
@@ -93,19 +123,30 @@ pub fn run<S: Subject>(subject: impl Fn() -> S + Send + Sync + 'static) -> ! {
 ///
 /// `prefix` comes before each name.
 pub fn tests<S: Subject>(prefix: &str, subject: impl Fn() -> S + Send + Sync + 'static) -> Vec<libtest_mimic::Trial> {
-    let subject = Arc::new(subject);
+    tests_of(prefix, trials(), &plain(subject))
+}
+
+/// The trials of [`AdminStore`] as tests, likewise.
+pub fn admin_tests<S: Subject<Store: AdminStore>>(
+    prefix: &str,
+    subject: impl Fn() -> S + Send + Sync + 'static,
+) -> Vec<libtest_mimic::Trial> {
+    tests_of(prefix, admin_trials(), &admin(subject))
+}
+
+fn tests_of(prefix: &str, trials: impl Iterator<Item = Trial>, subjects: &Subjects) -> Vec<libtest_mimic::Trial> {
     let test = |trial: Trial| {
-        let subject = Arc::clone(&subject);
+        let subjects = Arc::clone(subjects);
         libtest_mimic::Trial::ignorable_test([prefix, trial.name].concat(), move || {
             // Some trials are races, which need two threads.
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-            match runtime.block_on(trial.run(&*subject))? {
+            match runtime.block_on(trial.run_on(&subjects))? {
                 Outcome::Passed => Ok(Completion::Completed),
                 Outcome::Skipped(reason) => Ok(Completion::ignored_with(reason)),
             }
         })
     };
-    trials().map(test).collect()
+    trials.map(test).collect()
 }
 
 /// Runs tests as the `main` of a test with `harness = false`, and ends the process.
@@ -135,15 +176,24 @@ pub fn run_tests(tests: Vec<libtest_mimic::Trial>) -> ! {
 /// # }
 /// ```
 pub async fn run_all<S: Subject>(subject: impl Fn() -> S + Send + Sync + 'static) -> Report {
-    let (subject, places) = (Arc::new(subject), Arc::new(Semaphore::new(AT_A_TIME)));
+    run_all_of(trials(), plain(subject)).await
+}
+
+/// Runs the trials of [`AdminStore`], likewise.
+pub async fn run_all_admin<S: Subject<Store: AdminStore>>(subject: impl Fn() -> S + Send + Sync + 'static) -> Report {
+    run_all_of(admin_trials(), admin(subject)).await
+}
+
+async fn run_all_of(trials: impl Iterator<Item = Trial>, subjects: Subjects) -> Report {
+    let places = Arc::new(Semaphore::new(AT_A_TIME));
     let mut tasks = JoinSet::new();
-    for (index, trial) in trials().enumerate() {
-        let (subject, places) = (Arc::clone(&subject), Arc::clone(&places));
+    for (index, trial) in trials.enumerate() {
+        let (subjects, places) = (Arc::clone(&subjects), Arc::clone(&places));
         tasks.spawn(async move {
             let _place = places.acquire().await;
             // A task of its own, so that a store that panics fails one trial.
             let mut task = JoinSet::new();
-            task.spawn(async move { trial.run(&*subject).await });
+            task.spawn(async move { trial.run_on(&subjects).await });
             let result = match task.join_next().await {
                 Some(Ok(result)) => result,
                 Some(Err(error)) => Err(broken(format!("panicked: {error}"))),

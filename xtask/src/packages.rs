@@ -16,13 +16,15 @@ const IN_EACH: [&str; 4] = ["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "READ
 /// A package that needs a newer compiler than the others, and the features of the facade with which
 /// it is used.
 const NEWER: (&str, [&str; 5]) = ("idem-sqlx", ["postgres", "mysql", "sqlite", "sqlx-tls", "sqlx-08"]);
+/// A package that needs that compiler because it uses the other.
+const NEWER_TOO: &str = "idem-cli";
 
 /// No dependency of a published package, as the lock file has it, needs a newer compiler than the
 /// packages say. Lints see what our own code needs (`clippy::incompatible_msrv`); where rustup has
 /// that compiler, it is asked as well.
 pub(crate) fn check_msrv(workspace: &Workspace, ask_compiler: bool) -> Result<()> {
     let (newer, published): (Vec<_>, Vec<_>) =
-        workspace.published()?.into_iter().partition(|package| package.name == NEWER.0);
+        workspace.published()?.into_iter().partition(|package| package.name == NEWER.0 || package.name == NEWER_TOO);
     check_msrv_of(workspace, &newer, &[], ask_compiler)?;
     check_msrv_of(workspace, &published, &["--prune", NEWER.0], ask_compiler)
 }

@@ -1,5 +1,6 @@
 //! The store inside the process.
 
+mod admin;
 mod shard;
 mod slot;
 mod sweeper;

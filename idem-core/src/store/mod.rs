@@ -1,8 +1,8 @@
 //! What a store and a codec are written against. Applications need none of it.
 //!
 //! [`Store`] is the one seam: what a store must do, each step atomic, each with a stated meaning for every state of the record. [`record`] has the
-//! record, the steps, and the decisions that each store takes alike; [`wire`] is the record as one text. `idem-testkit` tests a store against the
-//! contract.
+//! record, the steps, and the decisions that each store takes alike; [`wire`] is the record as one text. [`AdminStore`] is for stores whose
+//! records an operator can list. `idem-testkit` tests a store against both contracts.
 //!
 //! The structs of [`record`] are made with `new` and changed with `with_..`, so that they can get more fields. The enums are exhaustive: a store acts
 //! on each case.
@@ -39,6 +39,7 @@
 //! }
 //! ```
 
+pub mod admin;
 mod dynamic;
 pub(crate) mod memory;
 pub mod record;
@@ -52,6 +53,7 @@ use crate::record::{
     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
 };
 
+pub use self::admin::AdminStore;
 pub(crate) use self::dynamic::AnyStore;
 pub use self::dynamic::StoreHandle;
 pub(crate) use self::memory::MemoryStore;

@@ -145,6 +145,32 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
     .ok_or(damaged)
 }
 
+/// How much of a record [`decode_head`] needs, in bytes: more than any takes without its outcome.
+pub const HEAD: usize = 1024;
+
+/// Reads a record of which only the first [`HEAD`] bytes are at hand, for listings: a committed one has an empty outcome, and its check was
+/// not looked at.
+///
+/// # Errors
+///
+/// As [`decode`].
+pub fn decode_head(text: &Bytes) -> Result<Parsed, WireError> {
+    let is_error = match text.as_ref() {
+        [b'i', b'1', b'c', ..] => false,
+        [b'i', b'1', b'e', ..] => true,
+        _ => return decode(text),
+    };
+    let head = || {
+        let mut parts = text.get(3..)?.splitn(6, |byte| *byte == b' ');
+        let (empty, attempt, codec, print) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let (check, _) = (parts.next()?, parts.next()?);
+        let outcome = Encoded { is_error, codec: CodecId::parse(codec)?, payload: Bytes::new() };
+        let record = Record::Committed { attempt: number(attempt)?, fingerprint: fingerprint(print)?, outcome };
+        (empty.is_empty() && check.len() == 6).then_some(Parsed::Record(record))
+    };
+    head().ok_or(WireError::Damaged)
+}
+
 /// A record in flight with the number of questions, and with those that were taken over: no more than `room`.
 fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
     let mut parts = text.splitn(2, |byte| *byte == OVER);

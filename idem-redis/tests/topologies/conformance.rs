@@ -59,11 +59,13 @@ impl Subject for Topology {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_passes_under_sentinel() {
     suite::run_all(|| Topology::Sentinel).await.assert_passed();
+    suite::run_all_admin(|| Topology::Sentinel).await.assert_passed();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_passes_in_a_cluster() {
     suite::run_all(|| Topology::Cluster).await.assert_passed();
+    suite::run_all_admin(|| Topology::Cluster).await.assert_passed();
 }
 
 #[cfg(feature = "cluster-connection")]

@@ -61,6 +61,21 @@ pub(crate) enum Judgement {
     Refused(&'static str),
 }
 
+/// Where a listing is: after this row, in the order of expiry, operation and key.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Place {
+    /// In the dialect's unit.
+    pub(crate) expires_at: i64,
+    pub(crate) operation: String,
+    pub(crate) key: String,
+}
+
+/// A row of a listing, without its outcome.
+pub(crate) struct Seen {
+    pub(crate) place: Place,
+    pub(crate) row: Row,
+}
+
 /// One lease to be kept: whose, and the hold from now.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
@@ -120,6 +135,16 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         id: &RecordId,
         revision: i64,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Reads rows that have not expired in the order of their expiry, operation and key, after a place: at most `limit`, without their
+    /// outcomes.
+    fn window(
+        &self,
+        on: &mut Conn<Self>,
+        after: &Place,
+        in_flight: bool,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<Seen>, sqlx::Error>> + Send;
 
     /// Renews leases; `true` for each that was its owner's.
     fn renew(

@@ -1,6 +1,8 @@
 //! The stores, written once for every version of sqlx that is supported.
 
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod admin;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod core;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod dialect;
@@ -57,3 +59,24 @@ macro_rules! read_row {
 }
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 use read_row;
+
+/// Reads the rows of a listing: after those columns, the operation, the key and the expiry.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+macro_rules! read_window {
+    ($rows:expr) => {
+        $rows
+            .into_iter()
+            .map(|row| {
+                use super::super::sqlx::Row as _;
+                let place = super::dialect::Place {
+                    operation: row.try_get(15)?,
+                    key: row.try_get(16)?,
+                    expires_at: row.try_get(17)?,
+                };
+                Ok(super::dialect::Seen { place, row: super::read_row!(row)? })
+            })
+            .collect()
+    };
+}
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+use read_window;

@@ -175,6 +175,23 @@ macro_rules! store {
                 idem_core::store::StoreHandle::new(self)
             }
         }
+
+        impl idem_core::store::AdminStore for $Store {
+            /// Each page is one statement, or up to ten, of a thousand rows each.
+            async fn list(
+                &self,
+                listing: &idem_core::store::admin::Listing,
+            ) -> Result<idem_core::store::admin::Page, idem_core::StoreError> {
+                super::admin::list(&self.0, listing).await
+            }
+
+            async fn intervene(
+                &self,
+                intervention: &idem_core::store::admin::Intervention,
+            ) -> Result<idem_core::store::admin::Intervened, idem_core::StoreError> {
+                super::admin::intervene(&self.0, intervention).await
+            }
+        }
     };
 }
 

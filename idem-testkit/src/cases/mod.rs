@@ -8,8 +8,10 @@ mod fingerprint;
 mod foreign;
 mod hold;
 mod inspect;
+mod intervene;
 mod issue;
 mod issued;
+mod list;
 mod outcome;
 mod question;
 mod release;
@@ -43,6 +45,9 @@ pub(crate) const ALL: &[&[Trial]] = &[
     issued::TRIALS,
     foreign::TRIALS,
 ];
+
+/// Those of stores that can list.
+pub(crate) const ADMIN: &[&[Trial]] = &[list::TRIALS, intervene::TRIALS];
 
 /// The list of a file's trials. A trial that is left out is dead code, which the compiler finds.
 macro_rules! trials {

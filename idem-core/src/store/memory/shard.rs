@@ -228,6 +228,28 @@ impl Shard {
         (before, self.places.len())
     }
 
+    /// How many records it has.
+    pub(super) fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The records whose ids are wanted, as they are now, in no order.
+    pub(super) fn slots(&self, now: Duration, wanted: impl Fn(&[u8]) -> bool) -> Vec<(RecordId, Slot)> {
+        let slot_at = |place: &Place| {
+            let (id, mut slot) = if place.pack == FRESH {
+                let FreshRecord { id, slot } = &*self.fresh[index(place.at)].of;
+                wanted(id.as_str().as_bytes()).then(|| (id.clone(), slot.clone()))?
+            } else {
+                let bytes = &self.packs[index(place.pack)].bytes;
+                let packed = Packed::at(bytes, index(place.at));
+                let id = wanted(packed.id).then(|| std::str::from_utf8(packed.id).ok().and_then(RecordId::parse))??;
+                (id, packed.slot(bytes))
+            };
+            (!slot.pass(now)).then_some((id, slot))
+        };
+        self.places.iter().filter_map(slot_at).collect()
+    }
+
     /// No record changes by itself before this.
     pub(super) fn earliest(&self) -> Duration {
         self.earliest

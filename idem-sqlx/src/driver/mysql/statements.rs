@@ -17,6 +17,8 @@ pub(super) struct Statements {
     then_read: String,
     then_read_revisions: String,
     pub(super) read: Arc<str>,
+    pub(super) window: Arc<str>,
+    pub(super) window_in_flight: Arc<str>,
     pub(super) put_owned: Arc<str>,
     pub(super) put_as_read: Arc<str>,
     pub(super) remove: Arc<str>,
@@ -53,6 +55,15 @@ impl Statements {
                  fingerprint = ?, is_error = ?, codec = ?, outcome = ?, questions = ?, took_over = ?, revision = ? WHERE {at} AND {guard}"
             ))
         };
+        let row = ROW.replace("outcome,", "CAST('' AS BINARY),");
+        let from = "(TIMESTAMP('1970-01-01') + INTERVAL ? MICROSECOND)";
+        let window = |only: &str| {
+            Arc::from(format!(
+                "SELECT {row}, operation, `key`, TIMESTAMPDIFF(MICROSECOND, TIMESTAMP('1970-01-01'), expires_at) FROM {t} \
+                 WHERE expires_at > UTC_TIMESTAMP(6) AND expires_at >= {from} AND (expires_at, operation, `key`) > ({from}, ?, ?) {only}\
+                 ORDER BY expires_at, operation, `key` LIMIT ?"
+            ))
+        };
         Self {
             insert: format!(
                 "INSERT INTO {t} (operation, `key`, state, attempt, owner, origin, leased_at, lease_until, valid_until, expires_at, \
@@ -61,6 +72,8 @@ impl Statements {
             then_read: format!("SELECT {ROW} FROM {t} WHERE "),
             then_read_revisions: format!("SELECT revision FROM {t} WHERE false"),
             read: format!("SELECT {ROW} FROM {t} WHERE {at}").into(),
+            window: window(""),
+            window_in_flight: window("AND state = 'in_flight' "),
             // Compared before the columns are set: a condition sees the row as it is.
             put_owned: put("owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)"),
             put_as_read: put("revision = ? AND (NOT ? OR lease_until <= UTC_TIMESTAMP(6))"),

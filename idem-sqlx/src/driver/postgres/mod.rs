@@ -20,7 +20,7 @@ use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Postgres, 
 use self::statements::Statements;
 use super::super::{sql, sqlx};
 use super::core::{Boxed, Core, Settings, TIME_LIMIT};
-use super::dialect::{Dialect, Guard, Judgement, Kept, Schema};
+use super::dialect::{Dialect, Guard, Judgement, Kept, Place, Schema, Seen};
 use super::fault;
 use crate::columns::{Columns, Row};
 use crate::hub::Hub;
@@ -152,6 +152,19 @@ impl Dialect for Postgresql {
     async fn read(&self, on: &mut PgConnection, id: &RecordId) -> Result<Option<Row>, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.read)).bind(id.operation()).bind(id.key());
         query.fetch_optional(on).await?.map(|row| super::read_row!(row)).transpose()
+    }
+
+    async fn window(
+        &self,
+        on: &mut PgConnection,
+        after: &Place,
+        in_flight: bool,
+        limit: i64,
+    ) -> Result<Vec<Seen>, sqlx::Error> {
+        let Statements { window, window_in_flight, .. } = &self.statements;
+        let query = sqlx::query(sql(if in_flight { window_in_flight } else { window }));
+        let query = query.bind(after.expires_at).bind(after.operation.as_str()).bind(after.key.as_str()).bind(limit);
+        super::read_window!(query.fetch_all(on).await?)
     }
 
     async fn put(

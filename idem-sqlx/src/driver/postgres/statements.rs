@@ -12,6 +12,8 @@ pub(super) struct Statements {
     pub(super) insert: Arc<str>,
     pub(super) insert_all: Arc<str>,
     pub(super) read: Arc<str>,
+    pub(super) window: Arc<str>,
+    pub(super) window_in_flight: Arc<str>,
     pub(super) put_owned: Arc<str>,
     pub(super) put_as_read: Arc<str>,
     pub(super) remove: Arc<str>,
@@ -55,6 +57,15 @@ impl Statements {
                 held(&expires)
             ))
         };
+        let from = "(timestamptz 'epoch' + $1::bigint * interval '1 microsecond')";
+        let row = ROW.replace("outcome,", "''::bytea,");
+        let window = |only: &str| {
+            Arc::from(format!(
+                "SELECT {row}, operation, key, (extract(epoch FROM expires_at) * 1000000)::bigint FROM {t} \
+                 WHERE expires_at > statement_timestamp() AND expires_at >= {from} AND (expires_at, operation, key) > ({from}, $2, $3) {only}\
+                 ORDER BY expires_at, operation, key LIMIT $4"
+            ))
+        };
         let lease = format!("renewed.hold * {MS}");
         Self {
             table: t.clone(),
@@ -74,6 +85,8 @@ impl Statements {
             )
             .into(),
             read: format!("SELECT {ROW} FROM {t} WHERE {at}").into(),
+            window: window(""),
+            window_in_flight: window("AND state = 'in_flight' "),
             put_owned: put(
                 "state = 'in_flight' AND owner = $18 AND expires_at > statement_timestamp()",
                 "$19",
@@ -130,6 +143,7 @@ fn create(table: &Table) -> String {
     let ddl = ddl.replace("ON TABLE idem_records ", &format!("ON TABLE {} ", table.quoted('"')));
     // An index is in the schema of its table.
     let ddl = ddl.replace("idem_records_expires_at", &format!("\"{}\"", index(table, "expires_at")));
+    let ddl = ddl.replace("idem_records_in_flight", &format!("\"{}\"", index(table, "in_flight")));
     let ddl = ddl.replace("idem_records_valid_until", &format!("\"{}\"", index(table, "valid_until")));
     format!("SELECT pg_advisory_xact_lock(hashtext('idem.{}'));\n{ddl}", table.name())
 }

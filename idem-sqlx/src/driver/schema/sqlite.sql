@@ -19,4 +19,5 @@ CREATE TABLE IF NOT EXISTS idem_records ( -- idem schema 1
     PRIMARY KEY (operation, key)
 );
 CREATE INDEX IF NOT EXISTS idem_records_expires_at ON idem_records (expires_at);
+CREATE INDEX IF NOT EXISTS idem_records_in_flight ON idem_records (expires_at) WHERE state = 'in_flight';
 CREATE INDEX IF NOT EXISTS idem_records_valid_until ON idem_records (valid_until) WHERE state = 'committed' AND valid_until IS NOT NULL;

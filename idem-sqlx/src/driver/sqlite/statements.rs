@@ -9,6 +9,8 @@ pub(super) struct Statements {
     pub(super) insert: Arc<str>,
     pub(super) insert_only: Arc<str>,
     pub(super) read: Arc<str>,
+    pub(super) window: Arc<str>,
+    pub(super) window_in_flight: Arc<str>,
     pub(super) put_owned: Arc<str>,
     pub(super) put_as_read: Arc<str>,
     pub(super) remove: Arc<str>,
@@ -38,6 +40,13 @@ impl Statements {
                  fingerprint = ?11, is_error = ?12, codec = ?13, outcome = ?14, questions = ?15, took_over = ?16, revision = ?17 WHERE {at} AND {guard}"
             ))
         };
+        let light = row.replace("outcome,", "x'',");
+        let window = |only: &str| {
+            Arc::from(format!(
+                "SELECT {light}, operation, key, expires_at FROM {t} WHERE expires_at > {NOW} AND expires_at >= ?1 \
+                 AND (expires_at, operation, key) > (?1, ?2, ?3) {only}ORDER BY expires_at, operation, key LIMIT ?4"
+            ))
+        };
         let insert = format!(
             "INSERT INTO {t} (operation, key, state, attempt, owner, origin, leased_at, lease_until, valid_until, expires_at, \
              fingerprint, is_error, codec, outcome, questions, took_over, revision) VALUES (?1, ?2, ?3, ?4, ?5, ?6, {NOW} + ?9 - ?7, {NOW} + ?9 - ?7 + ?8, \
@@ -47,6 +56,8 @@ impl Statements {
             insert: format!("{insert}; SELECT {row} FROM {t} WHERE {at}").into(),
             insert_only: insert.into(),
             read: format!("SELECT {row} FROM {t} WHERE {at}").into(),
+            window: window(""),
+            window_in_flight: window("AND state = 'in_flight' "),
             put_owned: put(&format!("state = 'in_flight' AND owner = ?18 AND expires_at > {NOW}")),
             put_as_read: put(&format!("revision = ?18 AND (NOT ?19 OR lease_until <= {NOW})")),
             remove: format!("DELETE FROM {t} WHERE {at} AND revision = ?3").into(),
@@ -92,6 +103,7 @@ fn create(table: &Table) -> String {
         None => format!("\"{}_{column}\"", table.name()),
     };
     let ddl = ddl.replace("idem_records_expires_at", &index("expires_at"));
+    let ddl = ddl.replace("idem_records_in_flight", &index("in_flight"));
     let ddl = ddl.replace("idem_records_valid_until", &index("valid_until"));
     // At once as the writer: two that create one table at the same time come one after the other.
     format!("BEGIN IMMEDIATE;\n{ddl}\nCOMMIT;")

@@ -1,0 +1,192 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use idem_core::{KeyDigest, RecordState};
+
+/// Lists, shows and settles the calls that idem guards.
+///
+/// Exit codes: 0 done; 1 `doctor` found something; 2 wrong arguments; 3 no such record; 4 refused (alive, not abandoned, not confirmed); 5
+/// store unavailable.
+#[derive(Debug, Parser)]
+#[command(name = "idem", version)]
+pub(crate) struct Args {
+    /// The store: `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://`, `postgres://`, `mysql://` or `sqlite://`
+    #[arg(long, env = "IDEM_STORE", hide_env_values = true, global = true, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// What the keys in Redis begin with, if it is not `idem`
+    #[arg(long, global = true, value_name = "PREFIX")]
+    pub(crate) prefix: Option<String>,
+    /// The table in SQL, if it is not `idem_records`
+    #[arg(long, global = true, value_name = "TABLE")]
+    pub(crate) table: Option<String>,
+    /// Prints JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Lists records, oldest first
+    List(List),
+    /// Shows one record with its outcome, ages, attempt and fingerprint
+    Show(Show),
+    /// Commits an abandoned record with an outcome in JSON
+    Settle(Settle),
+    /// Removes a record: the next call runs the body as the first attempt
+    Forget(Change),
+    /// Gives an abandoned key up: the next call runs the body as the next attempt
+    Release(Change),
+    /// Counts the records of each operation by state
+    Stats,
+    /// The same, live, until it is interrupted
+    Watch(Watch),
+    /// Removes many records of an operation, in batches
+    Purge(Purge),
+    /// Looks for everything in this store that would break a promise
+    Doctor,
+    /// Prints the completions for a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Prints the manual page
+    Man,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct List {
+    /// Of this operation
+    #[arg(long)]
+    pub(crate) operation: Option<String>,
+    /// In this state
+    #[arg(long)]
+    pub(crate) state: Option<State>,
+    /// In flight or abandoned, with no sign of life for this long, such as `10m`. No store knows the age of other records
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "AGE")]
+    pub(crate) older_than: Option<Duration>,
+    /// With the digest that logs show
+    #[arg(long, value_parser = digest)]
+    pub(crate) digest: Option<KeyDigest>,
+    /// How many records at most
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
+    /// Goes on where a listing before ended
+    #[arg(long)]
+    pub(crate) cursor: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Show {
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+/// One record: by operation and key, or by its digest.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Which {
+    /// The operation
+    #[arg(required_unless_present = "digest", requires = "key")]
+    pub(crate) operation: Option<String>,
+    /// The key as `list` shows it. Several parts are joined by `:`
+    #[arg(required_unless_present = "digest")]
+    pub(crate) key: Option<String>,
+    /// In place of both: the digest that logs show
+    #[arg(long, value_parser = digest, conflicts_with_all = ["operation", "key"])]
+    pub(crate) digest: Option<KeyDigest>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Change {
+    /// The operation
+    pub(crate) operation: String,
+    /// The key as `list` shows it. Several parts are joined by `:`
+    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Settle {
+    #[command(flatten)]
+    pub(crate) change: Change,
+    /// A file with the outcome, in JSON; `-` is the standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) value: PathBuf,
+    /// The outcome is an error of the function, which duplicates get
+    #[arg(long)]
+    pub(crate) error: bool,
+    /// How long the outcome is kept. As long as the record would have been, unless it is given
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "LENGTH")]
+    pub(crate) ttl: Option<Duration>,
+}
+
+/// How a change is agreed to, and what the audit trail says of it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Consent {
+    /// Does not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Why, for the audit trail
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Also if the record is in flight and alive: a body is running, and goes on until its owner notices
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Watch {
+    /// How often it looks
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "2s", value_name = "LENGTH")]
+    pub(crate) interval: Duration,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Purge {
+    /// Of this operation
+    #[arg(long)]
+    pub(crate) operation: String,
+    /// In this state
+    #[arg(long)]
+    pub(crate) state: Option<State>,
+    /// In flight or abandoned, with no sign of life for this long. No store knows the age of other records
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "AGE")]
+    pub(crate) older_than: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+}
+
+/// The state of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum State {
+    Issued,
+    InFlight,
+    Abandoned,
+    Released,
+    Committed,
+    Done,
+}
+
+impl From<State> for RecordState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Issued => Self::Issued,
+            State::InFlight => Self::InFlight,
+            State::Abandoned => Self::Abandoned,
+            State::Released => Self::Released,
+            State::Committed => Self::Committed,
+            State::Done => Self::Done,
+        }
+    }
+}
+
+fn digest(text: &str) -> Result<KeyDigest, String> {
+    KeyDigest::parse(text).ok_or_else(|| "a digest is 16 hexadecimal digits, as logs show it".to_owned())
+}

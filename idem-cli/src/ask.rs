@@ -1,0 +1,51 @@
+//! Who changes something, why, and whether they mean it.
+
+use std::io::{self, BufRead as _, Write as _};
+
+use idem_core::record::RecordId;
+
+use crate::args::Consent;
+use crate::failure::Failure;
+
+/// Asks, unless the answer was given with `--yes`.
+pub(crate) fn confirm(consent: &Consent, question: &str) -> Result<(), Failure> {
+    if consent.yes {
+        return Ok(());
+    }
+    eprint!("{question}\nGo on? [y/N] ");
+    let _ = io::stderr().flush();
+    let mut answer = String::new();
+    let _ = io::stdin().lock().read_line(&mut answer);
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(Failure::Refused("not confirmed, so nothing was changed; `--yes` answers the question".to_owned()))
+}
+
+/// The operator, as `user@host`.
+pub(crate) fn who() -> String {
+    let user = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .or_else(|_| std::fs::read_to_string("/etc/hostname"))
+        .ok()
+        .or_else(|| std::env::var("HOSTNAME").ok());
+    let or_unknown = |text: Option<String>| {
+        text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".to_owned())
+    };
+    format!("{}@{}", or_unknown(user), or_unknown(host))
+}
+
+/// Reports a change as the runtime reports its decisions.
+pub(crate) fn report(decision: &'static str, id: &RecordId, attempt: u64, consent: &Consent) {
+    tracing::info!(
+        target: "idem",
+        operation = id.operation(),
+        key = %id.digest(),
+        decision,
+        attempt,
+        who = who(),
+        reason = consent.reason.as_deref(),
+        force = consent.force,
+        "{decision}"
+    );
+}

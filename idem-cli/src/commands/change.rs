@@ -1,0 +1,158 @@
+//! `settle`, `forget` and `release`.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use idem_core::record::{Encoded, RecordId, RecordInfo};
+use idem_core::store::admin::{Intervened, Intervention};
+use idem_core::{CodecId, RecordState};
+use serde::de::IgnoredAny;
+
+use super::find;
+use crate::args::{Change, Consent, Settle};
+use crate::ask;
+use crate::failure::Failure;
+use crate::print;
+use crate::store::AnyStore;
+
+/// What is done to a record.
+struct Action {
+    /// As events and JSON name it.
+    decision: &'static str,
+    /// What the next call gets.
+    then: &'static str,
+    /// Whether a record that is not abandoned may be changed: committed, released, issued.
+    any_state: bool,
+}
+
+const SETTLE: Action = Action { decision: "settled", then: "every duplicate gets this outcome", any_state: false };
+const RELEASE: Action =
+    Action { decision: "released", then: "the next call runs the body, as the next attempt", any_state: false };
+const FORGET: Action =
+    Action { decision: "forgotten", then: "the next call runs the body, as the first attempt", any_state: true };
+
+pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Result<(), Failure> {
+    let is_stdin = args.value == Path::new("-");
+    if is_stdin && !args.change.consent.yes {
+        return Err(Failure::Arguments(
+            "with `--value -` the standard input is the outcome, so nobody can be asked; add `--yes`".to_owned(),
+        ));
+    }
+    let text = read(&args.value)?;
+    let outcome = Encoded::new(CodecId::JSON, text.into()).with_is_error(args.error);
+    let intervention = |id| {
+        let settle = Intervention::settle(id, outcome.clone());
+        match args.ttl {
+            Some(ttl) => settle.keep_for(ttl),
+            None => settle,
+        }
+    };
+    carry_out(store, &args.change, json, &SETTLE, intervention).await
+}
+
+pub(crate) async fn forget(store: &AnyStore, args: &Change, json: bool) -> Result<(), Failure> {
+    carry_out(store, args, json, &FORGET, Intervention::forget).await
+}
+
+pub(crate) async fn release(store: &AnyStore, args: &Change, json: bool) -> Result<(), Failure> {
+    carry_out(store, args, json, &RELEASE, Intervention::release).await
+}
+
+/// An outcome as the default codec writes it: JSON, and nothing around it.
+fn read(path: &Path) -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = if path == Path::new("-") {
+        std::io::stdin().lock().read_to_string(&mut text)
+    } else {
+        std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
+    };
+    read.map_err(|error| Failure::Arguments(format!("{} cannot be read: {error}", path.display())))?;
+    serde_json::from_str::<IgnoredAny>(&text).map_err(|error| {
+        Failure::Arguments(format!("{} is not JSON, which an outcome must be: {error}", path.display()))
+    })?;
+    Ok(text.trim().to_owned())
+}
+
+async fn carry_out(
+    store: &AnyStore,
+    args: &Change,
+    json: bool,
+    action: &Action,
+    intervention: impl FnOnce(RecordId) -> Intervention,
+) -> Result<(), Failure> {
+    let Change { consent, .. } = args;
+    let (id, info) = find(store, &args.operation, &args.key).await?;
+    may_change(&info, action, consent)?;
+    ask::confirm(consent, &question(&id, &info, action))?;
+    let intervention = intervention(id.clone()).force(consent.force).only_attempt(info.attempt).only_state(info.state);
+    let attempt = match store.intervene(&intervention).await? {
+        Intervened::Done { attempt } => attempt,
+        Intervened::Nothing => return Err(Failure::NoRecord("the record has gone meanwhile".to_owned())),
+        Intervened::Alive { lease_left, .. } => return Err(alive(Some(lease_left))),
+        Intervened::NotAbandoned { state } => return Err(not_abandoned(state, action)),
+        Intervened::Changed { .. } => {
+            return Err(Failure::Refused(
+                "the record has changed since it was looked at, so nothing was done; look at it again".to_owned(),
+            ));
+        }
+    };
+    ask::report(action.decision, &id, attempt, consent);
+    let who = ask::who();
+    if json {
+        let now = store.inspect(&id).await?;
+        return Ok(print::json(&print::changed(action.decision, &id, now.as_ref(), attempt, &who))?);
+    }
+    let reason = consent.reason.as_deref().map_or_else(String::new, |reason| format!(": {}", print::shown(reason)));
+    println!(
+        "{} {} {} (digest {}), attempt {attempt}, by {who}{reason}; {}",
+        action.decision,
+        id.operation(),
+        print::shown(id.key()),
+        id.digest(),
+        action.then
+    );
+    Ok(())
+}
+
+fn may_change(info: &RecordInfo, action: &Action, consent: &Consent) -> Result<(), Failure> {
+    match info.state {
+        RecordState::InFlight if !consent.force => Err(alive(info.lease_left)),
+        RecordState::InFlight | RecordState::Abandoned => Ok(()),
+        _ if action.any_state => Ok(()),
+        state => Err(not_abandoned(state, action)),
+    }
+}
+
+fn alive(lease_left: Option<std::time::Duration>) -> Failure {
+    let left =
+        lease_left.map_or_else(String::new, |left| format!(", for {} unless it is renewed", print::length(left)));
+    Failure::Refused(format!(
+        "the record is in flight and alive{left}: a body is running. Wait until its lease has run out. `--force` takes the record away from it all the same; the body goes on until its owner notices, and its own outcome is not recorded"
+    ))
+}
+
+fn not_abandoned(state: RecordState, action: &Action) -> Failure {
+    Failure::Refused(format!(
+        "the record is {}, not abandoned, so it cannot be {}; `forget` removes a record in any state",
+        print::state(state),
+        action.decision
+    ))
+}
+
+fn question(id: &RecordId, info: &RecordInfo, action: &Action) -> String {
+    let age = info.lease_age.map_or_else(String::new, |age| format!(", last sign of life {} ago", print::length(age)));
+    let warning = if info.state == RecordState::InFlight {
+        "\nIt is in flight and alive: a body is running, and goes on until its owner notices. Its own outcome is not recorded, and another body may run beside it."
+    } else {
+        ""
+    };
+    format!(
+        "{} {} (digest {}): {}, attempt {}{age}.{warning}\nAfter this, {}.",
+        id.operation(),
+        print::shown(id.key()),
+        id.digest(),
+        print::state(info.state),
+        info.attempt,
+        action.then
+    )
+}

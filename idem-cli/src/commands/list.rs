@@ -1,0 +1,89 @@
+//! `list`.
+
+use std::collections::HashSet;
+
+use futures_util::stream::{self, StreamExt as _};
+use idem_core::StoreErrorKind;
+use idem_core::record::{RecordId, is_valid_operation};
+use idem_core::store::admin::{Cursor, Listed, Listing, Unreadable};
+use serde_json::json;
+
+use crate::args::List;
+use crate::failure::Failure;
+use crate::print;
+use crate::store::AnyStore;
+
+/// How many outcomes are read at a time.
+const AT_A_TIME: usize = 16;
+
+pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(), Failure> {
+    let mut listing = Listing::all();
+    if let Some(operation) = &args.operation {
+        listing = listing.operation(valid(operation)?);
+    }
+    listing.state = args.state.map(Into::into);
+    listing.older_than = args.older_than;
+    listing.digest = args.digest;
+    listing.cursor = args.cursor.as_deref().map(Cursor::from_text);
+    let most = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let (mut records, mut seen) = (Vec::<Listed>::new(), HashSet::<RecordId>::new());
+    let cursor = loop {
+        listing.limit = most - records.len();
+        let had_cursor =
+            listing.cursor.is_some() && args.cursor == listing.cursor.as_ref().map(|c| c.as_str().to_owned());
+        let page = store.list(&listing).await.map_err(|error| {
+            // The first page of a cursor that was typed.
+            if had_cursor && error.kind() == StoreErrorKind::Refused {
+                Failure::Arguments(error.to_string())
+            } else {
+                error.into()
+            }
+        })?;
+        tell(&page.unreadable);
+        records.extend(page.records.into_iter().filter(|listed| seen.insert(listed.id.clone())));
+        match page.next {
+            Some(cursor) if records.len() < most => listing = listing.after(cursor),
+            next => break next,
+        }
+    };
+    records.sort_by(Listed::oldest_first);
+    if json {
+        let records = with_outcomes(store, records).await?;
+        let cursor = cursor.as_ref().map(Cursor::as_str);
+        return Ok(print::json(&json!({ "records": records, "cursor": cursor }))?);
+    }
+    let rows: Vec<_> = records.iter().map(|listed| print::row(&listed.id, &listed.info)).collect();
+    print::table(&print::COLUMNS, &rows)?;
+    if let Some(cursor) = cursor {
+        eprintln!("there may be more: --cursor {}", cursor.as_str());
+    }
+    Ok(())
+}
+
+/// The records with their outcomes, which a listing leaves out.
+async fn with_outcomes(store: &AnyStore, records: Vec<Listed>) -> Result<Vec<serde_json::Value>, Failure> {
+    let objects = stream::iter(records).map(|mut listed| async move {
+        if listed.info.state == idem_core::RecordState::Committed
+            && let Some(info) = store.inspect(&listed.id).await?
+        {
+            listed.info = info;
+        }
+        Ok(print::object(&listed.id, &listed.info))
+    });
+    objects.buffered(AT_A_TIME).collect::<Vec<_>>().await.into_iter().collect()
+}
+
+/// An operation's name, or an error of whoever typed it.
+pub(crate) fn valid(operation: &str) -> Result<&str, Failure> {
+    if is_valid_operation(operation) {
+        return Ok(operation);
+    }
+    Err(Failure::Arguments(format!("`{}` cannot be the name of an operation", print::shown(operation))))
+}
+
+/// Says on the side what cannot be read.
+pub(crate) fn tell(unreadable: &[Unreadable]) {
+    for Unreadable { id, error, .. } in unreadable {
+        eprintln!("idem: `{}` of `{}` cannot be read: {error}", print::shown(id.key()), id.operation());
+    }
+}

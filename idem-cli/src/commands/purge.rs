@@ -1,0 +1,110 @@
+//! `purge`.
+
+use std::collections::BTreeMap;
+
+use futures_util::stream::{self, StreamExt as _};
+use idem_core::RecordState;
+use idem_core::store::admin::{Intervened, Intervention, Listed, Listing};
+use serde_json::json;
+
+use super::list::{tell, valid};
+use crate::args::{Purge, State};
+use crate::ask;
+use crate::failure::Failure;
+use crate::print;
+use crate::store::AnyStore;
+
+/// How many records are listed before they are removed.
+const BATCH: usize = 1000;
+/// How many removals are under way at a time.
+const AT_A_TIME: usize = 16;
+
+pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<(), Failure> {
+    let state = args.state;
+    if args.older_than.is_some() && state.is_some_and(|state| !matches!(state, State::InFlight | State::Abandoned)) {
+        return Err(Failure::Arguments(
+            "`--older-than` is for `in_flight` and `abandoned`: no store knows when a record in another state was written"
+                .to_owned(),
+        ));
+    }
+    if state == Some(State::InFlight) && !args.consent.force {
+        return Err(Failure::Refused(
+            "what is in flight is alive: bodies are running, and go on until their owners notice. `--force` removes their records all the same".to_owned(),
+        ));
+    }
+    let mut listing = Listing::all().operation(valid(&args.operation)?).limit(BATCH);
+    listing.state = state.map(Into::into);
+    listing.older_than = args.older_than;
+    if !args.consent.yes {
+        let counted = count(store, listing.clone(), args.consent.force).await?;
+        let total: u64 = counted.values().sum();
+        let by_state: Vec<String> = counted.iter().map(|(state, count)| format!("{count} {state}")).collect();
+        let question = format!(
+            "{total} records of {} will be removed ({}). Their keys are forgotten: the next call of each runs the body again.",
+            args.operation,
+            if by_state.is_empty() { "none".to_owned() } else { by_state.join(", ") }
+        );
+        ask::confirm(&args.consent, &question)?;
+    }
+    let (mut removed, mut kept) = (0_u64, 0_u64);
+    loop {
+        let page = store.list(&listing).await?;
+        tell(&page.unreadable);
+        let (alive, batch): (Vec<Listed>, Vec<Listed>) = page
+            .records
+            .into_iter()
+            .partition(|listed| listed.info.state == RecordState::InFlight && !args.consent.force);
+        kept += u64::try_from(alive.len()).unwrap_or(u64::MAX);
+        let removals = stream::iter(batch).map(|listed| async move {
+            // Only what was listed: a key that was claimed since, or was committed, stays.
+            let forget = Intervention::forget(listed.id.clone())
+                .force(args.consent.force)
+                .only_attempt(listed.info.attempt)
+                .only_state(listed.info.state);
+            let answer = store.intervene(&forget).await?;
+            if let Intervened::Done { attempt } = answer {
+                ask::report("forgotten", &listed.id, attempt, &args.consent);
+            }
+            Ok::<_, Failure>(answer)
+        });
+        let answers: Vec<_> = removals.buffer_unordered(AT_A_TIME).collect().await;
+        for answer in answers {
+            match answer? {
+                Intervened::Done { .. } => removed += 1,
+                Intervened::Nothing => {}
+                _ => kept += 1,
+            }
+        }
+        match page.next {
+            Some(cursor) => {
+                eprintln!("{removed} removed");
+                listing = listing.after(cursor);
+            }
+            None => break,
+        }
+    }
+    if json {
+        return Ok(print::json(
+            &json!({ "operation": args.operation, "removed": removed, "kept": kept, "who": ask::who() }),
+        )?);
+    }
+    println!("{removed} records of {} removed, {kept} kept because they are alive or have changed", args.operation);
+    Ok(())
+}
+
+/// How many records would go, by state.
+async fn count(store: &AnyStore, mut listing: Listing, force: bool) -> Result<BTreeMap<&'static str, u64>, Failure> {
+    let mut counted = BTreeMap::new();
+    loop {
+        let page = store.list(&listing).await?;
+        for listed in page.records {
+            if listed.info.state != RecordState::InFlight || force {
+                *counted.entry(print::state(listed.info.state)).or_default() += 1;
+            }
+        }
+        match page.next {
+            Some(cursor) => listing = listing.after(cursor),
+            None => return Ok(counted),
+        }
+    }
+}

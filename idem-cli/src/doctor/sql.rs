@@ -1,0 +1,219 @@
+//! PostgreSQL, MySQL, MariaDB and SQLite.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idem_sqlx::sqlx::mysql::MySqlPool;
+use idem_sqlx::sqlx::postgres::PgPool;
+use idem_sqlx::sqlx::sqlite::SqlitePool;
+use idem_sqlx::sqlx::{self, AssertSqlSafe, Row as _};
+use tokio::time::timeout;
+
+use super::Report;
+use crate::args::Args;
+use crate::failure::Failure;
+
+/// PostgreSQL 12, as `server_version_num` has it.
+const OLDEST_POSTGRES: i32 = 120_000;
+/// How long a look at a whole file may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+pub(super) fn table_of(args: &Args) -> &str {
+    args.table.as_deref().unwrap_or("idem_records")
+}
+
+fn unavailable(error: &sqlx::Error) -> Failure {
+    Failure::Unavailable(format!("the database cannot be asked: {error}"))
+}
+
+/// Each part of the name between quotation marks. A name that is none was found to be so before.
+fn quoted(table: &str, mark: char) -> String {
+    let part = |part: &str| format!("{mark}{}{mark}", part.replace(mark, ""));
+    table.split('.').map(part).collect::<Vec<_>>().join(".")
+}
+
+pub(super) async fn postgres(pool: &PgPool, table: &str, report: &mut Report) -> Result<(), Failure> {
+    let names = ["fsync", "synchronous_commit", "full_page_writes", "default_transaction_read_only"];
+    let row = sqlx::query(
+        "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(), \
+         current_setting('default_transaction_isolation'), current_setting($1), current_setting($2), current_setting($3), \
+         current_setting($4)",
+    );
+    let row = names.iter().fold(row, |row, name| row.bind(*name)).fetch_one(pool).await;
+    let row = row.map_err(|error| unavailable(&error))?;
+    let text = |index: usize| row.try_get::<String, _>(index).map_err(|error| unavailable(&error));
+    let version: i32 = row.try_get(0).map_err(|error| unavailable(&error))?;
+    if version < OLDEST_POSTGRES {
+        report.found(format!("PostgreSQL {} is too old", text(1)?), "upgrade to version 12 or newer");
+    } else {
+        report.fine(format!("PostgreSQL {}", text(1)?));
+    }
+    report.fine(format!("isolation `{}`: every step is correct at every level", text(3)?));
+    if row.try_get(2).map_err(|error| unavailable(&error))? {
+        report.found(
+            "this server is a replica, which takes no records",
+            "connect to the primary; with several hosts, `target_session_attrs=read-write`",
+        );
+    }
+    if text(7)? == "on" {
+        report.found("transactions are read-only here", "ALTER ROLE .. SET default_transaction_read_only = off");
+    }
+    for (index, name, loss) in [
+        (4, "fsync", "a crash of the machine may damage the database"),
+        (5, "synchronous_commit", "a crash forgets the last commits: a claim or an outcome that was acknowledged"),
+        (6, "full_page_writes", "a crash of the machine may damage the database"),
+    ] {
+        match text(index)?.as_str() {
+            "off" => report.found(
+                format!("{name} is off: {loss}"),
+                format!("set {name} = on, at least for the role of the service"),
+            ),
+            _ => report.fine(format!("{name} is on")),
+        }
+    }
+    let row = sqlx::query(
+        "SELECT relpersistence::text, has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT') \
+         AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'), \
+         (SELECT count(*) FROM pg_index WHERE indrelid = pg_class.oid AND NOT indisvalid), \
+         (SELECT count(*) FROM pg_index WHERE indrelid = pg_class.oid AND pg_get_indexdef(indexrelid) LIKE '%in_flight%') \
+         FROM pg_class WHERE oid = to_regclass($1)",
+    );
+    let row = row.bind(quoted(table, '"')).fetch_optional(pool).await.map_err(|error| unavailable(&error))?;
+    // Where there is none, that was found before.
+    let Some(row) = row else { return Ok(()) };
+    let persistence: String = row.try_get(0).map_err(|error| unavailable(&error))?;
+    match persistence.as_str() {
+        "p" => report.fine("the table survives a crash"),
+        _ => report
+            .found("the table is unlogged or temporary: a crash empties it", format!("ALTER TABLE {table} SET LOGGED")),
+    }
+    if row.try_get(1).map_err(|error| unavailable(&error))? {
+        report.fine("this user may read and write the table");
+    } else {
+        report.found(
+            "this user may not read and write the table",
+            format!(
+                "GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO the role of the service, and run the doctor as that"
+            ),
+        );
+    }
+    if row.try_get::<i64, _>(2).map_err(|error| unavailable(&error))? > 0 {
+        report.found("an index of the table is not valid", format!("REINDEX TABLE {table}"));
+    }
+    if row.try_get::<i64, _>(3).map_err(|error| unavailable(&error))? == 0 {
+        report.note("the table has no index of what is in flight, so listing that reads the others too; `SCHEMA` has the statement");
+    }
+    Ok(())
+}
+
+pub(super) async fn mysql(pool: &MySqlPool, table: &str, report: &mut Report) -> Result<(), Failure> {
+    let rows = sqlx::query(
+        "SHOW VARIABLES WHERE Variable_name IN ('version', 'read_only', 'innodb_flush_log_at_trx_commit', 'autocommit', \
+         'transaction_isolation', 'tx_isolation')",
+    );
+    let rows = rows.fetch_all(pool).await.map_err(|error| unavailable(&error))?;
+    let mut settings = BTreeMap::new();
+    for row in rows {
+        let pair = (row.try_get::<String, _>(0), row.try_get::<String, _>(1));
+        if let (Ok(name), Ok(value)) = pair {
+            settings.insert(name.to_lowercase(), value);
+        }
+    }
+    let setting = |name: &str| settings.get(name).map(String::as_str).unwrap_or_default();
+    version_of_mysql(setting("version"), report);
+    let isolation = if setting("transaction_isolation").is_empty() { "tx_isolation" } else { "transaction_isolation" };
+    report.fine(format!("isolation `{}`: every step is correct at every level", setting(isolation)));
+    if setting("read_only") == "ON" {
+        report.found("this server is read-only", "connect to the primary");
+    }
+    match setting("innodb_flush_log_at_trx_commit") {
+        "1" => report.fine("each commit is on the disk when it returns"),
+        other => report.found(
+            format!("innodb_flush_log_at_trx_commit is {other}: a crash forgets the last commits: a claim or an outcome that was acknowledged"),
+            "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and the same in the configuration",
+        ),
+    }
+    let quoted = quoted(table, '`');
+    let engine = sqlx::query(
+        "SELECT CAST(engine AS CHAR) FROM information_schema.tables WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?",
+    );
+    let (schema, name) = table.split_once('.').map_or((None, table), |(schema, name)| (Some(schema), name));
+    let engine = engine.bind(schema).bind(name).fetch_optional(pool).await.map_err(|error| unavailable(&error))?;
+    let Some(engine) = engine else { return Ok(()) };
+    let engine: String = engine.try_get(0).map_err(|error| unavailable(&error))?;
+    if engine.eq_ignore_ascii_case("InnoDB") {
+        report.fine("the table is in InnoDB");
+    } else {
+        report.found(
+            format!("the table is in {engine}, which has no transactions"),
+            format!("ALTER TABLE {quoted} ENGINE = InnoDB"),
+        );
+    }
+    // An explanation needs the rights of its statement, and carries nothing out.
+    for (right, statement) in [
+        ("SELECT", format!("EXPLAIN SELECT 1 FROM {quoted} WHERE false")),
+        ("UPDATE", format!("EXPLAIN UPDATE {quoted} SET attempt = attempt WHERE false")),
+        ("DELETE", format!("EXPLAIN DELETE FROM {quoted} WHERE false")),
+        ("INSERT", format!("EXPLAIN INSERT INTO {quoted} (operation) SELECT operation FROM {quoted} WHERE false")),
+    ] {
+        match sqlx::query(AssertSqlSafe(statement)).fetch_all(pool).await {
+            Ok(_) => report.fine(format!("this user may {right}")),
+            Err(error) => report.found(
+                format!("this user may not {right}: {error}"),
+                format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {quoted} TO the user of the service, and run the doctor as that"),
+            ),
+        }
+    }
+    Ok(())
+}
+
+fn version_of_mysql(version: &str, report: &mut Report) {
+    let number = |index: usize| {
+        version.split(['.', '-']).nth(index).and_then(|part| part.parse::<u32>().ok()).unwrap_or_default()
+    };
+    let found = (number(0), number(1));
+    let oldest = if version.contains("MariaDB") { (10, 6) } else { (8, 0) };
+    if found < oldest {
+        report.found(
+            format!("version {version} is too old"),
+            format!("upgrade to version {}.{} or newer", oldest.0, oldest.1),
+        );
+    } else {
+        report.fine(format!("version {version}"));
+    }
+}
+
+pub(super) async fn sqlite(pool: &SqlitePool, report: &mut Report) -> Result<(), Failure> {
+    let one = async |question: &'static str| -> Result<String, sqlx::Error> {
+        sqlx::query(question).fetch_one(pool).await?.try_get(0)
+    };
+    let version = one("SELECT sqlite_version()").await.map_err(|error| unavailable(&error))?;
+    report.fine(format!("SQLite {version}"));
+    match one("PRAGMA journal_mode").await.map_err(|error| unavailable(&error))?.as_str() {
+        "wal" => report.fine("the file is in WAL mode"),
+        mode => report.found(
+            format!(
+                "the file is in the mode `{mode}`: readers and the writer keep each other waiting, and steps time out"
+            ),
+            "PRAGMA journal_mode = WAL, once; or open it with `SqliteStore::connect`, which sets it",
+        ),
+    }
+    match sqlx::raw_sql("BEGIN IMMEDIATE; ROLLBACK").execute(pool).await {
+        Ok(_) => report.fine("the file can be written"),
+        Err(error) => report.found(
+            format!("the file cannot be written: {error}"),
+            "give the service the rights to the file and to its directory, and look what holds a transaction open",
+        ),
+    }
+    match timeout(LIMIT, one("PRAGMA quick_check(1)")).await {
+        Ok(Ok(answer)) if answer == "ok" => report.fine("the file is whole"),
+        Ok(Ok(answer)) => report.found(
+            format!("the file is damaged: {answer}"),
+            "restore a backup; `sqlite3 file .recover` reads what can be read",
+        ),
+        Ok(Err(error)) => return Err(unavailable(&error)),
+        Err(_) => report.note("the file is too large to be looked through here: run `PRAGMA quick_check`"),
+    }
+    report.note("how far a commit is on the disk is a setting of each connection: `SqliteStore::connect` has synchronous = FULL; a pool of your own should have it too");
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! The program `idem`: operators list, judge and settle the calls that idem guards.
+
+mod args;
+mod ask;
+mod commands;
+mod doctor;
+mod failure;
+mod print;
+mod store;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::args::Args;
+use crate::failure::Failure;
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Help and version are no mistakes.
+            let code = if error.use_stderr() { failure::WRONG_ARGUMENTS } else { failure::DONE };
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    // What the stores warn of, and with `IDEM_LOG=info` every decision.
+    let level = std::env::var("IDEM_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::WARN);
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_max_level(level).init();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let ended = match runtime {
+        Ok(runtime) => {
+            let ended = runtime.block_on(commands::run(args));
+            // A server that does not answer keeps nothing waiting.
+            runtime.shutdown_background();
+            ended
+        }
+        Err(error) => Err(Failure::Output(error)),
+    };
+    match ended {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            if !failure.is_closed_pipe() {
+                eprintln!("idem: {failure}");
+            }
+            ExitCode::from(failure.code())
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Records as tables, as text and as JSON.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use idem_core::record::{Encoded, RecordId};
+use idem_core::{CodecId, Key, RecordInfo, RecordState};
+use serde_json::{Map, Value, json};
+
+/// A state as it is typed.
+pub(crate) fn state(state: RecordState) -> &'static str {
+    match state {
+        RecordState::Issued => "issued",
+        RecordState::Expired => "expired",
+        RecordState::InFlight => "in_flight",
+        RecordState::Released => "released",
+        RecordState::Abandoned => "abandoned",
+        RecordState::Committed => "committed",
+        RecordState::Done => "done",
+        _ => "unknown",
+    }
+}
+
+pub(crate) fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A length of time in its two largest units, as the options take it.
+pub(crate) fn length(length: Duration) -> String {
+    let seconds = length.as_secs();
+    if seconds == 0 {
+        return format!("{}ms", length.as_millis());
+    }
+    let units = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
+    let first = units.iter().position(|(_, unit)| seconds >= *unit).unwrap_or_default();
+    let mut rest = seconds;
+    let mut parts = Vec::new();
+    for (name, unit) in units.iter().skip(first).take(2) {
+        if rest / unit > 0 {
+            parts.push(format!("{}{name}", rest / unit));
+        }
+        rest %= unit;
+    }
+    parts.join(" ")
+}
+
+/// Text that somebody else has chosen, as a terminal may show it.
+pub(crate) fn shown(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '\'' | '"' | '\\' => out.push(c),
+            c => out.extend(c.escape_debug()),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// A record as one object.
+pub(crate) fn object(id: &RecordId, info: &RecordInfo) -> Value {
+    let mut object = Map::new();
+    let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
+    put("operation", id.operation().into());
+    put("key", id.key().into());
+    put("key_is_digest", is_digest(id).into());
+    put("digest", id.digest().to_string().into());
+    put("state", state(info.state).into());
+    put("attempt", info.attempt.into());
+    put("fingerprint", info.fingerprint.map(|print| print.to_string()).into());
+    put("is_error", info.is_error.into());
+    put("age_ms", info.lease_age.map(millis).into());
+    put("lease_left_ms", info.lease_left.map(millis).into());
+    put("expires_in_ms", millis(info.expires_in).into());
+    put("outcome", info.outcome.as_ref().map_or(Value::Null, outcome));
+    if let Some(outcome) = &info.outcome {
+        put("codec", outcome.codec.as_str().into());
+        put("outcome_bytes", outcome.payload.len().into());
+    }
+    Value::Object(object)
+}
+
+/// An outcome as JSON; of another codec, null.
+fn outcome(outcome: &Encoded) -> Value {
+    if outcome.codec == CodecId::JSON {
+        serde_json::from_slice(&outcome.payload).unwrap_or_default()
+    } else {
+        Value::Null
+    }
+}
+
+fn is_digest(id: &RecordId) -> bool {
+    Key::from_encoded(id.key()).is_some_and(|key| key.is_digest())
+}
+
+/// Prints JSON on one line.
+pub(crate) fn json(value: &Value) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{value}")?;
+    out.flush()
+}
+
+/// Prints columns, each as wide as its widest cell.
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+    let mut widths: Vec<usize> = head.iter().map(|cell| cell.len()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut out = io::stdout().lock();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        let cells: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        writeln!(out, "{}", cells.join("  ").trim_end())
+    };
+    line(&mut head.iter().copied())?;
+    for row in rows {
+        line(&mut row.iter().map(String::as_str))?;
+    }
+    out.flush()
+}
+
+/// A row of a listing.
+pub(crate) const COLUMNS: [&str; 7] = ["OPERATION", "KEY", "DIGEST", "STATE", "ATTEMPT", "AGE", "EXPIRES IN"];
+
+pub(crate) fn row(id: &RecordId, info: &RecordInfo) -> Vec<String> {
+    vec![
+        id.operation().to_owned(),
+        shown(id.key()).into_owned(),
+        id.digest().to_string(),
+        state(info.state).to_owned(),
+        info.attempt.to_string(),
+        info.lease_age.map_or_else(|| "-".to_owned(), length),
+        length(info.expires_in),
+    ]
+}
+
+/// A record in full.
+pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let mut line = |name: &str, value: &str| writeln!(out, "{name:<12} {value}");
+    line("operation", id.operation())?;
+    line("key", &shown(id.key()))?;
+    if is_digest(id) {
+        line("", "(a digest: the key was too long, or is that of a token; it does not lead back)")?;
+    }
+    line("digest", &id.digest().to_string())?;
+    line("state", state(info.state))?;
+    line("attempt", &info.attempt.to_string())?;
+    line("fingerprint", &info.fingerprint.map_or_else(|| "none".to_owned(), |print| print.to_string()))?;
+    if let Some(age) = info.lease_age {
+        line("age", &format!("{} since the claim or the last renewal", length(age)))?;
+    }
+    if let Some(left) = info.lease_left {
+        line("lease left", &length(left))?;
+    }
+    line("expires in", &length(info.expires_in))?;
+    if let Some(outcome) = &info.outcome {
+        let kind = if info.is_error { "error" } else { "outcome" };
+        let payload = String::from_utf8_lossy(&outcome.payload);
+        if outcome.codec == CodecId::JSON {
+            line(kind, &shown(&payload))?;
+        } else {
+            line(kind, &format!("{} bytes of the codec `{}`", outcome.payload.len(), outcome.codec))?;
+        }
+    }
+    out.flush()
+}
+
+/// What was done to a record.
+pub(crate) fn changed(action: &str, id: &RecordId, info: Option<&RecordInfo>, attempt: u64, who: &str) -> Value {
+    let mut value = match info {
+        Some(info) => object(id, info),
+        None => json!({
+            "operation": id.operation(), "key": id.key(), "digest": id.digest().to_string(),
+            "state": null, "attempt": attempt, "outcome": null,
+        }),
+    };
+    if let Value::Object(object) = &mut value {
+        object.insert("action".to_owned(), action.into());
+        object.insert("who".to_owned(), who.into());
+    }
+    value
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_has_its_two_largest_units_and_reads_back() {
+        for (millis, text) in [
+            (0, "0ms"),
+            (999, "999ms"),
+            (1000, "1s"),
+            (61_000, "1m 1s"),
+            (3_600_000, "1h"),
+            (90_061_000, "1d 1h"),
+            (2_592_000_000, "30d"),
+        ] {
+            assert_eq!(length(Duration::from_millis(millis)), text);
+            humantime::parse_duration(text).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_hides_or_reverses_text_is_escaped() {
+        assert_eq!(shown("o-1:a'b"), "o-1:a'b");
+        assert_eq!(shown("Zo\u{eb}'s"), "Zo\u{eb}'s");
+        assert_eq!(shown("a\u{202e}b"), "a\\u{202e}b");
+        assert_eq!(shown("a\u{1b}[31m"), "a\\u{1b}[31m");
+    }
+}

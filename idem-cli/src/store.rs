@@ -1,0 +1,143 @@
+//! The store that a URL names. Nothing is created there.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use idem_core::record::{RecordId, RecordInfo};
+use idem_core::store::AdminStore;
+use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
+use idem_core::{Store, StoreError};
+use idem_redis::RedisStore;
+use idem_sqlx::sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
+use idem_sqlx::sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
+use idem_sqlx::sqlx::{self, ConnectOptions as _};
+use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
+use tokio::time::timeout;
+
+use crate::args::Args;
+use crate::failure::Failure;
+
+/// How long a step may take, and a connection.
+const LIMIT: Duration = Duration::from_secs(5);
+const TABLE: &str = "idem_records";
+const SCHEMES: &str = "redis://, rediss://, redis+sentinel://, redis+cluster://, postgres://, mysql:// or sqlite://";
+
+/// A store, and with SQL the pool for the doctor's questions.
+pub(crate) enum AnyStore {
+    Redis(RedisStore),
+    Postgres(PostgresStore, PgPool),
+    MySql(MySqlStore, MySqlPool),
+    Sqlite(SqliteStore, SqlitePool),
+}
+
+impl AnyStore {
+    /// Connects.
+    pub(crate) async fn open(args: &Args) -> Result<Self, Failure> {
+        let Some(url) = args.store.as_deref() else {
+            return Err(Failure::Arguments(format!("no store: give `--store URL` or set IDEM_STORE ({SCHEMES})")));
+        };
+        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+        let is_redis = matches!(scheme.split('+').next(), Some("redis" | "rediss" | "unix"));
+        if args.prefix.is_some() && !is_redis {
+            return Err(Failure::Arguments("`--prefix` is for Redis; SQL stores have `--table`".to_owned()));
+        }
+        if args.table.is_some() && is_redis {
+            return Err(Failure::Arguments("`--table` is for SQL stores; Redis has `--prefix`".to_owned()));
+        }
+        let table = args.table.as_deref().unwrap_or(TABLE);
+        match scheme {
+            _ if is_redis => {
+                let builder = RedisStore::builder().url(url).time_limit(LIMIT);
+                let builder = match &args.prefix {
+                    Some(prefix) => builder.prefix(prefix),
+                    None => builder,
+                };
+                Ok(Self::Redis(builder.connect().await?))
+            }
+            "postgres" | "postgresql" => {
+                let options: PgConnectOptions = parsed(url, "postgres://user:password@host:port/database")?;
+                let options = options.disable_statement_logging();
+                connected("PostgreSQL", options.connect()).await?;
+                let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(LIMIT).connect_lazy_with(options);
+                let store = PostgresStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
+                Ok(Self::Postgres(store, pool))
+            }
+            "mysql" | "mariadb" => {
+                let options: MySqlConnectOptions = parsed(url, "mysql://user:password@host:port/database")?;
+                let options = options.disable_statement_logging();
+                connected("MySQL", options.connect()).await?;
+                let pool = MySqlPoolOptions::new().max_connections(4).acquire_timeout(LIMIT).connect_lazy_with(options);
+                let store = MySqlStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
+                Ok(Self::MySql(store, pool))
+            }
+            "sqlite" => {
+                let options: SqliteConnectOptions = parsed(url, "sqlite:///var/lib/idem.db")?;
+                // An operator looks at a database; a path that is mistyped makes none.
+                let options = options.create_if_missing(false).busy_timeout(LIMIT / 2).disable_statement_logging();
+                connected("SQLite", options.connect()).await?;
+                let pool =
+                    SqlitePoolOptions::new().max_connections(2).acquire_timeout(LIMIT).connect_lazy_with(options);
+                let store = SqliteStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
+                Ok(Self::Sqlite(store, pool))
+            }
+            // Not shown: it may be a password without its URL.
+            _ => Err(Failure::Arguments(format!("the store's URL begins with none of {SCHEMES}"))),
+        }
+    }
+
+    pub(crate) fn list<'a>(&'a self, listing: &'a Listing) -> BoxFuture<'a, Result<Page, StoreError>> {
+        match self {
+            Self::Redis(store) => Box::pin(store.list(listing)),
+            Self::Postgres(store, _) => Box::pin(store.list(listing)),
+            Self::MySql(store, _) => Box::pin(store.list(listing)),
+            Self::Sqlite(store, _) => Box::pin(store.list(listing)),
+        }
+    }
+
+    pub(crate) fn inspect<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>> {
+        match self {
+            Self::Redis(store) => Box::pin(store.inspect(id)),
+            Self::Postgres(store, _) => Box::pin(store.inspect(id)),
+            Self::MySql(store, _) => Box::pin(store.inspect(id)),
+            Self::Sqlite(store, _) => Box::pin(store.inspect(id)),
+        }
+    }
+
+    /// Carries a decision out. Where the record says who decided and why, this is where the two are handed over.
+    pub(crate) fn intervene<'a>(
+        &'a self,
+        intervention: &'a Intervention,
+    ) -> BoxFuture<'a, Result<Intervened, StoreError>> {
+        match self {
+            Self::Redis(store) => Box::pin(store.intervene(intervention)),
+            Self::Postgres(store, _) => Box::pin(store.intervene(intervention)),
+            Self::MySql(store, _) => Box::pin(store.intervene(intervention)),
+            Self::Sqlite(store, _) => Box::pin(store.intervene(intervention)),
+        }
+    }
+}
+
+/// The options in a URL. The error does not show it: it has the password.
+fn parsed<O: std::str::FromStr>(url: &str, example: &str) -> Result<O, Failure> {
+    url.parse().map_err(|_| {
+        Failure::Arguments(format!(
+            "the store's URL cannot be read; it has the form `{example}`, with special characters percent-encoded"
+        ))
+    })
+}
+
+/// Connects once, because a pool would try again and hide why it fails.
+async fn connected<C: sqlx::Connection>(
+    name: &str,
+    connecting: impl Future<Output = Result<C, sqlx::Error>>,
+) -> Result<(), Failure> {
+    match timeout(LIMIT, connecting).await {
+        Ok(Ok(connection)) => {
+            let _ = timeout(Duration::from_millis(200), connection.close()).await;
+            Ok(())
+        }
+        Ok(Err(error)) => Err(Failure::Unavailable(format!("{name} cannot be reached: {error}"))),
+        Err(_) => Err(Failure::Unavailable(format!("{name} did not answer within {} s", LIMIT.as_secs()))),
+    }
+}

@@ -1,0 +1,15 @@
+//! The real program on real servers: what it prints, what it changes, and each exit code.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods)]
+
+#[path = "program/support.rs"]
+mod support;
+
+#[path = "program/codes.rs"]
+mod codes;
+#[path = "program/doctor.rs"]
+mod doctor;
+#[path = "program/many.rs"]
+mod many;
+#[path = "program/night.rs"]
+mod night;

@@ -1,0 +1,179 @@
+//! Each exit code, and what stands on the error output.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use idem_core::{Begin, Idempotency};
+use idem_testkit::RedisServer;
+use serde_json::json;
+
+use crate::support::{OPERATION, charge, idem, idem_answering, killed_worker, runtime};
+
+async fn sqlite() -> (tempfile::TempDir, String, Idempotency) {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/idem.db", dir.path().display());
+    let idempotency = runtime(&url).await;
+    (dir, url, idempotency)
+}
+
+#[tokio::test]
+async fn wrong_arguments_end_with_2_and_say_what_is_right() {
+    let (_dir, url, _) = sqlite().await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "no json").unwrap();
+    let path = file.path().to_str().unwrap();
+    for (store, args, says) in [
+        ("", &["list"][..], "IDEM_STORE"),
+        ("ftp://host/", &["list"], "redis://"),
+        (&url, &["list", "--state", "lost"], "in_flight"),
+        (&url, &["list", "--digest", "12"], "16 hexadecimal"),
+        (&url, &["list", "--older-than", "soon"], "--older-than"),
+        (&url, &["list", "--limit", "0"], "--limit"),
+        (&url, &["list", "--cursor", "nonsense"], "cursor"),
+        (&url, &["list", "--operation", "a b"], "operation"),
+        (&url, &["list", "--prefix", "idem"], "--table"),
+        (&url, &["show", OPERATION], "KEY"),
+        (&url, &["show", OPERATION, ""], "idem list"),
+        (&url, &["settle", OPERATION, "k"], "--value"),
+        (&url, &["settle", OPERATION, "k", "--value", path, "--yes"], "JSON"),
+        (&url, &["settle", OPERATION, "k", "--value", "/nowhere", "--yes"], "/nowhere"),
+        (&url, &["settle", OPERATION, "k", "--value", "-"], "--yes"),
+        (&url, &["purge"], "--operation"),
+        (&url, &["purge", "--operation", "a", "--state", "done", "--older-than", "1h"], "--older-than"),
+        ("postgres://user:hunter2@[host", &["list"], "percent-encoded"),
+    ] {
+        let ended = idem(store, args).with(2);
+        assert!(ended.err.contains(says) && !ended.err.contains("hunter2"), "{args:?}: {ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn no_such_record_ends_with_3() {
+    let (_dir, url, _) = sqlite().await;
+    for args in [
+        &["show", OPERATION, "nobody"][..],
+        &["show", "--digest", "0123456789abcdef"],
+        &["forget", OPERATION, "nobody", "--yes"],
+        &["release", OPERATION, "nobody", "--yes"],
+    ] {
+        idem(&url, args).with(3);
+    }
+    idem_answering(&url, &["settle", OPERATION, "nobody", "--value", "-", "--yes"], "1").with(3);
+}
+
+#[tokio::test]
+async fn a_record_that_is_alive_is_refused_with_4_unless_it_is_forced() {
+    let (_dir, url, idempotency) = sqlite().await;
+    let Begin::Execute(lease) = idempotency.operation(OPERATION).key("k").begin().await.unwrap() else { panic!() };
+    for args in [
+        &["forget", OPERATION, "k", "--yes"][..],
+        &["release", OPERATION, "k", "--yes"],
+        &["purge", "--operation", OPERATION, "--state", "in_flight", "--yes"],
+    ] {
+        let refused = idem(&url, args).with(4);
+        assert!(refused.err.contains("alive") && refused.err.contains("--force"), "{refused:?}");
+    }
+    idem_answering(&url, &["settle", OPERATION, "k", "--value", "-", "--yes"], "1").with(4);
+    // Without a state, what is alive is left.
+    let purged = idem(&url, &["purge", "--operation", OPERATION, "--yes", "--json"]).with(0).json();
+    assert_eq!((&purged["removed"], &purged["kept"]), (&json!(0), &json!(1)));
+    idem_answering(&url, &["settle", OPERATION, "k", "--value", "-", "--yes", "--force"], "\"forced\"").with(0);
+    assert!(lease.commit(&1).await.is_err());
+    let outcome = idempotency.operation(OPERATION).key("k").run(async || Ok::<_, idem_core::Error>(String::new()));
+    assert_eq!(outcome.await.unwrap().into_inner(), "forced");
+}
+
+#[tokio::test]
+async fn what_is_not_abandoned_and_not_confirmed_is_refused_with_4() {
+    let (_dir, url, idempotency) = sqlite().await;
+    charge(&idempotency, "done").await.unwrap();
+    let refused = idem(&url, &["release", OPERATION, "done", "--yes"]).with(4);
+    assert!(refused.err.contains("committed"), "{refused:?}");
+    killed_worker(&url, "k").await;
+    for answer in ["", "n\n", "no\n"] {
+        let asked = idem_answering(&url, &["forget", OPERATION, "k"], answer).with(4);
+        assert!(asked.err.contains("abandoned, attempt 1") && asked.err.contains("[y/N]"), "{asked:?}");
+    }
+    idem_answering(&url, &["purge", "--operation", OPERATION], "n\n").with(4);
+    idem(&url, &["show", OPERATION, "k"]).with(0);
+    idem_answering(&url, &["forget", OPERATION, "k"], "y\n").with(0);
+    idem(&url, &["show", OPERATION, "k"]).with(3);
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_ends_with_5_and_shows_no_password() {
+    let server = RedisServer::start().await.unwrap();
+    let port = server.port();
+    drop(server);
+    for store in [
+        format!("redis://user:hunter2@127.0.0.1:{port}/"),
+        format!("redis+cluster://user:hunter2@127.0.0.1:{port}"),
+        format!("postgres://user:hunter2@127.0.0.1:{port}/db"),
+        format!("mysql://user:hunter2@127.0.0.1:{port}/db"),
+        "sqlite:///nowhere/idem.db".to_owned(),
+    ] {
+        for command in ["list", "doctor"] {
+            let ended = idem(&store, &[command]).with(5);
+            assert!(!ended.err.is_empty() && !ended.err.contains("hunter2"), "{ended:?}");
+            assert!(ended.out.is_empty(), "{ended:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_database_without_the_table_ends_with_5_and_nothing_is_created() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("other.db");
+    std::fs::write(&file, "").unwrap();
+    let url = format!("sqlite://{}", file.display());
+    let ended = idem(&url, &["list"]).with(5);
+    assert!(ended.err.contains("migrate"), "{ended:?}");
+    idem(&format!("sqlite://{}/none.db", dir.path().display()), &["list"]).with(5);
+    assert!(!dir.path().join("none.db").exists());
+}
+
+#[tokio::test]
+async fn help_completions_and_the_manual_end_with_0() {
+    for args in [&["--help"][..], &["--version"], &["settle", "--help"], &["completions", "bash"], &["man"]] {
+        let ended = idem("", args).with(0);
+        assert!(ended.out.contains("idem"), "{ended:?}");
+    }
+    assert!(idem("", &["completions", "zsh"]).with(0).out.contains("--older-than"));
+    assert!(idem("", &["man"]).with(0).out.contains("doctor"));
+}
+
+#[tokio::test]
+async fn watch_counts_again_until_it_is_interrupted() {
+    let (_dir, url, idempotency) = sqlite().await;
+    let mut child = Command::new(env!("CARGO_BIN_EXE_idem"))
+        .args(["watch", "--json", "--interval", "50ms"])
+        .env("IDEM_STORE", &url)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "[]");
+    charge(&idempotency, "k").await.unwrap();
+    let counted = lines.map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap());
+    let counted = counted.take(1000).find(|counted| counted[0]["committed"] == json!(1));
+    assert!(counted.is_some());
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[tokio::test]
+async fn stats_say_how_old_the_oldest_are() {
+    let (_dir, url, idempotency) = sqlite().await;
+    killed_worker(&url, "k").await;
+    let begun = idempotency.operation("orders.create").key(&1).begin().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let stats = idem(&url, &["stats", "--json"]).with(0).json();
+    let [orders, payments] = stats.as_array().unwrap().as_slice() else { panic!("{stats}") };
+    assert_eq!((&orders["operation"], &orders["in_flight"]), (&json!("orders.create"), &json!(1)));
+    assert!(orders["oldest_in_flight_ms"].as_u64().unwrap() >= 5 && orders["oldest_abandoned_ms"].is_null());
+    assert_eq!((&payments["abandoned"], &payments["committed"]), (&json!(1), &json!(0)));
+    assert!(payments["oldest_abandoned_ms"].as_u64().unwrap() >= 700);
+    assert!(idem(&url, &["stats"]).with(0).out.contains("OLDEST ABANDONED"));
+    drop(begun);
+}

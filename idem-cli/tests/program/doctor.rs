@@ -1,0 +1,69 @@
+//! What the doctor finds, and that it finds nothing where there is nothing.
+
+use idem_testkit::RedisServer;
+
+use crate::support::{idem, runtime};
+
+#[tokio::test]
+async fn a_redis_that_evicts_or_forgets_is_found_and_one_that_is_mended_is_not() {
+    let server = RedisServer::start().await.unwrap();
+    let url = server.url();
+    let config = async |setting: &str, value: &str| {
+        server.cli(&["CONFIG", "SET", setting, value]).await.unwrap();
+    };
+    config("maxmemory-policy", "allkeys-lru").await;
+    config("client-output-buffer-limit", "pubsub 1024 512 60").await;
+    config("appendonly", "no").await;
+    let sick = idem(&url, &["doctor"]).with(1).out;
+    for says in ["allkeys-lru", "maxmemory-policy noeviction", "appendonly yes", "subscriber", "remedy"] {
+        assert!(sick.contains(says), "{says}: {sick}");
+    }
+    config("maxmemory-policy", "noeviction").await;
+    config("client-output-buffer-limit", "pubsub 33554432 8388608 60").await;
+    config("appendonly", "yes").await;
+    let report = idem(&url, &["doctor", "--json"]).with(0).json();
+    assert_eq!(report["findings"], serde_json::json!([]), "{report}");
+}
+
+#[tokio::test]
+async fn a_user_without_rights_and_a_replica_are_found() {
+    let server = RedisServer::start().await.unwrap();
+    let port = server.port();
+    let rights = ["ACL", "SETUSER", "app", "on", ">hunter2", "~idem:*", "+@all", "-append"];
+    server.cli(&rights).await.unwrap();
+    let found = idem(&format!("redis://app:hunter2@127.0.0.1:{port}/"), &["doctor"]).with(1);
+    assert!(found.out.contains("APPEND") && !found.out.contains("hunter2"), "{found:?}");
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
+    let found = idem(&server.url(), &["doctor"]).with(1);
+    assert!(found.out.contains("replica"), "{found:?}");
+}
+
+pub(crate) async fn finds_a_postgres_that_forgets_or_has_no_table(url: &str) {
+    let pool = idem_sqlx::sqlx::PgPool::connect(url).await.unwrap();
+    let alter = async |statement: &'static str| {
+        idem_sqlx::sqlx::query(statement).execute(&pool).await.unwrap();
+    };
+    alter("ALTER ROLE CURRENT_USER SET synchronous_commit = off").await;
+    let found = idem(url, &["doctor"]).with(1).out;
+    assert!(found.contains("migrate") && found.contains("synchronous_commit is off"), "{found}");
+    alter("ALTER ROLE CURRENT_USER RESET synchronous_commit").await;
+    runtime(url).await;
+    let report = idem(url, &["doctor", "--json"]).with(0).json();
+    assert_eq!(report["findings"], serde_json::json!([]), "{report}");
+    alter("ALTER TABLE idem_records SET UNLOGGED").await;
+    assert!(idem(url, &["doctor"]).with(1).out.contains("SET LOGGED"));
+    alter("ALTER TABLE idem_records SET LOGGED").await;
+}
+
+#[tokio::test]
+async fn a_sqlite_file_that_is_not_in_wal_mode_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/idem.db", dir.path().display());
+    runtime(&url).await;
+    idem(&url, &["doctor"]).with(0);
+    let pool = idem_sqlx::sqlx::SqlitePool::connect(&url).await.unwrap();
+    idem_sqlx::sqlx::query("PRAGMA journal_mode = DELETE").execute(&pool).await.unwrap();
+    pool.close().await;
+    let found = idem(&url, &["doctor"]).with(1).out;
+    assert!(found.contains("WAL"), "{found}");
+}

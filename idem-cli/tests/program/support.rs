@@ -1,0 +1,110 @@
+//! Runs the program, and workers that are killed.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use idem_core::{Abandoned, Error, Idempotency};
+use idem_redis::RedisStore;
+use idem_sqlx::{PostgresStore, SqliteStore};
+use serde_json::Value;
+
+/// The operation of the workers.
+pub(crate) const OPERATION: &str = "payments.charge";
+/// So long is a key of a killed worker not free.
+pub(crate) const LEASE: Duration = Duration::from_millis(700);
+
+/// How the program ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ended {
+    /// That it ended with this code; what it printed, as JSON where it is that.
+    #[track_caller]
+    pub(crate) fn with(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{self:?}");
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// Runs the program without a terminal.
+pub(crate) fn idem(store: &str, args: &[&str]) -> Ended {
+    idem_answering(store, args, "")
+}
+
+/// The same, with something on its standard input.
+pub(crate) fn idem_answering(store: &str, args: &[&str], input: &str) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_idem"));
+    command.args(args).env("IDEM_STORE", store).env("USER", "ada").env_remove("IDEM_LOG");
+    if store.is_empty() {
+        command.env_remove("IDEM_STORE");
+    }
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It may have ended without reading.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// A runtime over the store of a URL, as a worker has it.
+pub(crate) async fn runtime(url: &str) -> Idempotency {
+    if url.starts_with("redis") {
+        Idempotency::new(RedisStore::connect(url).await.unwrap())
+    } else if url.starts_with("postgres") {
+        let store = PostgresStore::connect(url).await.unwrap();
+        store.migrate().await.unwrap();
+        Idempotency::new(store)
+    } else {
+        Idempotency::new(SqliteStore::connect(url).await.unwrap())
+    }
+}
+
+/// The call of a worker: charges once, and after a crash a person decides.
+pub(crate) async fn charge(idempotency: &Idempotency, key: &str) -> Result<Value, Error> {
+    let call = idempotency.operation(OPERATION).key(key).fingerprint(&1999).lease(LEASE).abandoned(Abandoned::Reject);
+    let outcome = call.wait(Duration::ZERO).run(async || Ok::<_, Error>(Value::from("charged by the worker"))).await?;
+    Ok(outcome.into_inner())
+}
+
+/// A worker process is killed while it charges; returns when its lease has run out.
+pub(crate) async fn killed_worker(url: &str, key: &str) {
+    let mut worker = Command::new(std::env::current_exe().unwrap())
+        .args(["support::worker_that_is_killed", "--exact", "--nocapture", "--include-ignored"])
+        .env("IDEM_TEST_WORKER", url)
+        .env("IDEM_TEST_KEY", key)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let idempotency = runtime(url).await;
+    let state = async || idempotency.operation(OPERATION).key(key).inspect().await.unwrap().map(|info| info.state);
+    while state().await.is_none() {
+        assert!(worker.try_wait().unwrap().is_none(), "the worker ended by itself");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // SIGKILL.
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    while state().await != Some(idem_core::RecordState::Abandoned) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The worker, in a process of its own. Without a store it is a test that has nothing to do.
+#[tokio::test]
+async fn worker_that_is_killed() {
+    let (Ok(url), Ok(key)) = (std::env::var("IDEM_TEST_WORKER"), std::env::var("IDEM_TEST_KEY")) else { return };
+    let idempotency = runtime(&url).await;
+    let call = idempotency.operation(OPERATION).key(&key).fingerprint(&1999).lease(LEASE).abandoned(Abandoned::Reject);
+    let never = call.run(async || std::future::pending::<Result<Value, Error>>().await).await;
+    panic!("the worker was to be killed: {never:?}");
+}

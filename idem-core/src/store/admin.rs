@@ -1,0 +1,542 @@
+//! What operators ask of a store: which records there are, and to decide by hand what becomes of one.
+//!
+//! [`AdminStore`] is the second seam, for stores that can list. The program `idem` is written against it. No call of an application needs it.
+//!
+//! # Examples
+//!
+//! Every abandoned record, page by page:
+//!
+//! ```
+//! # use idem_core as idem;
+//! use idem::store::AdminStore;
+//! use idem::store::admin::Listing;
+//! use idem::{MemoryStore, RecordState};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), idem::StoreError> {
+//! let store = MemoryStore::new();
+//! let mut listing = Listing::all().state(RecordState::Abandoned);
+//! loop {
+//!     let page = store.list(&listing).await?;
+//!     for record in &page.records {
+//!         println!("{} {} attempt {}", record.id.operation(), record.id.digest(), record.info.attempt);
+//!     }
+//!     match page.next {
+//!         Some(cursor) => listing = listing.after(cursor),
+//!         None => break,
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+
+use super::Store;
+use crate::error::{StoreError, StoreErrorKind};
+use crate::key::{Key, KeyDigest};
+use crate::record::{Encoded, Record, RecordId, RecordInfo, RecordState};
+
+/// A store whose records an operator can list and decide about.
+///
+/// `idem-testkit` has trials of every sentence here, beside those of [`Store`].
+pub trait AdminStore: Store {
+    /// Lists records, a page at a time.
+    ///
+    /// The store looks at a bounded number of records for each page, whatever matches: so a page may be empty and have a
+    /// [`next`](Page::next). A page is never longer than [`Listing::limit`]. The listing is over when there is no `next`.
+    ///
+    /// A record that is there throughout the listing, and that nobody writes, is listed at least once. One that is written meanwhile may
+    /// be missing or come twice, in one state or the other. Each is described as it was at one moment. Outcomes are left out:
+    /// [`Store::inspect`] has them.
+    ///
+    /// Within a page the oldest come first: those that nothing was heard of for longest, then the others by when they expire. SQL stores
+    /// go by when records expire across pages too; other stores do not know that order.
+    ///
+    /// Changes nothing, and may be dropped at any time.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`](StoreErrorKind::Refused) for a cursor of another store; else as every step. A record that cannot be read is no error:
+    /// see [`Page::unreadable`].
+    fn list(&self, listing: &Listing) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// Carries out what an operator has decided about one record, in one atomic step.
+    ///
+    /// | found | `Settle` | `Release` | `Forget` |
+    /// | --- | --- | --- | --- |
+    /// | nothing | `Nothing` | `Nothing` | `Nothing` |
+    /// | another [attempt](Intervention::only_attempt) or [state](Intervention::only_state) than the operator looked at | `Changed` | `Changed` | `Changed` |
+    /// | in flight, alive, without `force` | `Alive` | `Alive` | `Alive` |
+    /// | abandoned; or in flight with `force` | committed under its attempt, with its fingerprint: `Done` | released with its attempt: `Done` | removed: `Done` |
+    /// | any other | `NotAbandoned` | `NotAbandoned` | removed: `Done` |
+    ///
+    /// Whoever waits for a record that is written over or removed is woken. The owner's later commit, renewal or release is
+    /// [`Lost`](crate::record::Ownership::Lost), unless it commits the very outcome that was settled.
+    ///
+    /// Cancellation: a dropped future may or may not have carried it out. Sent again after it was, a `Settle` is `NotAbandoned`.
+    ///
+    /// # Errors
+    ///
+    /// As every step. What cannot be read is left untouched.
+    fn intervene(&self, intervention: &Intervention) -> impl Future<Output = Result<Intervened, StoreError>> + Send;
+}
+
+/// Which records to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Listing {
+    /// Of this operation alone.
+    pub operation: Option<Box<str>>,
+    /// In this state alone.
+    pub state: Option<RecordState>,
+    /// In flight or abandoned, and nothing was heard of its owner for at least this long. No store knows when a record in another state was
+    /// written, so none of those matches.
+    pub older_than: Option<Duration>,
+    /// The digest that logs and errors show of the key, for one record.
+    pub digest: Option<KeyDigest>,
+    /// The most records on a page. At least 1 is taken.
+    pub limit: usize,
+    /// Where the page before ended.
+    pub cursor: Option<Cursor>,
+}
+
+impl Listing {
+    /// All records, 100 on a page.
+    pub fn all() -> Self {
+        Self { operation: None, state: None, older_than: None, digest: None, limit: 100, cursor: None }
+    }
+
+    /// Lists one operation alone, by its name.
+    #[must_use]
+    pub fn operation(mut self, name: impl Into<Box<str>>) -> Self {
+        self.operation = Some(name.into());
+        self
+    }
+
+    /// Lists one state alone.
+    #[must_use]
+    pub fn state(mut self, state: RecordState) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    /// Lists only what nothing was heard of for this long: see the [field](Self::older_than).
+    #[must_use]
+    pub fn older_than(mut self, age: Duration) -> Self {
+        self.older_than = Some(age);
+        self
+    }
+
+    /// Lists only the record with this digest.
+    #[must_use]
+    pub fn digest(mut self, digest: KeyDigest) -> Self {
+        self.digest = Some(digest);
+        self
+    }
+
+    /// Sets the most records on a page.
+    #[must_use]
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Goes on after a page.
+    #[must_use]
+    pub fn after(mut self, cursor: Cursor) -> Self {
+        self.cursor = Some(cursor);
+        self
+    }
+
+    /// Whether a record of this id may match, before it was read.
+    pub fn may_match(&self, id: &RecordId) -> bool {
+        self.operation.as_deref().is_none_or(|operation| operation == id.operation())
+            && self.digest.is_none_or(|digest| digest == id.digest())
+    }
+
+    /// Whether a record that [may match](Self::may_match) does.
+    pub fn matches(&self, info: &RecordInfo) -> bool {
+        let is_old = |least| info.lease_age.is_some_and(|age| age >= least);
+        self.state.is_none_or(|state| state == info.state) && self.older_than.is_none_or(is_old)
+    }
+}
+
+/// Where a listing goes on. Its text means something to the store alone, and contains keys.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Cursor(Box<str>);
+
+impl Cursor {
+    /// The cursor that a person or another process hands over.
+    pub fn from_text(text: impl Into<Box<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// Its text: letters, digits, `-` and `_`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// For stores: a cursor of fields, which have no line breaks in them.
+    pub fn of_fields(fields: &[&str]) -> Self {
+        Self(BASE64.encode(fields.join("\n")).into())
+    }
+
+    /// For stores: the fields.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`](StoreErrorKind::Refused) if it has not just as many.
+    pub fn fields<const N: usize>(&self) -> Result<[String; N], StoreError> {
+        let bytes = BASE64.decode(self.0.as_bytes()).unwrap_or_default();
+        let text = String::from_utf8(bytes).unwrap_or_default();
+        let fields: Vec<String> = text.split('\n').map(str::to_owned).collect();
+        fields.try_into().map_err(|_| Self::foreign())
+    }
+
+    /// For stores: the error of a cursor that is none of theirs.
+    pub fn foreign() -> StoreError {
+        StoreError::new(
+            StoreErrorKind::Refused,
+            "the cursor is not one of this store; leave it out to begin with the first page",
+        )
+    }
+}
+
+impl fmt::Debug for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Keys may be personal data.
+        f.write_str("Cursor(..)")
+    }
+}
+
+/// A part of a listing.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Page {
+    /// The records that match, oldest first.
+    pub records: Vec<Listed>,
+    /// What stands at a record's place and cannot be read.
+    pub unreadable: Vec<Unreadable>,
+    /// Where to go on; `None` if this was the last page.
+    pub next: Option<Cursor>,
+}
+
+impl Page {
+    /// For stores: a page of records, which it sorts.
+    pub fn new(mut records: Vec<Listed>, unreadable: Vec<Unreadable>, next: Option<Cursor>) -> Self {
+        records.sort_by(Listed::oldest_first);
+        Self { records, unreadable, next }
+    }
+}
+
+/// A record of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Listed {
+    /// Its operation and its key.
+    pub id: RecordId,
+    /// What is known of it, without the outcome.
+    pub info: RecordInfo,
+}
+
+impl Listed {
+    /// For stores: a record, of whose description the outcome is taken away.
+    pub fn new(id: RecordId, mut info: RecordInfo) -> Self {
+        info.outcome = None;
+        Self { id, info }
+    }
+
+    /// The order of a page: first those that nothing was heard of for longest, then the others by when they expire.
+    pub fn oldest_first(&self, other: &Self) -> std::cmp::Ordering {
+        let age = |listed: &Self| listed.info.lease_age;
+        age(other).cmp(&age(self)).then_with(|| self.info.expires_in.cmp(&other.info.expires_in))
+    }
+}
+
+/// What cannot be read.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Unreadable {
+    /// Where it stands.
+    pub id: RecordId,
+    /// Why not.
+    pub error: StoreError,
+}
+
+impl Unreadable {
+    /// For stores.
+    pub fn new(id: RecordId, error: StoreError) -> Self {
+        Self { id, error }
+    }
+}
+
+/// What an operator has decided about a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Intervention {
+    /// Which record.
+    pub id: RecordId,
+    /// What to make of it.
+    pub wish: Wish,
+    /// Also if the record is in flight and alive: a body runs, and goes on until its owner notices.
+    pub force: bool,
+    /// Only while it is at this attempt: the one that the operator looked at.
+    pub attempt: Option<u64>,
+    /// Only while it is in this state, as the operator saw it. In flight and abandoned are one here, which `force` distinguishes, and so are
+    /// committed and done.
+    pub state: Option<RecordState>,
+}
+
+/// What an operator wants to make of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wish {
+    /// Record this outcome.
+    Settle {
+        /// What every duplicate gets.
+        outcome: Encoded,
+        /// How long it is kept from now. `None`: for the `hold` of the record that is settled, which is at least the operation's `ttl` and
+        /// `remember`.
+        ttl: Option<Duration>,
+    },
+    /// Give the key up, so that the next call runs the body as the next attempt. The attempt is kept for the record's `hold`, at least ten
+    /// leases.
+    Release,
+    /// Remove the record, so that the next call runs the body as the first attempt.
+    Forget,
+}
+
+impl Intervention {
+    /// Settles a record with an outcome.
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// use idem::store::AdminStore;
+    /// use idem::store::admin::{Intervened, Intervention};
+    /// use idem::store::record::{Encoded, RecordId};
+    /// use idem::{CodecId, Key, MemoryStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), idem::StoreError> {
+    /// let id = RecordId::new("orders.create", &Key::encode("o-1").unwrap()).unwrap();
+    /// let receipt = Encoded::new(CodecId::JSON, r#"{"number":7}"#.into());
+    /// let settled = MemoryStore::new().intervene(&Intervention::settle(id, receipt)).await?;
+    /// assert_eq!(settled, Intervened::Nothing); // there is no such record
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn settle(id: RecordId, outcome: Encoded) -> Self {
+        Self { id, wish: Wish::Settle { outcome, ttl: None }, force: false, attempt: None, state: None }
+    }
+
+    /// Releases a record.
+    pub fn release(id: RecordId) -> Self {
+        Self { id, wish: Wish::Release, force: false, attempt: None, state: None }
+    }
+
+    /// Removes a record.
+    pub fn forget(id: RecordId) -> Self {
+        Self { id, wish: Wish::Forget, force: false, attempt: None, state: None }
+    }
+
+    /// Sets how long a settled outcome is kept, from now. Nothing else has such a length.
+    #[must_use]
+    pub fn keep_for(mut self, length: Duration) -> Self {
+        if let Wish::Settle { ttl, .. } = &mut self.wish {
+            *ttl = Some(length);
+        }
+        self
+    }
+
+    /// Acts also under a body that runs.
+    #[must_use]
+    pub fn force(mut self, force: bool) -> Self {
+        self.force = force;
+        self
+    }
+
+    /// Acts only while the record is at this attempt.
+    #[must_use]
+    pub fn only_attempt(mut self, attempt: u64) -> Self {
+        self.attempt = Some(attempt);
+        self
+    }
+
+    /// Acts only while the record is in this [state](Self::state).
+    #[must_use]
+    pub fn only_state(mut self, state: RecordState) -> Self {
+        self.state = Some(state);
+        self
+    }
+}
+
+/// What became of an [`Intervention`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Intervened {
+    /// It was carried out.
+    Done {
+        /// The record's attempt.
+        attempt: u64,
+    },
+    /// There is no record.
+    Nothing,
+    /// A body runs. Nothing was changed.
+    Alive {
+        /// Its attempt.
+        attempt: u64,
+        /// How long until its lease runs out, unless it is renewed.
+        lease_left: Duration,
+    },
+    /// There is nothing to settle or to release. Nothing was changed.
+    NotAbandoned {
+        /// What the record is.
+        state: RecordState,
+    },
+    /// The record is at another attempt than the operator looked at, or in another state. Nothing was changed.
+    Changed {
+        /// The attempt that it is at.
+        attempt: u64,
+    },
+}
+
+/// What an intervention makes of the record that it found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OnIntervention {
+    /// Nothing is written.
+    Answer(Intervened),
+    /// This is written in place of the record, if that is still there.
+    Put {
+        /// What is written.
+        record: Record,
+        /// Its expiry, from now.
+        expires_in: Duration,
+        /// Only if the lease has run out by the store's clock, else the answer is [`Intervened::Alive`].
+        if_ran_out: bool,
+    },
+    /// The record is removed, if it is still there.
+    Remove {
+        /// Likewise.
+        if_ran_out: bool,
+    },
+}
+
+impl RecordId {
+    /// Reads `operation:key`, as [`as_str`](Self::as_str) gives it and stores keep it. `None` if it is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let bytes = text.as_bytes();
+        let is_colon = |at: usize| bytes.get(at) == Some(&b':');
+        // Two of them join the segments of a name.
+        let mut at = 0;
+        while at < bytes.len() && !(is_colon(at) && !is_colon(at + 1)) {
+            at += if is_colon(at) { 2 } else { 1 };
+        }
+        Self::new(text.get(..at)?, &Key::from_encoded(text.get(at + 1..)?)?)
+    }
+}
+
+impl Record {
+    /// What an intervention makes of this record. (Where there is none, it is [`Intervened::Nothing`].)
+    ///
+    /// A token whose time is over counts as issued here.
+    pub fn on_intervention(&self, intervention: &Intervention) -> OnIntervention {
+        let attempt = self.attempt();
+        let is_other = |state| kind(state) != kind(self.state_without_time());
+        if intervention.attempt.is_some_and(|wanted| wanted != attempt) || intervention.state.is_some_and(is_other) {
+            return OnIntervention::Answer(Intervened::Changed { attempt });
+        }
+        let state = match self {
+            Self::InFlight(held) => {
+                let if_ran_out = !intervention.force;
+                let (record, expires_in) = match &intervention.wish {
+                    Wish::Settle { outcome, ttl } => {
+                        let (fingerprint, outcome) = (held.fingerprint, outcome.clone());
+                        (Self::Committed { attempt, fingerprint, outcome }, ttl.unwrap_or(held.hold))
+                    }
+                    Wish::Release => {
+                        let keep = held.hold.max(held.lease.saturating_mul(10));
+                        (Self::Released { attempt, questions: held.questions }, keep)
+                    }
+                    Wish::Forget => return OnIntervention::Remove { if_ran_out },
+                };
+                return OnIntervention::Put { record, expires_in, if_ran_out };
+            }
+            _ => self.state_without_time(),
+        };
+        match intervention.wish {
+            Wish::Forget => OnIntervention::Remove { if_ran_out: false },
+            _ => OnIntervention::Answer(Intervened::NotAbandoned { state }),
+        }
+    }
+
+    /// Its state, as far as that does not depend on the time.
+    fn state_without_time(&self) -> RecordState {
+        match self {
+            Self::Issued { .. } => RecordState::Issued,
+            Self::InFlight(_) => RecordState::InFlight,
+            Self::Released { .. } => RecordState::Released,
+            Self::Committed { .. } => RecordState::Committed,
+            Self::Done { .. } => RecordState::Done,
+        }
+    }
+}
+
+/// The states that time alone distinguishes, as one.
+fn kind(state: RecordState) -> RecordState {
+    match state {
+        RecordState::Abandoned => RecordState::InFlight,
+        RecordState::Expired => RecordState::Issued,
+        RecordState::Done => RecordState::Committed,
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_reads_back_and_another_stores_cursor_is_refused() {
+        let cursor = Cursor::of_fields(&["7", "orders:o-1", ""]);
+        let read = Cursor::from_text(cursor.as_str());
+        assert_eq!(read.fields().unwrap(), ["7".to_owned(), "orders:o-1".to_owned(), String::new()]);
+        assert!(read.fields::<2>().is_err());
+        for text in ["", "!", "é", "AAA"] {
+            let error = Cursor::from_text(text).fields::<3>().unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::Refused, "{text}");
+        }
+        assert_eq!(format!("{cursor:?}"), "Cursor(..)");
+    }
+
+    #[test]
+    fn the_id_that_a_store_holds_as_text_reads_back() {
+        for operation in ["orders.create", "shop::orders::create", "a"] {
+            for key in ["o-1", "a:b", "x%3Ay"] {
+                let id = RecordId::new(operation, &Key::encode(key).unwrap()).unwrap();
+                assert_eq!(RecordId::parse(id.as_str()), Some(id));
+            }
+            let id = RecordId::new(operation, &Key::encode(&(("a", 1), "b", "x".repeat(9))).unwrap()).unwrap();
+            assert_eq!(RecordId::parse(id.as_str()), Some(id));
+            let id = RecordId::new(operation, &Key::encode(&"x".repeat(300)).unwrap()).unwrap();
+            assert_eq!(RecordId::parse(id.as_str()), Some(id));
+            let id = RecordId::of_digest(operation, &[7; 16]);
+            assert_eq!(RecordId::parse(id.as_str()), Some(id));
+        }
+        for none in
+            ["", "orders", "orders:", ":k", "a::b", "a::", "a b:k", "a:k k", "a:{k}", "a:b~c", "a:%4", "a:~short"]
+        {
+            assert_eq!(RecordId::parse(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn the_digest_of_a_log_line_reads_back() {
+        let id = RecordId::new("orders", &Key::encode("o-1").unwrap()).unwrap();
+        assert_eq!(KeyDigest::parse(&id.digest().to_string()), Some(id.digest()));
+        for none in ["", "12", "g123456789abcdef", "0123456789abcdef0", "+123456789abcdef"] {
+            assert_eq!(KeyDigest::parse(none), None, "{none}");
+        }
+    }
+}

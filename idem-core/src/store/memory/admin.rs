@@ -1,0 +1,79 @@
+//! What operators ask of the store inside the process.
+
+use std::time::Duration;
+
+use super::{MemoryStore, Step, lock};
+use crate::error::StoreError;
+use crate::record::RecordInfo;
+use crate::store::admin::{AdminStore, Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page};
+
+/// How many records a page looks at, at most, and those of one more shard.
+const MOST_LOOKED_AT: usize = 4096;
+
+impl AdminStore for MemoryStore {
+    async fn list(&self, listing: &Listing) -> Result<Page, StoreError> {
+        let (mut shard, mut after) = match &listing.cursor {
+            None => (0, String::new()),
+            Some(cursor) => {
+                let [shard, after] = cursor.fields()?;
+                (shard.parse::<usize>().map_err(|_| Cursor::foreign())?, after)
+            }
+        };
+        let limit = listing.limit.max(1);
+        let (mut records, mut looked_at) = (Vec::new(), 0);
+        while let Some(guarded) = self.0.shards.get(shard) {
+            let now = self.0.clock.elapsed();
+            let guarded = lock(guarded);
+            looked_at += guarded.records.count();
+            let slots = guarded.records.slots(now, |id| id > after.as_bytes());
+            drop(guarded);
+            let describe = |slot: super::Slot| RecordInfo::new(&slot.record, slot.expires.saturating_sub(now));
+            let mut here: Vec<Listed> = slots
+                .into_iter()
+                .filter(|(id, _)| listing.may_match(id))
+                .map(|(id, slot)| Listed::new(id, describe(slot)))
+                .filter(|listed| listing.matches(&listed.info))
+                .collect();
+            here.sort_by(|one, other| one.id.as_str().cmp(other.id.as_str()));
+            let left = limit - records.len();
+            if here.len() > left {
+                here.truncate(left);
+                after = here.last().map_or(after, |last| last.id.as_str().to_owned());
+                records.extend(here);
+                return Ok(Page::new(records, Vec::new(), Some(at(shard, &after))));
+            }
+            records.extend(here);
+            (shard, after) = (shard + 1, String::new());
+            if records.len() == limit || looked_at >= MOST_LOOKED_AT {
+                break;
+            }
+        }
+        let next = (shard < self.0.shards.len()).then(|| at(shard, ""));
+        Ok(Page::new(records, Vec::new(), next))
+    }
+
+    async fn intervene(&self, intervention: &Intervention) -> Result<Intervened, StoreError> {
+        Ok(self.step(&intervention.id, |step| intervene(step, intervention)))
+    }
+}
+
+fn at(shard: usize, after: &str) -> Cursor {
+    Cursor::of_fields(&[&shard.to_string(), after])
+}
+
+fn intervene(step: &mut Step<'_>, intervention: &Intervention) -> Intervened {
+    let Some((record, left)) = step.find() else { return Intervened::Nothing };
+    let (attempt, lease_left) = (record.attempt(), record.lease_left(left));
+    let on_intervention = record.on_intervention(intervention);
+    match (on_intervention, lease_left) {
+        (OnIntervention::Answer(answer), _) => return answer,
+        (
+            OnIntervention::Put { if_ran_out: true, .. } | OnIntervention::Remove { if_ran_out: true },
+            Some(lease_left),
+        ) => return Intervened::Alive { attempt, lease_left },
+        (OnIntervention::Put { record, expires_in, .. }, _) => step.put(record, expires_in, Duration::ZERO),
+        (OnIntervention::Remove { .. }, _) => step.remove(),
+    }
+    step.guarded.waiters.wake(step.target);
+    Intervened::Done { attempt }
+}

@@ -1,0 +1,247 @@
+//! What operators ask: listings by `SCAN`, and decisions about one record.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use idem_core::record::{Record, RecordId};
+use idem_core::store::admin::{Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page, Unreadable};
+use idem_core::wire::{self, HEAD, Parsed};
+use idem_core::{CodecId, StoreError, StoreErrorKind};
+use redis::{Cmd, Value};
+
+use crate::error::{refused, unexpected, unreadable};
+use crate::keys::Keys;
+use crate::lane::Lane;
+use crate::look::{describe_by, is_aside};
+use crate::many::{self, Step};
+use crate::remove::{ROUNDS, changed_too_often, remove_found};
+use crate::script::{INTERVENE, PEEK, Swap, evalsha, inspected, millis, swap};
+use crate::server::Server;
+
+/// How many keys the server looks at in one command: less than a millisecond of its time.
+const COUNT: usize = 1000;
+/// How many such commands a page may take that find nothing.
+const SCANS: usize = 10;
+
+/// Where a listing is.
+struct Position {
+    /// The node's address; empty where there is one server.
+    node: String,
+    /// The cursor of its `SCAN`.
+    scan: String,
+    /// Of the keys that this `SCAN` gives: after this id.
+    after: String,
+}
+
+impl Position {
+    fn at(node: &str) -> Self {
+        Self { node: node.to_owned(), scan: "0".to_owned(), after: String::new() }
+    }
+
+    fn read(cursor: &Cursor) -> Result<Self, StoreError> {
+        let [node, scan, after] = cursor.fields()?;
+        if scan.is_empty() || !scan.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(Cursor::foreign());
+        }
+        Ok(Self { node, scan, after })
+    }
+
+    fn cursor(&self) -> Cursor {
+        Cursor::of_fields(&[&self.node, &self.scan, &self.after])
+    }
+}
+
+pub(crate) async fn list(server: &Server, keys: &Keys, listing: &Listing) -> Result<Page, StoreError> {
+    if server.is_given() && server.is_cluster() {
+        return Err(refused(
+            "records of a cluster cannot be listed through the application's connection, because SCAN reaches one node of it only; connect with `redis+cluster://..`",
+        ));
+    }
+    let nodes = nodes(server);
+    let mut position = match &listing.cursor {
+        Some(cursor) => Position::read(cursor)?,
+        None => Position::at(""),
+    };
+    for _ in 0..SCANS {
+        // The first node that is not yet done. One that is gone is passed over.
+        let Some((node, slot)) = nodes.iter().find(|(node, _)| *node >= position.node) else { break };
+        if *node != position.node {
+            position = Position::at(node);
+        }
+        let (next, ids) = scan(server, keys, *slot, &position, listing).await?;
+        let (records, unreadable, last) = read_all(server, keys, listing, &ids).await?;
+        position = match (last, next) {
+            (Some(last), _) => Position { after: last, ..position },
+            (None, Some(next)) => Position { scan: next, after: String::new(), ..position },
+            // A character that no address has: after this node, and before any other.
+            (None, None) => Position::at(&format!("{node}\u{1}")),
+        };
+        if !(records.is_empty() && unreadable.is_empty()) {
+            let more = nodes.iter().any(|(node, _)| *node >= position.node);
+            return Ok(Page::new(records, unreadable, more.then(|| position.cursor())));
+        }
+    }
+    let more = nodes.iter().any(|(node, _)| *node >= position.node);
+    Ok(Page::new(Vec::new(), Vec::new(), more.then(|| position.cursor())))
+}
+
+/// The masters by their addresses, each with one of its slots.
+fn nodes(server: &Server) -> Vec<(String, u16)> {
+    let address = |slot| server.node(slot).map_or_else(String::new, |(host, port)| format!("{host}:{port}"));
+    let mut nodes: Vec<(String, u16)> = server.slots().into_iter().map(|slot| (address(slot), slot)).collect();
+    nodes.sort();
+    nodes
+}
+
+/// One `SCAN`: where to go on at this node, and the ids that may match, in their order.
+async fn scan(
+    server: &Server,
+    keys: &Keys,
+    slot: u16,
+    position: &Position,
+    listing: &Listing,
+) -> Result<(Option<String>, Vec<RecordId>), StoreError> {
+    let mut scan = Cmd::with_capacity(6, 128);
+    scan.arg("SCAN").arg(&position.scan).arg("MATCH").arg(keys.pattern(listing.operation.as_deref()));
+    scan.arg("COUNT").arg(COUNT);
+    let answer = server.step_at(slot, |mut lane| async move {
+        let answer = lane.send(&scan).await?;
+        match answer {
+            Value::Array(fields) => match <[Value; 2]>::try_from(fields) {
+                Ok([Value::BulkString(next), Value::Array(found)]) => Ok((next, found)),
+                _ => Err(unexpected(lane.server(), &Value::Nil)),
+            },
+            other => Err(unexpected(lane.server(), &other)),
+        }
+    });
+    let (next, found) = answer.await?;
+    let text = |value: Value| match value {
+        Value::BulkString(text) => String::from_utf8(text).ok(),
+        _ => None,
+    };
+    let mut ids: Vec<RecordId> = found
+        .into_iter()
+        .filter_map(text)
+        .filter_map(|key| RecordId::parse(keys.id(&key)?))
+        .filter(|id| id.as_str() > position.after.as_str() && listing.may_match(id))
+        .collect();
+    ids.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+    ids.dedup();
+    let next = String::from_utf8(next).unwrap_or_default();
+    Ok(((next != "0").then_some(next), ids))
+}
+
+/// Reads the records, up to the limit of the page. With them comes the last id that was looked at, if there are more.
+async fn read_all(
+    server: &Server,
+    keys: &Keys,
+    listing: &Listing,
+    ids: &[RecordId],
+) -> Result<(Vec<Listed>, Vec<Unreadable>, Option<String>), StoreError> {
+    let head = HEAD.to_string();
+    let step = |id: &RecordId| {
+        let (key, aside) = (keys.record(id), keys.aside(id));
+        // Heavier than one record, so that an answer that the two are apart is an answer.
+        Step { command: evalsha(&PEEK, &[&key, &aside], &[head.as_bytes()]), key, weight: 2 }
+    };
+    let steps: Vec<Step> = ids.iter().map(step).collect();
+    let read = |_, server: &str, answer| inspected(server, &answer);
+    let answers = many::carry_out(server, &steps, Some(&PEEK), read).await;
+    let limit = listing.limit.max(1);
+    let (mut records, mut unreadable) = (Vec::new(), Vec::new());
+    for (id, answer) in ids.iter().zip(answers) {
+        if records.len() == limit {
+            // The last one that is on the page.
+            let last = records.last().map(|listed: &Listed| listed.id.as_str().to_owned());
+            return Ok((records, unreadable, last));
+        }
+        let found = match answer {
+            Err(error) if error.kind() == StoreErrorKind::Unavailable => look_alone(server, keys, id).await,
+            answer => answer,
+        };
+        let described = found.and_then(|found| {
+            found.map(|(record, outcome)| describe_by(wire::decode_head, &record, outcome)).transpose()
+        });
+        match described {
+            Ok(Some(info)) if listing.matches(&info) => records.push(Listed::new(id.clone(), info)),
+            Ok(_) => {}
+            Err(error) if error.kind() == StoreErrorKind::Unreadable => {
+                unreadable.push(Unreadable::new(id.clone(), error));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((records, unreadable, None))
+}
+
+/// Reads a record whose slot is on its way to another node.
+async fn look_alone(
+    server: &Server,
+    keys: &Keys,
+    id: &RecordId,
+) -> Result<Option<(crate::script::Found, Option<crate::script::Found>)>, StoreError> {
+    let (key, aside) = (&keys.record(id), &keys.aside(id));
+    server.step(key, |mut lane| async move { crate::look::look(&mut lane, key, aside).await }).await
+}
+
+/// Reads, decides, then writes over what was read.
+pub(crate) async fn intervene(
+    lane: &mut Lane,
+    key: &str,
+    aside: &str,
+    intervention: &Intervention,
+) -> Result<Intervened, StoreError> {
+    let mut found = match lane.send(redis::cmd("GET").arg(key)).await? {
+        Value::Nil => return Ok(Intervened::Nothing),
+        Value::BulkString(found) => Bytes::from(found),
+        other => return Err(unexpected(lane.server(), &other)),
+    };
+    for _ in 0..ROUNDS {
+        let record = match wire::decode(&found).map_err(unreadable)? {
+            Parsed::Record(record) => record,
+            Parsed::Aside { attempt, fingerprint } => committed_aside(attempt, fingerprint),
+        };
+        let (attempt, lease) = (record.attempt(), lease(&record));
+        let (new, expires_in, if_ran_out) = match record.on_intervention(intervention) {
+            OnIntervention::Answer(answer) => return Ok(answer),
+            OnIntervention::Put { record, expires_in, if_ran_out } => (wire::encode(&record), expires_in, if_ran_out),
+            OnIntervention::Remove { if_ran_out } => (Vec::new(), Duration::ZERO, if_ran_out),
+        };
+        let renewed_by = lane.renewed_by(lease);
+        let as_read = wire::without_waited(&found);
+        let answer = if is_aside(&found) {
+            remove_found(lane, key, aside, &found, &[as_read, renewed_by.as_bytes()]).await?
+        } else {
+            let (expiry, must): (_, &[u8]) = (millis(expires_in).to_string(), if if_ran_out { b"1" } else { b"" });
+            lane.script(&INTERVENE, &[key], &[as_read, &new, expiry.as_bytes(), must, renewed_by.as_bytes()]).await?
+        };
+        match swap(lane.server(), &answer)? {
+            Swap::Gone => return Ok(Intervened::Nothing),
+            Swap::Changed(other) => found = other,
+            Swap::Alive(lease_left) => return Ok(Intervened::Alive { attempt, lease_left }),
+            Swap::Unsure(left) => {
+                if let Some(lease_left) = lane.sure_after(left, lease).await? {
+                    return Ok(Intervened::Alive { attempt, lease_left });
+                }
+            }
+            Swap::Done | Swap::Free => {
+                lane.acknowledged().await?;
+                return Ok(Intervened::Done { attempt });
+            }
+        }
+    }
+    Err(changed_too_often("decided about"))
+}
+
+fn lease(record: &Record) -> Duration {
+    match record {
+        Record::InFlight(held) => held.lease,
+        _ => Duration::ZERO,
+    }
+}
+
+/// A committed record as far as a decision about it goes.
+fn committed_aside(attempt: u64, fingerprint: Option<idem_core::Fingerprint>) -> Record {
+    let outcome = idem_core::record::Encoded::new(CodecId::JSON, Bytes::new());
+    Record::Committed { attempt, fingerprint, outcome }
+}
