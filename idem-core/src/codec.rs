@@ -56,21 +56,22 @@ pub type CodecFailure = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a [`Codec`] is told of the outcome that it encodes or decodes.
 ///
-/// Operation, key and kind are the same when an outcome is written and when it is read. A codec that encrypts binds them to the ciphertext
-/// as associated data, so that an outcome that was copied to another key, or from a value to an error, is refused.
+/// Operation, key, attempt and kind are the same when an outcome is written and when it is read. A codec that encrypts binds them to the
+/// ciphertext as associated data, so that an outcome that was copied to another key, or from a value to an error, is refused.
 #[derive(Clone, Copy)]
 pub struct CodecContext<'a> {
     id: &'a RecordId,
+    attempt: u64,
     is_error: bool,
 }
 
 impl<'a> CodecContext<'a> {
-    pub(crate) fn of_value(id: &'a RecordId) -> Self {
-        Self { id, is_error: false }
+    pub(crate) fn of_value(id: &'a RecordId, attempt: u64) -> Self {
+        Self { id, attempt, is_error: false }
     }
 
-    pub(crate) fn of_error(id: &'a RecordId) -> Self {
-        Self { id, is_error: true }
+    pub(crate) fn of_error(id: &'a RecordId, attempt: u64) -> Self {
+        Self { id, attempt, is_error: true }
     }
 
     /// Returns the operation's name.
@@ -83,6 +84,11 @@ impl<'a> CodecContext<'a> {
         self.id.key()
     }
 
+    /// Returns the attempt whose outcome it is, 1 or more.
+    pub fn attempt(&self) -> u64 {
+        self.attempt
+    }
+
     /// Returns whether the outcome is an error that is kept, and not a value.
     pub fn is_error(&self) -> bool {
         self.is_error
@@ -92,7 +98,8 @@ impl<'a> CodecContext<'a> {
 impl fmt::Debug for CodecContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Keys may be personal data.
-        f.debug_struct("CodecContext").field("id", self.id).field("is_error", &self.is_error).finish()
+        let Self { id, attempt, is_error } = self;
+        f.debug_struct("CodecContext").field("id", id).field("attempt", attempt).field("is_error", is_error).finish()
     }
 }
 
@@ -181,15 +188,19 @@ impl AnyCodec {
         Ok(Encoded { is_error: context.is_error, codec, payload })
     }
 
-    /// Reads the outcome of the record with that id.
-    pub(crate) fn decode<T: DeserializeOwned>(&self, id: &RecordId, outcome: &Encoded) -> Result<T, CodecFailure> {
+    /// Reads the outcome of an attempt at the record with that id.
+    pub(crate) fn decode<T: DeserializeOwned>(
+        &self,
+        (id, attempt): (&RecordId, u64),
+        outcome: &Encoded,
+    ) -> Result<T, CodecFailure> {
         match self {
             Self::Json if outcome.codec == CodecId::JSON => {
                 serde_json::from_slice(&outcome.payload).map_err(|error| without_contents(&error, outcome.codec))
             }
             Self::Other(codec) if outcome.codec == codec.id() => {
                 let mut value = None;
-                let context = CodecContext { id, is_error: outcome.is_error };
+                let context = CodecContext { id, attempt, is_error: outcome.is_error };
                 let read = codec.decode(context, &outcome.payload, &mut |deserializer| {
                     value = Some(erased_serde::deserialize(deserializer)?);
                     Ok(())
@@ -263,11 +274,11 @@ mod tests {
     }
 
     fn encode<T: Serialize + ?Sized>(value: &T) -> Encoded {
-        AnyCodec::Json.encode(CodecContext::of_value(&id()), value).unwrap()
+        AnyCodec::Json.encode(CodecContext::of_value(&id(), 1), value).unwrap()
     }
 
     fn decode<T: DeserializeOwned>(outcome: &Encoded) -> Result<T, CodecFailure> {
-        AnyCodec::Json.decode(&id(), outcome)
+        AnyCodec::Json.decode((&id(), 1), outcome)
     }
 
     #[test]
@@ -313,7 +324,7 @@ mod tests {
         }
         let outcome = encode(&["jane@example.org"]);
         for codec in [AnyCodec::Json, AnyCodec::Other(Arc::new(Other))] {
-            let said = codec.decode::<[u64; 1]>(&id(), &outcome).unwrap_err().to_string();
+            let said = codec.decode::<[u64; 1]>((&id(), 1), &outcome).unwrap_err().to_string();
             assert!(!said.contains("jane"), "{said}");
         }
         let said = decode::<[u64; 1]>(&outcome).unwrap_err().to_string();

@@ -230,8 +230,16 @@ impl Held {
         }
     }
 
-    /// Records an outcome that somebody knows although no body of this call has run.
-    pub(crate) async fn settle(mut self, outcome: Encoded) -> Result<(), Error> {
+    /// Records an outcome that somebody knows although no body of this call has run. One that cannot be written leaves the record abandoned.
+    pub(crate) async fn settle(mut self, outcome: Result<Encoded, Error>) -> Result<(), Error> {
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.stays_unanswered();
+                self.carry_out().await;
+                return Err(error);
+            }
+        };
         if let Some(parts) = &mut self.parts {
             parts.settles = true;
         }
@@ -332,8 +340,9 @@ impl Parts {
         if let (Some(cache), Some(sending), Step::Committing { outcome: Some(outcome), own }) =
             (&self.runtime.cache, self.sending, &self.step)
         {
-            let id = &self.enrolled.term.id;
-            cache.committed(sending, id, self.fingerprint, outcome, self.times_with(*own).ttl());
+            let term = &self.enrolled.term;
+            let (kept, ttl) = ((term.attempt, outcome), self.times_with(*own).ttl());
+            cache.committed(sending, &term.id, self.fingerprint, kept, ttl);
         }
     }
 
@@ -371,7 +380,8 @@ impl Parts {
                     Some(outcome) if outcome.is_error => Decision::ErrorKept,
                     _ => Decision::Executed,
                 };
-                (decision, Some(outcome.map_or(Ending::Done, Ending::Committed)))
+                let attempt = term.attempt;
+                (decision, Some(outcome.map_or(Ending::Done, |outcome| Ending::Committed { attempt, outcome })))
             }
             (Step::Committing { .. }, Ownership::Lost) => (Decision::CommitRefused, None),
             (Step::Releasing(_), Ownership::Lost) if !self.doubtful => (Decision::ReleaseRefused, None),

@@ -264,6 +264,24 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
+    /// Only observes this operation: its body runs whatever the record says, and the caller gets what its own body returned. What a guarded
+    /// call would have decided is the event `observed` and the counter `idem_observed_total`. [`Builder::observe`](crate::Builder::observe) says
+    /// it for all operations of a runtime.
+    ///
+    /// - The owner of the key commits and releases as always. Its body is not stopped if its lease is lost; the commit is refused then, if
+    ///   somebody else has claimed the key since.
+    /// - Any other call runs its body at once, without a wait, and records nothing. [`current`](crate::current) knows its key, with attempt 0.
+    /// - Where the store fails, the key is missing, a token does not count or a setting is invalid, the body runs.
+    /// - A [question](Self::reconcile) is not asked. Errors are kept, released and tried again as the policy says.
+    /// - [`begin`](Self::begin) always gives a lease.
+    ///
+    /// A call still waits for the store's answer to its claim, so a store that is down costs it the store's time limit.
+    #[inline]
+    pub fn observe(mut self) -> Self {
+        self.draft.settings.observes = true;
+        self
+    }
+
     /// How many attempts the key may have in all, after releases and crashes alike. An attempt whose [question](Self::reconcile) failed is not
     /// counted; one that was cut off while it asked is.
     #[inline]
@@ -452,7 +470,19 @@ impl<'a> Draft<'a> {
     #[inline]
     pub(crate) fn prepare(mut self) -> Prepared<'a> {
         self.check_profile();
-        self.prepared()
+        if !self.settings.observes {
+            return self.prepared();
+        }
+        let name = self.name.clone();
+        match self.prepared() {
+            Prepared::Refused(error) => Prepared::Observed(name, error),
+            prepared => prepared,
+        }
+    }
+
+    /// Whether the call only observes.
+    pub(crate) fn observes(&self) -> bool {
+        self.settings.observes
     }
 
     fn prepared(mut self) -> Prepared<'a> {
@@ -470,7 +500,7 @@ impl<'a> Draft<'a> {
         {
             return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.0 });
         }
-        if self.submission.is_some() {
+        if self.submission.is_some() && !self.settings.observes {
             // Nobody else could say whether the token counts.
             self.settings.store_failure = StoreFailure::Reject;
         }
@@ -487,11 +517,13 @@ impl<'a> Draft<'a> {
     /// For those who want a record: a missing key is an error, a disabled runtime has no records.
     fn prepare_by_hand(mut self) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
         self.settings.missing_key = MissingKey::Reject;
+        // What is done by hand is done.
+        self.settings.observes = false;
         let prepared = self.prepared();
         prepared.announce();
         match prepared {
             Prepared::Refused(error) => Err(error),
-            Prepared::Unguarded(..) => Ok(None),
+            Prepared::Unguarded(..) | Prepared::Observed(..) => Ok(None),
             Prepared::Guarded(runtime, request) => Ok(Some((runtime, request))),
         }
     }
@@ -515,6 +547,8 @@ pub(crate) enum Prepared<'a> {
     Refused(Error),
     /// The operation's name is that of the events. Without a runtime it is disabled, with one the key is missing.
     Unguarded(Cow<'a, str>, Option<Arc<Runtime>>),
+    /// The body runs without a record, although a guarded call would fail with this.
+    Observed(Cow<'a, str>, Error),
     Guarded(Arc<Runtime>, Request),
 }
 
@@ -529,6 +563,15 @@ impl Prepared<'_> {
             Self::Unguarded(operation, Some(_)) => {
                 watch::saw(Seen::Executed);
                 (Decision::RanUnguarded, &**operation)
+            }
+            Self::Observed(operation, error) => {
+                watch::saw(Seen::Executed);
+                let would = match error {
+                    Error::MissingKey { .. } | Error::MissingSubject { .. } => Decision::RejectedMissingKey,
+                    Error::NotInstalled { .. } => Decision::NotInstalled,
+                    _ => Decision::Misconfigured,
+                };
+                return Observer::observed_without_key(would, operation);
             }
             // Where there was none to ask, it was said when the call was made.
             Self::Refused(_) | Self::Unguarded(_, None) | Self::Guarded(..) => return,

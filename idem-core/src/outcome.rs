@@ -128,7 +128,7 @@ impl<T, E> Returned for Result<T, E> {
 pub struct Witness<R, T, E> {
     pub(crate) split: fn(R) -> Result<T, E>,
     pub(crate) join: fn(Result<T, E>) -> R,
-    pub(crate) encode: fn(&AnyCodec, &RecordId, &T) -> Result<Encoded, CodecFailure>,
+    pub(crate) encode: fn(&AnyCodec, &RecordId, u64, &T) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<T, Error>,
     pub(crate) fail: fn(Error) -> E,
 }
@@ -143,7 +143,7 @@ where
     Witness {
         split: R::into_result,
         join: R::from_result,
-        encode: |codec, id, value| codec.encode(CodecContext::of_value(id), &value.to_stored()),
+        encode: |codec, id, attempt, value| codec.encode(CodecContext::of_value(id, attempt), &value.to_stored()),
         decode: Recorded::decode_outcome,
         fail: R::Err::from,
     }
@@ -219,6 +219,8 @@ impl<R, T, E> NoPolicy<E> for Witness<R, T, E> {
 #[derive(Debug, Clone)]
 pub struct Recorded {
     pub(crate) id: RecordId,
+    /// The attempt that gave it.
+    pub(crate) attempt: u64,
     pub(crate) outcome: Encoded,
     pub(crate) codec: AnyCodec,
     pub(crate) observer: Observer,
@@ -264,13 +266,15 @@ impl Recorded {
 
     fn read<S: DeserializeOwned>(&self) -> Result<S, Error> {
         self.codec
-            .decode(&self.id, &self.outcome)
+            .decode((&self.id, self.attempt), &self.outcome)
             .map_err(|error| self.unreadable(&format!("it is no {}: {error}", std::any::type_name::<S>())))
     }
 
     fn unreadable(&self, why: &str) -> Error {
-        // Inside a body it may become part of what the body fails with, which is not kept then.
-        context::trouble();
+        if !self.observer.observes {
+            // Inside a body it may become part of what the body fails with, which is not kept then.
+            context::trouble();
+        }
         self.observer.decided_because(Decision::Unreadable, &self.id, 0, &"the outcome is of another type");
         let reason = format!("its outcome cannot be read: {why}").into();
         Error::Codec { operation: self.id.operation().into(), key: self.id.digest(), reason }

@@ -21,6 +21,7 @@ mod plan;
 #[cfg(test)]
 mod snapshots;
 mod value;
+mod versions;
 
 use proc_macro::TokenStream;
 

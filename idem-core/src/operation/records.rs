@@ -119,7 +119,10 @@ impl Operation<'_> {
     ///
     /// Dropped between its two steps, it leaves the record abandoned, one attempt later, after a lease.
     pub async fn settle<T: Storable<Via>, Via>(self, value: &T) -> Result<(), Error> {
-        let settled = self.settle_with(|codec, id| codec.encode(CodecContext::of_value(id), &value.to_stored())).await;
+        let encode = |codec: &AnyCodec, id: &RecordId, attempt| {
+            codec.encode(CodecContext::of_value(id, attempt), &value.to_stored())
+        };
+        let settled = self.settle_with(encode).await;
         settled.inspect_err(|_| context::trouble())
     }
 
@@ -134,19 +137,23 @@ impl Operation<'_> {
     ///
     /// As [`settle`](Self::settle).
     pub async fn settle_error<E: Keepable>(self, error: &E) -> Result<(), Error> {
-        let settled = self.settle_with(|codec, id| encode_error(codec, id, error)).await;
+        let settled = self.settle_with(|codec, id, attempt| encode_error(codec, id, attempt, error)).await;
         settled.inspect_err(|_| context::trouble())
     }
 
     async fn settle_with(
         self,
-        encode: impl FnOnce(&AnyCodec, &RecordId) -> Result<Encoded, CodecFailure>,
+        encode: impl Fn(&AnyCodec, &RecordId, u64) -> Result<Encoded, CodecFailure>,
     ) -> Result<(), Error> {
         let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else { return Ok(()) };
-        let outcome = encode(&runtime.codec, &request.id).map_err(|error| Error::Config {
-            operation: request.id.operation().into(),
-            reason: format!("the value to settle with cannot be written: {error}").into(),
-        })?;
+        let encode = |id: &RecordId, attempt| {
+            encode(&runtime.codec, id, attempt).map_err(|error| Error::Config {
+                operation: id.operation().into(),
+                reason: format!("the value to settle with cannot be written: {error}").into(),
+            })
+        };
+        // What cannot be written is refused before anything is changed. Under which attempt it is written is known only after the claim.
+        encode(&request.id, 1)?;
         // Taken over, and protected as before if this goes no further.
         request.settings.reconciles |= request.settings.abandoned == Abandoned::Reject;
         request.settings.abandoned = Abandoned::Rerun;
@@ -162,7 +169,10 @@ impl Operation<'_> {
             submission.settles = true;
         }
         match runtime.begin(&request).await? {
-            Begun::Owner(owned) => Held::new(&runtime, &request, owned).settle(outcome).await,
+            Begun::Owner(owned) => {
+                let outcome = encode(&request.id, owned.enrolled.term.attempt);
+                Held::new(&runtime, &request, owned).settle(outcome).await
+            }
             // Neither happens: duplicates and store failures are rejected above.
             Begun::Replay(_) | Begun::Unguarded => Ok(()),
         }
