@@ -24,6 +24,10 @@ impl CodecId {
     /// JSON.
     pub const JSON: Self = Self { text: *b"j\0\0\0\0\0\0\0", len: 1 };
 
+    /// [`EncryptedCodec`](crate::EncryptedCodec).
+    #[cfg(feature = "encryption")]
+    pub(crate) const XCHACHA: Self = Self { text: *b"xchacha\0", len: 7 };
+
     /// Reads a name; `None` unless it is 1 to 8 lower-case letters and digits.
     pub fn parse(name: &[u8]) -> Option<Self> {
         let valid = name.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
@@ -165,6 +169,51 @@ pub trait Codec: Send + Sync + 'static {
         bytes: &[u8],
         read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecFailure>;
+
+    /// Returns the codec with this name, if this one reads what that wrote before it was replaced. Default: `None`. What is new is always
+    /// written by this codec itself.
+    fn earlier(&self, id: CodecId) -> Option<&dyn Codec> {
+        let _ = id;
+        None
+    }
+}
+
+/// A failure that says nothing of the outcome, so that it may be logged.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unquoted(String);
+
+#[cfg(feature = "encryption")]
+impl Unquoted {
+    pub(crate) fn boxed(text: impl Into<String>) -> CodecFailure {
+        Box::new(Self(text.into()))
+    }
+}
+
+/// JSON, inside of another codec.
+#[cfg(feature = "encryption")]
+pub(crate) struct Json;
+
+#[cfg(feature = "encryption")]
+impl Codec for Json {
+    fn id(&self) -> CodecId {
+        CodecId::JSON
+    }
+
+    fn encode(&self, _: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+        Ok(serde_json::to_vec(value)?)
+    }
+
+    fn decode(
+        &self,
+        _: CodecContext<'_>,
+        bytes: &[u8],
+        read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+    ) -> Result<(), CodecFailure> {
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
+        Ok(json.end()?)
+    }
 }
 
 /// The codec of a runtime. JSON is called without a trait object between.
@@ -198,7 +247,9 @@ impl AnyCodec {
             Self::Json if outcome.codec == CodecId::JSON => {
                 serde_json::from_slice(&outcome.payload).map_err(|error| without_contents(&error, outcome.codec))
             }
-            Self::Other(codec) if outcome.codec == codec.id() => {
+            Self::Other(codec) => {
+                let codec = if outcome.codec == codec.id() { Some(&**codec) } else { codec.earlier(outcome.codec) };
+                let codec = codec.ok_or_else(|| foreign(outcome.codec))?;
                 let mut value = None;
                 let context = CodecContext { id, attempt, is_error: outcome.is_error };
                 let read = codec.decode(context, &outcome.payload, &mut |deserializer| {
@@ -208,19 +259,22 @@ impl AnyCodec {
                 read.map_err(|error| without_contents(&*error, outcome.codec))?;
                 value.ok_or_else(|| "the codec read no value".into())
             }
-            _ => Err(format!(
-                "the outcome was written by the codec `{}`, which this runtime does not have",
-                outcome.codec
-            )
-            .into()),
+            Self::Json => Err(foreign(outcome.codec)),
         }
     }
+}
+
+fn foreign(codec: CodecId) -> CodecFailure {
+    format!("the outcome was written by the codec `{codec}`, which this runtime does not have").into()
 }
 
 /// What is said of a failure to read an outcome. Errors are logged, and what a decoder says may quote what it read.
 fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -> CodecFailure {
     use serde_json::error::Category;
 
+    if let Some(Unquoted(text)) = error.downcast_ref() {
+        return format!("the codec `{codec}` cannot read it: {text}").into();
+    }
     let Some(error) = error.downcast_ref::<serde_json::Error>() else {
         return format!(
             "the codec `{codec}` cannot read it (what it says is left out, since it may quote the outcome)"

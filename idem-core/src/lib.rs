@@ -10,6 +10,8 @@ mod clock;
 mod codec;
 mod context;
 mod disposition;
+#[cfg(feature = "encryption")]
+mod encryption;
 mod engine;
 mod error;
 mod error_policy;
@@ -53,6 +55,8 @@ pub use crate::by_hand::{Begin, Lease};
 pub use crate::clock::Clock;
 pub use crate::context::{Call, current, install, installed, scope};
 pub use crate::disposition::{Dispose, Disposition};
+#[cfg(feature = "encryption")]
+pub use crate::encryption::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
 pub use crate::error::{ConfigError, Error, ErrorKind, StoreError, StoreErrorKind};
 pub use crate::error_policy::{Action, ErrorAction, ErrorPolicy, Frequency, Never, Retry, Sometimes, UnkeptAction};
 pub use crate::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
