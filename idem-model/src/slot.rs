@@ -123,21 +123,17 @@ impl Entry {
             Self::Issued => Record::Issued { grace: Duration::ZERO },
             Self::InFlight { owner, attempt, origin, lease, hold, print, questions, over } => {
                 let top = TakenOver { owner, origin, hold, print, questions };
-                let held = |of: TakenOver, attempt: u8, took_over| InFlight {
-                    owner: of.owner.owner(),
-                    attempt: attempt.into(),
-                    origin: of.origin,
-                    lease: Duration::ZERO,
-                    hold: duration(of.hold),
-                    fingerprint: fingerprint(of.print),
-                    questions: of.questions.into(),
-                    took_over,
+                let held = |of: TakenOver, attempt: u8, took_over| {
+                    InFlight::new(of.owner.owner(), attempt.into(), of.origin, Duration::ZERO, duration(of.hold))
+                        .with_fingerprint(fingerprint(of.print))
+                        .with_questions(of.questions.into())
+                        .with_took_over(took_over)
                 };
                 let before = over.iter().flatten().zip(1..).collect::<Vec<_>>().into_iter().rev();
                 let took_over = before.fold(None, |took_over, (of, back)| {
                     Some(Box::new(held(*of, attempt.saturating_sub(back), took_over)))
                 });
-                Record::InFlight(InFlight { lease: duration(lease), ..held(top, attempt, took_over) })
+                Record::InFlight(held(top, attempt, took_over).with_lease(duration(lease)))
             }
             Self::Released { attempt, questions } => {
                 Record::Released { attempt: attempt.into(), questions: questions.into() }
@@ -228,7 +224,7 @@ impl From<&Record> for Entry {
 
 /// The outcome that a body of this owner gives.
 pub(crate) fn encoded(id: Id) -> Encoded {
-    Encoded { is_error: false, codec: CodecId::JSON, payload: vec![id.0].into() }
+    Encoded::new(CodecId::JSON, vec![id.0].into())
 }
 
 /// Whose outcome it is.

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result};
 use xshell::{Shell, cmd};
 
+use crate::suite;
 use crate::workspace::Workspace;
 
 /// Names the server that the tests are to start, in place of `redis-server`.
@@ -29,8 +30,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     };
     let said = cmd!(workspace.shell(), "{server} --version").quiet().read()?;
     println!("{said}");
-    let args = ["test", "--package", "idem-redis", "--all-features", "--tests", "--no-fail-fast"];
-    workspace.cargo().args(args).env(PROGRAM, &server).run()?;
+    suite::runner_of(workspace, "idem-redis").env(PROGRAM, &server).run()?;
     Ok(())
 }
 
