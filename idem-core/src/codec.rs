@@ -234,7 +234,7 @@ impl AnyCodec {
             Self::Json => (CodecId::JSON, json(value)?),
             Self::Other(codec) => (codec.id(), codec.encode(context, &value)?.into()),
         };
-        Ok(Encoded { is_error: context.is_error, codec, payload })
+        Ok(Encoded { is_error: context.is_error, codec, payload, metadata: None })
     }
 
     /// Reads the outcome of an attempt at the record with that id.
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn another_codecs_bytes_are_refused() {
         let foreign =
-            Encoded { is_error: false, codec: CodecId::parse(b"cbor").unwrap(), payload: Bytes::from_static(b"1") };
+            Encoded { is_error: false, codec: CodecId::parse(b"cbor").unwrap(), payload: Bytes::from_static(b"1"), metadata: None };
         assert!(decode::<u8>(&foreign).is_err());
         for name in ["", "Ab", "toolongname", "a b"] {
             assert_eq!(CodecId::parse(name.as_bytes()), None);

@@ -26,6 +26,7 @@ use crate::record::{Claim, Claimed, Encoded, Origin, Owner, RecordId};
 use crate::runtime::Runtime;
 use crate::token::{Flaw, Submission};
 use crate::undo::Orphan;
+use crate::versions::Versions;
 
 /// The store's clock and the waiter's may differ a little; a look just before a lease runs out would only have to be repeated.
 const PAST_THE_LEASE: Duration = Duration::from_millis(5);
@@ -40,6 +41,8 @@ pub(crate) struct Request {
     /// The key is that of a token, and counts only if it was issued.
     pub(crate) submission: Option<Box<Submission>>,
     pub(crate) settings: Settings,
+    /// Of the outcome's type. `None`: there is one version.
+    pub(crate) versions: Option<Box<Versions>>,
 }
 
 /// What a call has to do.
@@ -364,8 +367,8 @@ impl Runtime {
             Duplicate::Replay => {
                 let observer = self.reporter(request);
                 observer.decided(Decision::Replayed, &request.id, 0);
-                let (id, codec) = (request.id.clone(), self.codec.clone());
-                Ok(Begun::Replay(Recorded { id, attempt, outcome, codec, observer }))
+                let (id, codec, versions) = (request.id.clone(), self.codec.clone(), request.versions.clone());
+                Ok(Begun::Replay(Recorded { id, attempt, outcome, codec, versions, observer }))
             }
         }
     }
@@ -473,6 +476,20 @@ impl Request {
         match self.settings.in_flight {
             InFlight::Wait => Some(clock::after(began, self.settings.wait())),
             InFlight::Reject => None,
+        }
+    }
+
+    /// Makes it the claim of an operator: it takes an abandoned record over, which stays protected as before if this goes no further, and
+    /// waits for nobody.
+    pub(crate) fn by_hand(&mut self) {
+        let settings = &mut self.settings;
+        settings.reconciles |= settings.abandoned == Abandoned::Reject;
+        settings.abandoned = Abandoned::Rerun;
+        settings.set_max_attempts(None);
+        (settings.in_flight, settings.duplicate) = (InFlight::Reject, Duplicate::Reject);
+        settings.store_failure = StoreFailure::Reject;
+        if let Some(submission) = &mut self.submission {
+            submission.settles = true;
         }
     }
 

@@ -75,7 +75,7 @@ fn claim(key: &str) -> Claim {
 }
 
 fn outcome(text: &'static str) -> Encoded {
-    Encoded { is_error: false, codec: CodecId::JSON, payload: Bytes::from_static(text.as_bytes()) }
+    Encoded { is_error: false, codec: CodecId::JSON, payload: Bytes::from_static(text.as_bytes()), metadata: None }
 }
 
 fn commit(claim: &Claim, attempt: u64) -> Commit {

@@ -1,6 +1,7 @@
 //! The runtime core of `idem`. Applications use it through the facade, the package `idem-rs`; stores of one's own are written against
 //! this crate alone.
 
+mod audit;
 #[cfg(feature = "axum")]
 mod axum;
 mod background;
@@ -44,6 +45,7 @@ mod sync;
 mod throttle;
 mod token;
 mod undo;
+mod versions;
 mod watch;
 
 /// For those who write a [`Codec`]: the version that it is written against.

@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn outcome(payload: impl Into<Bytes>) -> Encoded {
-        Encoded { is_error: false, codec: CodecId::JSON, payload: payload.into() }
+        Encoded { is_error: false, codec: CodecId::JSON, payload: payload.into(), metadata: None }
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 
 mod records;
 mod run;
+mod versions;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,6 +10,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::audit::By;
 use crate::engine::Request;
 use crate::error::Error;
 use crate::error_policy::{Action, ErrorAction, ErrorPolicy, Keeper, KeepsErrors, Policy};
@@ -21,6 +23,7 @@ use crate::reconcile::Reconcile;
 use crate::record::{RecordId, is_valid_operation};
 use crate::runtime::{Idempotency, Runtime};
 use crate::token::{AsToken, Submission};
+use crate::versions::Versions;
 use crate::watch::{self, Seen};
 
 /// One call of an operation: its key, its fingerprint, and what differs from the runtime's defaults. From
@@ -46,6 +49,9 @@ pub(crate) struct Draft<'a> {
     has_no_fingerprint: bool,
     /// The key is that of a token.
     submission: Option<Box<Submission>>,
+    versions: Option<Box<Versions>>,
+    /// Who changes the record by hand, and why.
+    audit: Option<Box<By>>,
     /// The first thing that was wrong: the call will fail with it.
     problem: Option<Error>,
 }
@@ -86,6 +92,8 @@ impl<'a> Operation<'a> {
             fingerprint: None,
             has_no_fingerprint: false,
             submission: None,
+            versions: None,
+            audit: None,
             problem: None,
         };
         if let Some(problem) = draft.runtime.as_ref().and_then(|runtime| runtime.problem.clone()) {
@@ -261,6 +269,36 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     #[inline]
     pub fn missing_key(mut self, missing_key: MissingKey) -> Self {
         self.draft.settings.missing_key = missing_key;
+        self
+    }
+
+    /// Says who changes the record by hand with this call, and why: for [`settle`](Self::settle), [`forget`](Self::forget) and
+    /// [`release`](Self::release), whose events say it as their `detail`. A settled record keeps it, as long as its outcome.
+    ///
+    /// `who` has 1 to 128 bytes, `why` up to 512; the call is [`Error::Config`](crate::Error::Config) otherwise.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let charge = || idempotency.operation("payments.charge").key("p-1");
+    /// charge().audit("jane", "ticket 7: the bank has booked it").settle(&42_u32).await?;
+    ///
+    /// let record = charge().inspect().await?.expect("it was settled");
+    /// let metadata = record.outcome.and_then(|outcome| outcome.metadata).expect("it has an audit");
+    /// assert_eq!(&*metadata.audit.as_ref().expect("as above").who, "jane");
+    /// assert!(record.audit_age.is_some(), "how long ago, by the store's clock");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn audit(mut self, who: &str, why: &str) -> Self {
+        match By::new(who, why) {
+            Ok(by) => self.draft.audit = Some(Box::new(by)),
+            Err(error) => self.draft.misconfigured(error.0),
+        }
         self
     }
 
@@ -500,14 +538,17 @@ impl<'a> Draft<'a> {
         {
             return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.0 });
         }
+        if let Some(Err(reason)) = self.versions.as_ref().map(|versions| versions.check()) {
+            return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.into() });
+        }
         if self.submission.is_some() && !self.settings.observes {
             // Nobody else could say whether the token counts.
             self.settings.store_failure = StoreFailure::Reject;
         }
         match (self.id, self.settings.missing_key) {
             (Some(id), _) => {
-                let Self { fingerprint, submission, settings, .. } = self;
-                Prepared::Guarded(runtime, Request { id, fingerprint, submission, settings })
+                let Self { fingerprint, submission, settings, versions, .. } = self;
+                Prepared::Guarded(runtime, Request { id, fingerprint, submission, settings, versions })
             }
             (None, MissingKey::Run) => Prepared::Unguarded(self.name, Some(runtime)),
             (None, MissingKey::Reject) => Prepared::Refused(Error::MissingKey { operation: (*self.name).into() }),

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::error_policy::{ErrorAction, ErrorPolicy, KeepsErrors, Policy, RunsOnce};
 use crate::observe::{Decision, Observer};
 use crate::record::{Encoded, RecordId};
+use crate::versions::Versions;
 
 /// The value of a guarded call, and whether it was produced now or before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,6 +224,7 @@ pub struct Recorded {
     pub(crate) attempt: u64,
     pub(crate) outcome: Encoded,
     pub(crate) codec: AnyCodec,
+    pub(crate) versions: Option<Box<Versions>>,
     pub(crate) observer: Observer,
 }
 
@@ -265,8 +267,15 @@ impl Recorded {
     }
 
     fn read<S: DeserializeOwned>(&self) -> Result<S, Error> {
+        let of = (&self.id, self.attempt);
+        let upgraded = match &self.versions {
+            Some(versions) => versions.upgraded(&self.codec, of, &self.outcome),
+            None if self.outcome.version() == 1 => Ok(None),
+            None => Versions::default().upgraded(&self.codec, of, &self.outcome),
+        };
+        let upgraded = upgraded.map_err(|error| self.unreadable(&error.to_string()))?;
         self.codec
-            .decode((&self.id, self.attempt), &self.outcome)
+            .decode(of, upgraded.as_ref().unwrap_or(&self.outcome))
             .map_err(|error| self.unreadable(&format!("it is no {}: {error}", std::any::type_name::<S>())))
     }
 

@@ -279,8 +279,8 @@ impl Argument {
         match self {
             Self::Expression(expr) | Self::Time(Time::Computed(expr)) => std::slice::from_ref(expr),
             Self::Submission(both) => &both[..],
-            Self::Upgrade(upgrade) => std::slice::from_ref(&upgrade.function),
-            Self::Time(Time::Fixed(_)) | Self::Nothing | Self::Variant(..) => &[],
+            // An upgrade is no expression over the parameters.
+            Self::Time(Time::Fixed(_)) | Self::Nothing | Self::Variant(..) | Self::Upgrade(_) => &[],
         }
     }
 }
@@ -509,7 +509,7 @@ mod tests {
             ("key = id, outcome_version = 2, upgrade = old", ("upgrade", "says in parentheses")),
             ("key = id, outcome_version = 2, upgrade()", ("()", "`upgrade` is empty")),
             ("key = id, outcome_version = 2, upgrade(old)", ("old", "the number of an earlier version")),
-            ("key = id, outcome_version = 2, upgrade(1, old)", (",", "expected `=>`")),
+            ("key = id, outcome_version = 2, upgrade(1 old)", ("old", "expected `=>`")),
             ("key = id, outcome_version = 2, upgrade(1 =>)", ("=>", "the function that reads version 1")),
             ("key = id, outcome_version = 2, upgrade(2 => old)", ("2", "the current one is 2")),
             ("key = id, outcome_version = 2, upgrade(0 => old)", ("0", "1 or more")),
