@@ -13,6 +13,8 @@ pub use idem_core::{
     Storable, StoreError, StoreErrorKind, StoreFailure, Token, Unfinished, UnkeptAction, current, install, installed,
     scope, store, watch,
 };
+#[cfg(feature = "encryption")]
+pub use idem_core::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
 pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};
 #[cfg(feature = "redis")]
 pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};

@@ -4,12 +4,15 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use idem::record::{Claim, Commit, Owner, RecordId};
 use idem::{
-    Begin, Codec, CodecContext, CodecFailure, CodecId, Error, ErrorAction, Key, Lookup, RedisStore, Store, erased_serde,
+    Begin, Codec, CodecContext, CodecFailure, CodecId, Error, ErrorAction, Key, Lookup, RecordState, RedisStore, Store, erased_serde,
+    idempotent,
 };
 use serde::{Deserialize, Serialize};
-use support::{LONG, World};
+use support::{LEASE, LONG, World, eventually};
 
 type Res = Result<u32, Error>;
 
@@ -103,4 +106,114 @@ over_both_stores! {
         let copied = operation("his").run(async || Res::Ok(2)).await;
         assert!(matches!(copied, Err(Error::Codec { .. })), "{copied:?}");
     }
+
+    async fn an_outcome_of_an_earlier_version_is_upgraded_and_one_of_a_later_version_is_an_error(world: World) {
+        let idempotency = world.process().await;
+        let runs = AtomicU32::new(0);
+        let call = |key| idempotency.operation("codec.versions").key(key);
+        // One process of before the deployment, and one of after it, in each order.
+        let before = async |key| call(key).run(async || Ok::<_, Error>(V1 { cents: 150 + runs.fetch_add(1, Ordering::SeqCst) })).await;
+        let after = async |key| {
+            let call = call(key).outcome_version(2).upgrade(1, from_v1);
+            call.run(async || Ok::<_, Error>(V2 { amount: runs.fetch_add(1, Ordering::SeqCst).to_string() })).await
+        };
+        assert_eq!(before("old").await.unwrap().into_inner(), V1 { cents: 150 });
+        for _ in 0..2 {
+            let upgraded = after("old").await.unwrap();
+            assert!(upgraded.is_replayed());
+            assert_eq!(upgraded.into_inner(), V2 { amount: "150 cents".into() });
+        }
+        assert_eq!(before("old").await.unwrap().into_inner(), V1 { cents: 150 }, "the record stays as it is");
+        let Lookup::Outcome(found) = call("old").outcome_version(2).upgrade(1, from_v1).lookup::<V2>().await.unwrap() else {
+            panic!("it is there")
+        };
+        assert_eq!(found, V2 { amount: "150 cents".into() });
+
+        assert_eq!(after("new").await.unwrap().into_inner(), V2 { amount: "1".into() });
+        assert!(after("new").await.unwrap().is_replayed());
+        let refused = before("new").await.unwrap_err();
+        assert!(matches!(refused, Error::Codec { .. }) && refused.to_string().contains("as version 2 of its type"), "{refused}");
+        let later = call("old").outcome_version(3).run(async || Ok::<_, Error>(V2 { amount: String::new() })).await.unwrap_err();
+        assert!(later.to_string().contains("`upgrade(1 => ..)`"), "{later}");
+        assert_eq!(runs.load(Ordering::SeqCst), 2, "no body ran for them");
+
+        let info = call("new").inspect().await.unwrap().unwrap();
+        assert_eq!(info.outcome.unwrap().version(), 2);
+        assert!(call("old").inspect().await.unwrap().unwrap().outcome.unwrap().metadata.is_none(), "nothing is stored of a first version");
+        for wrong in [call("w").outcome_version(0), call("w").outcome_version(2).upgrade(2, from_v1)] {
+            let refused = wrong.run(async || Ok::<_, Error>(V2 { amount: String::new() })).await;
+            assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
+        }
+    }
+
+    async fn the_attribute_upgrades_an_earlier_version(world: World) {
+        idem::scope(world.process().await, async {
+            assert_eq!(charge_before(7).await.unwrap(), V1 { cents: 7 });
+            assert_eq!(charge(7).await.unwrap(), V2 { amount: "7 cents".into() });
+            assert_eq!(charge(8).await.unwrap(), V2 { amount: "8".into() });
+            assert!(matches!(charge_before(8).await, Err(Error::Codec { .. })));
+        })
+        .await;
+    }
+
+    async fn who_settled_a_record_when_and_why_stands_in_it(world: World) {
+        let idempotency = world.builder().await.lease(LEASE).build();
+        let call = |key| idempotency.operation("codec.audit").key(key).ttl(LONG).remember(LONG * 2);
+        for key in ["settled", "failed", "released", "forgotten"] {
+            let dropped = call(key).fingerprint(&1).run(std::future::pending::<Res>);
+            tokio::time::timeout(LEASE / 10, dropped).await.unwrap_err();
+        }
+        let refused = call("settled").audit("jane", "too early").settle(&1_u32).await;
+        assert!(matches!(refused, Err(Error::InFlight { .. })), "{refused:?}");
+        assert!(matches!(call("released").release().await, Err(Error::InFlight { .. })));
+        for key in ["settled", "failed", "released", "forgotten"] {
+            let state = async || call(key).inspect().await.unwrap().unwrap().state;
+            eventually("it is abandoned", async || state().await == RecordState::Abandoned).await;
+        }
+        call("settled").audit("jane", "ticket 7").settle(&1_u32).await.unwrap();
+        call("failed").audit("joe", "").settle_error(&Declined).await.unwrap();
+        for (key, who, why) in [("settled", "jane", "ticket 7"), ("failed", "joe", "")] {
+            let info = call(key).inspect().await.unwrap().unwrap();
+            assert!(info.audit_age.is_some_and(|age| age < LONG), "{info:?}");
+            let metadata = info.outcome.unwrap().metadata.unwrap();
+            let audit = metadata.audit.as_ref().unwrap();
+            assert_eq!((&*audit.who, &*audit.why), (who, why));
+        }
+        let replayed = call("settled").fingerprint(&1).run(async || Res::Ok(2)).await.unwrap();
+        assert!(replayed.is_replayed() && replayed.into_inner() == 1);
+
+        let nameless = call("released").audit("", "why").release().await;
+        assert!(matches!(nameless, Err(Error::Config { .. })), "{nameless:?}");
+        assert!(call("released").audit("jane", "it was not done").release().await.unwrap());
+        assert!(!call("released").release().await.unwrap(), "it is released already");
+        assert!(!call("nothing").release().await.unwrap());
+        assert!(matches!(call("settled").release().await, Err(Error::Duplicate { .. })));
+        let attempt = async || Res::Ok(u32::try_from(idem::current().unwrap().attempt()).unwrap());
+        assert_eq!(call("released").fingerprint(&1).run(attempt).await.unwrap().into_inner(), 3);
+        assert!(call("forgotten").audit("jane", "a test").forget().await.unwrap());
+    }
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct V1 {
+    cents: u32,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct V2 {
+    amount: String,
+}
+
+fn from_v1(old: V1) -> V2 {
+    V2 { amount: format!("{} cents", old.cents) }
+}
+
+#[idempotent(name = "codec.versions.attribute", key = cents)]
+async fn charge_before(cents: u32) -> Result<V1, Error> {
+    Ok(V1 { cents })
+}
+
+#[idempotent(name = "codec.versions.attribute", key = cents, outcome_version = 2, upgrade(1 => from_v1))]
+async fn charge(cents: u32) -> Result<V2, Error> {
+    Ok(V2 { amount: cents.to_string() })
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
+#[path = "events/observe.rs"]
+mod observe;
 mod support;
 
 use std::fmt;
@@ -16,7 +18,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// The log: level and `decision`, and all texts together.
+/// What was logged: level and `decision`, with what an observing call `would` have come to, and all texts together.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Logged>>);
 
@@ -38,6 +40,9 @@ impl Visit for Fields<'_> {
         let text = format!("{value:?}");
         if field.name() == "decision" {
             self.0.0.push((self.1, text.trim_matches('"').to_owned()));
+        }
+        if let ("would", Some((_, decision))) = (field.name(), self.0.0.last_mut()) {
+            *decision = format!("{decision}: {}", text.trim_matches('"'));
         }
         self.0.1.push_str(&text);
     }

@@ -21,13 +21,13 @@ pub(crate) enum End<T> {
 /// Polls a body as long as its lease is held, and drops it then, or when it has ended.
 ///
 /// The lease is looked at before each poll, so a process that was stopped for longer than its lease does not poll the body once more
-/// when it goes on.
-pub(crate) async fn run<F: Future>(term: &Term, mut body: Pin<&mut Option<F>>) -> End<F::Output> {
+/// when it goes on. Without a lease to look at, the body runs to its end.
+pub(crate) async fn run<F: Future>(term: Option<&Term>, mut body: Pin<&mut Option<F>>) -> End<F::Output> {
     let end = {
         // Most bodies that are short end at their first poll: only one that waits needs to be told.
         let mut lost = None;
         poll_fn(|context| {
-            if term.is_lost() {
+            if term.is_some_and(Term::is_lost) {
                 return Poll::Ready(End::Lost);
             }
             let Some(running) = body.as_mut().as_pin_mut() else {
@@ -38,6 +38,7 @@ pub(crate) async fn run<F: Future>(term: &Term, mut body: Pin<&mut Option<F>>) -
             match catch_unwind(AssertUnwindSafe(|| running.poll(context))) {
                 Ok(Poll::Ready(value)) => Poll::Ready(End::Returned(value)),
                 Ok(Poll::Pending) => {
+                    let Some(term) = term else { return Poll::Pending };
                     let lost = lost.get_or_insert_with(|| Box::pin(term.lost()));
                     lost.as_mut().poll(context).map(|()| End::Lost)
                 }

@@ -69,12 +69,32 @@ struct Guarded {
     runtime: Arc<Runtime>,
     /// Steps come one after the other, also where two tasks share the lease.
     held: Mutex<Held>,
+    /// The work goes on whatever becomes of the lease.
+    observes: bool,
+}
+
+impl Guarded {
+    /// What the caller learns of a step: what became of it is reported, and an observing call fails with nothing of ours.
+    fn answered(&self, answer: Result<(), Error>) -> Result<(), Error> {
+        if self.observes {
+            return Ok(());
+        }
+        answer.inspect_err(|_| context::trouble())
+    }
 }
 
 impl Lease {
     pub(crate) fn new(held: Held, runtime: &Arc<Runtime>) -> Self {
         let (term, runtime) = (held.term().clone(), runtime.clone());
-        Self { guarded: Some(Box::new(Guarded { term, runtime, held: Mutex::new(held) })) }
+        Self { guarded: Some(Box::new(Guarded { term, runtime, held: Mutex::new(held), observes: false })) }
+    }
+
+    /// The same for a call that only observes.
+    pub(crate) fn observing(mut self) -> Self {
+        if let Some(guarded) = &mut self.guarded {
+            guarded.observes = true;
+        }
+        self
     }
 
     /// Nothing is held: the runtime is disabled, or the store failed and the operation runs all the same.
@@ -90,17 +110,17 @@ impl Lease {
     /// Resolves when the lease is lost: the work must stop, because somebody else may begin it. Cancel safe.
     ///
     /// It looks at the lease at each poll. So in a `select!` that is `biased` and has it first, as above, a process that was stopped for
-    /// longer than its lease does not poll the work once more.
+    /// longer than its lease does not poll the work once more. Of a call that only [observes](crate::Operation::observe), it never resolves.
     pub async fn lost(&self) {
         match &self.guarded {
-            Some(guarded) => {
+            Some(guarded) if !guarded.observes => {
                 let mut lost = pin!(guarded.term.lost());
                 poll_fn(|context| if guarded.term.is_lost() { Poll::Ready(()) } else { lost.as_mut().poll(context) })
                     .await;
                 let Guarded { term, runtime, .. } = &**guarded;
                 runtime.observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
             }
-            None => std::future::pending().await,
+            Some(_) | None => std::future::pending().await,
         }
     }
 
@@ -117,11 +137,11 @@ impl Lease {
     pub async fn commit<T: Storable<Via>, Via>(&self, value: &T) -> Result<(), Error> {
         match &self.guarded {
             Some(guarded) => {
-                let outcome =
-                    guarded.runtime.codec.encode(CodecContext::of_value(&guarded.term.id), &value.to_stored());
+                let context = CodecContext::of_value(&guarded.term.id, guarded.term.attempt);
+                let outcome = guarded.runtime.codec.encode(context, &value.to_stored());
                 let mut held = guarded.held.lock().await;
                 held.commits(outcome);
-                held.try_out().await.inspect_err(|_| context::trouble())
+                guarded.answered(held.try_out().await)
             }
             None => Ok(()),
         }
@@ -140,14 +160,15 @@ impl Lease {
     /// As [`commit`](Self::commit).
     pub async fn commit_error<E: Keepable>(&self, error: &E, ttl: Option<Duration>) -> Result<(), Error> {
         let Some(guarded) = &self.guarded else { return Ok(()) };
+        let Guarded { term, runtime, .. } = &**guarded;
         let encoded =
-            encode_error(&guarded.runtime.codec, &guarded.term.id, error).map_err(|failure| Error::Config {
-                operation: guarded.term.id.operation().into(),
+            encode_error(&runtime.codec, &term.id, term.attempt, error).map_err(|failure| Error::Config {
+                operation: term.id.operation().into(),
                 reason: format!("the error to keep cannot be written: {failure}").into(),
             })?;
         let mut held = guarded.held.lock().await;
         held.keeps(encoded, ttl);
-        held.try_out().await.inspect_err(|_| context::trouble())
+        guarded.answered(held.try_out().await)
     }
 
     /// Gives the key up, so that a later call does the work.
@@ -164,7 +185,7 @@ impl Lease {
             Some(guarded) => {
                 let mut held = guarded.held.lock().await;
                 held.releases(false);
-                held.try_out().await.inspect_err(|_| context::trouble())
+                guarded.answered(held.try_out().await)
             }
             None => Ok(()),
         }

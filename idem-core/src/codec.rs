@@ -24,6 +24,10 @@ impl CodecId {
     /// JSON.
     pub const JSON: Self = Self { text: *b"j\0\0\0\0\0\0\0", len: 1 };
 
+    /// [`EncryptedCodec`](crate::EncryptedCodec).
+    #[cfg(feature = "encryption")]
+    pub(crate) const XCHACHA: Self = Self { text: *b"xchacha\0", len: 7 };
+
     /// Reads a name; `None` unless it is 1 to 8 lower-case letters and digits.
     pub fn parse(name: &[u8]) -> Option<Self> {
         let valid = name.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
@@ -56,21 +60,22 @@ pub type CodecFailure = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a [`Codec`] is told of the outcome that it encodes or decodes.
 ///
-/// Operation, key and kind are the same when an outcome is written and when it is read. A codec that encrypts binds them to the ciphertext
-/// as associated data, so that an outcome that was copied to another key, or from a value to an error, is refused.
+/// Operation, key, attempt and kind are the same when an outcome is written and when it is read. A codec that encrypts binds them to the
+/// ciphertext as associated data, so that an outcome that was copied to another key, or from a value to an error, is refused.
 #[derive(Clone, Copy)]
 pub struct CodecContext<'a> {
     id: &'a RecordId,
+    attempt: u64,
     is_error: bool,
 }
 
 impl<'a> CodecContext<'a> {
-    pub(crate) fn of_value(id: &'a RecordId) -> Self {
-        Self { id, is_error: false }
+    pub(crate) fn of_value(id: &'a RecordId, attempt: u64) -> Self {
+        Self { id, attempt, is_error: false }
     }
 
-    pub(crate) fn of_error(id: &'a RecordId) -> Self {
-        Self { id, is_error: true }
+    pub(crate) fn of_error(id: &'a RecordId, attempt: u64) -> Self {
+        Self { id, attempt, is_error: true }
     }
 
     /// Returns the operation's name.
@@ -83,6 +88,11 @@ impl<'a> CodecContext<'a> {
         self.id.key()
     }
 
+    /// Returns the attempt whose outcome it is, 1 or more.
+    pub fn attempt(&self) -> u64 {
+        self.attempt
+    }
+
     /// Returns whether the outcome is an error that is kept, and not a value.
     pub fn is_error(&self) -> bool {
         self.is_error
@@ -92,7 +102,8 @@ impl<'a> CodecContext<'a> {
 impl fmt::Debug for CodecContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Keys may be personal data.
-        f.debug_struct("CodecContext").field("id", self.id).field("is_error", &self.is_error).finish()
+        let Self { id, attempt, is_error } = self;
+        f.debug_struct("CodecContext").field("id", id).field("attempt", attempt).field("is_error", is_error).finish()
     }
 }
 
@@ -158,6 +169,51 @@ pub trait Codec: Send + Sync + 'static {
         bytes: &[u8],
         read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecFailure>;
+
+    /// Returns the codec with this name, if this one reads what that wrote before it was replaced. Default: `None`. What is new is always
+    /// written by this codec itself.
+    fn earlier(&self, id: CodecId) -> Option<&dyn Codec> {
+        let _ = id;
+        None
+    }
+}
+
+/// A failure that says nothing of the outcome, so that it may be logged.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unquoted(String);
+
+#[cfg(feature = "encryption")]
+impl Unquoted {
+    pub(crate) fn boxed(text: impl Into<String>) -> CodecFailure {
+        Box::new(Self(text.into()))
+    }
+}
+
+/// JSON, inside of another codec.
+#[cfg(feature = "encryption")]
+pub(crate) struct Json;
+
+#[cfg(feature = "encryption")]
+impl Codec for Json {
+    fn id(&self) -> CodecId {
+        CodecId::JSON
+    }
+
+    fn encode(&self, _: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+        Ok(serde_json::to_vec(value)?)
+    }
+
+    fn decode(
+        &self,
+        _: CodecContext<'_>,
+        bytes: &[u8],
+        read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+    ) -> Result<(), CodecFailure> {
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
+        Ok(json.end()?)
+    }
 }
 
 /// The codec of a runtime. JSON is called without a trait object between.
@@ -178,18 +234,24 @@ impl AnyCodec {
             Self::Json => (CodecId::JSON, json(value)?),
             Self::Other(codec) => (codec.id(), codec.encode(context, &value)?.into()),
         };
-        Ok(Encoded { is_error: context.is_error, codec, payload })
+        Ok(Encoded { is_error: context.is_error, codec, payload, metadata: None })
     }
 
-    /// Reads the outcome of the record with that id.
-    pub(crate) fn decode<T: DeserializeOwned>(&self, id: &RecordId, outcome: &Encoded) -> Result<T, CodecFailure> {
+    /// Reads the outcome of an attempt at the record with that id.
+    pub(crate) fn decode<T: DeserializeOwned>(
+        &self,
+        (id, attempt): (&RecordId, u64),
+        outcome: &Encoded,
+    ) -> Result<T, CodecFailure> {
         match self {
             Self::Json if outcome.codec == CodecId::JSON => {
                 serde_json::from_slice(&outcome.payload).map_err(|error| without_contents(&error, outcome.codec))
             }
-            Self::Other(codec) if outcome.codec == codec.id() => {
+            Self::Other(codec) => {
+                let codec = if outcome.codec == codec.id() { Some(&**codec) } else { codec.earlier(outcome.codec) };
+                let codec = codec.ok_or_else(|| foreign(outcome.codec))?;
                 let mut value = None;
-                let context = CodecContext { id, is_error: outcome.is_error };
+                let context = CodecContext { id, attempt, is_error: outcome.is_error };
                 let read = codec.decode(context, &outcome.payload, &mut |deserializer| {
                     value = Some(erased_serde::deserialize(deserializer)?);
                     Ok(())
@@ -197,19 +259,22 @@ impl AnyCodec {
                 read.map_err(|error| without_contents(&*error, outcome.codec))?;
                 value.ok_or_else(|| "the codec read no value".into())
             }
-            _ => Err(format!(
-                "the outcome was written by the codec `{}`, which this runtime does not have",
-                outcome.codec
-            )
-            .into()),
+            Self::Json => Err(foreign(outcome.codec)),
         }
     }
+}
+
+fn foreign(codec: CodecId) -> CodecFailure {
+    format!("the outcome was written by the codec `{codec}`, which this runtime does not have").into()
 }
 
 /// What is said of a failure to read an outcome. Errors are logged, and what a decoder says may quote what it read.
 fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -> CodecFailure {
     use serde_json::error::Category;
 
+    if let Some(Unquoted(text)) = error.downcast_ref() {
+        return format!("the codec `{codec}` cannot read it: {text}").into();
+    }
     let Some(error) = error.downcast_ref::<serde_json::Error>() else {
         return format!(
             "the codec `{codec}` cannot read it (what it says is left out, since it may quote the outcome)"
@@ -263,11 +328,11 @@ mod tests {
     }
 
     fn encode<T: Serialize + ?Sized>(value: &T) -> Encoded {
-        AnyCodec::Json.encode(CodecContext::of_value(&id()), value).unwrap()
+        AnyCodec::Json.encode(CodecContext::of_value(&id(), 1), value).unwrap()
     }
 
     fn decode<T: DeserializeOwned>(outcome: &Encoded) -> Result<T, CodecFailure> {
-        AnyCodec::Json.decode(&id(), outcome)
+        AnyCodec::Json.decode((&id(), 1), outcome)
     }
 
     #[test]
@@ -313,7 +378,7 @@ mod tests {
         }
         let outcome = encode(&["jane@example.org"]);
         for codec in [AnyCodec::Json, AnyCodec::Other(Arc::new(Other))] {
-            let said = codec.decode::<[u64; 1]>(&id(), &outcome).unwrap_err().to_string();
+            let said = codec.decode::<[u64; 1]>((&id(), 1), &outcome).unwrap_err().to_string();
             assert!(!said.contains("jane"), "{said}");
         }
         let said = decode::<[u64; 1]>(&outcome).unwrap_err().to_string();
@@ -323,7 +388,7 @@ mod tests {
     #[test]
     fn another_codecs_bytes_are_refused() {
         let foreign =
-            Encoded { is_error: false, codec: CodecId::parse(b"cbor").unwrap(), payload: Bytes::from_static(b"1") };
+            Encoded { is_error: false, codec: CodecId::parse(b"cbor").unwrap(), payload: Bytes::from_static(b"1"), metadata: None };
         assert!(decode::<u8>(&foreign).is_err());
         for name in ["", "Ab", "toolongname", "a b"] {
             assert_eq!(CodecId::parse(name.as_bytes()), None);

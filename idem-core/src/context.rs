@@ -182,6 +182,17 @@ struct Inner {
     outer: Option<Call>,
 }
 
+/// Whether a body asks what became of an attempt that was cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// There is nothing that it would ask.
+    Nothing,
+    /// It asks before anything else.
+    First,
+    /// It would ask, and runs all the same.
+    Skips,
+}
+
 /// No answer, nor will there be one if the body fails or panics now.
 const NOT_ASKED: u8 = 0;
 const ASKED: u8 = 1;
@@ -189,14 +200,15 @@ const UNKNOWN: u8 = 2;
 const FOUND: u8 = 3;
 
 impl Call {
-    pub(crate) fn new(id: RecordId, attempt: u64, after_abandoned: bool, asks: bool, runtime: usize) -> Self {
+    pub(crate) fn new(id: RecordId, attempt: u64, after_abandoned: bool, asks: Asks, runtime: usize) -> Self {
+        let question = AtomicU8::new(if asks == Asks::Skips { UNKNOWN } else { NOT_ASKED });
         Self(Arc::new(Inner {
             id,
             attempt,
             after_abandoned,
             troubled: AtomicBool::new(false),
-            asks: after_abandoned && asks,
-            question: AtomicU8::new(NOT_ASKED),
+            asks: after_abandoned && asks == Asks::First,
+            question,
             omits: AtomicBool::new(false),
             over: AtomicBool::new(false),
             hidden: false,

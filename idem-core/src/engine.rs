@@ -19,13 +19,14 @@ use crate::fingerprint::Fingerprint;
 use crate::flight::{Ending, Joined, Seat, Turn};
 use crate::held::Owned;
 use crate::lease::Term;
-use crate::observe::{self, Decision};
+use crate::observe::{self, Decision, Observer};
 use crate::outcome::Recorded;
 use crate::policy::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
 use crate::record::{Claim, Claimed, Encoded, Origin, Owner, RecordId};
 use crate::runtime::Runtime;
 use crate::token::{Flaw, Submission};
 use crate::undo::Orphan;
+use crate::versions::Versions;
 
 /// The store's clock and the waiter's may differ a little; a look just before a lease runs out would only have to be repeated.
 const PAST_THE_LEASE: Duration = Duration::from_millis(5);
@@ -40,6 +41,8 @@ pub(crate) struct Request {
     /// The key is that of a token, and counts only if it was issued.
     pub(crate) submission: Option<Box<Submission>>,
     pub(crate) settings: Settings,
+    /// Of the outcome's type. `None`: there is one version.
+    pub(crate) versions: Option<Box<Versions>>,
 }
 
 /// What a call has to do.
@@ -72,9 +75,8 @@ impl Runtime {
         if let Some(submission) = &request.submission {
             self.admit(request, submission, began)?;
         }
-        if let Some(outcome) = self.cache.as_ref().and_then(|cache| cache.find(&request.id, request.fingerprint, began))
-        {
-            return self.replay(request, outcome);
+        if let Some(found) = self.cache.as_ref().and_then(|cache| cache.find(&request.id, request.fingerprint, began)) {
+            return self.replay(request, found);
         }
         let seat = if self.store.is_local() {
             None
@@ -85,6 +87,42 @@ impl Runtime {
             }
         };
         self.lead(request, began, seat).await
+    }
+
+    /// Claims the key of a call that only observes. It waits for nobody and shares with nobody: where it does not become the owner, its body runs
+    /// at once, without a record. What a guarded call would have come to is reported.
+    pub(crate) async fn observe(self: &Arc<Self>, request: &Request) -> Begun {
+        Box::pin(self.try_to_own(request)).await.unwrap_or(Begun::Unguarded)
+    }
+
+    async fn try_to_own(self: &Arc<Self>, request: &Request) -> Result<Begun, Error> {
+        if context::is_reentrant(&request.id, self.identity()) {
+            return Err(self.reject(request, &Rejected::Reentrant));
+        }
+        let began = clock::now();
+        if let Some(submission) = &request.submission {
+            self.admit(request, submission, began)?;
+        }
+        if let Some(found) = self.cache.as_ref().and_then(|cache| cache.find(&request.id, request.fingerprint, began)) {
+            return self.replay(request, found);
+        }
+        let owner = self.store.owner();
+        let answer = self.claim(request, owner).await;
+        match self.said(request, owner, began, answer, None) {
+            Said::Over(answer) => answer,
+            Said::InFlight { lease_left, .. } if request.settings.in_flight == InFlight::Reject => {
+                Err(self.reject(request, &Rejected::InFlight(lease_left)))
+            }
+            Said::InFlight { attempt, .. } => {
+                self.reporter(request).decided(Decision::Waited, &request.id, attempt);
+                Ok(Begun::Unguarded)
+            }
+        }
+    }
+
+    /// Where decisions go that end a guarded call, and of an observing one are only what it would have come to.
+    fn reporter(&self, request: &Request) -> Observer {
+        self.observer.observing(request.settings.observes)
     }
 
     /// Refuses a submission whose token cannot be right, and one of a subject that has tried too many such.
@@ -121,7 +159,7 @@ impl Runtime {
                     seat.waited();
                     continue;
                 }
-                Turn::Answer(Ending::Committed(outcome)) => return self.replay(request, outcome),
+                Turn::Answer(Ending::Committed { attempt, outcome }) => return self.replay(request, (attempt, outcome)),
                 Turn::Answer(Ending::Done) => return Err(self.reject(request, &Rejected::Done)),
                 Turn::Answer(Ending::InFlight { until, .. }) => {
                     let left = until.saturating_duration_since(clock::now());
@@ -212,9 +250,9 @@ impl Runtime {
                 tell(Ending::InFlight { attempt, until: clock::after(clock::now(), lease_left) });
                 return Said::InFlight { attempt, lease_left, seat };
             }
-            Ok(Claimed::Committed { outcome, .. }) => {
-                tell(Ending::Committed(outcome.clone()));
-                return Said::Over(self.replay(request, outcome));
+            Ok(Claimed::Committed { attempt, outcome }) => {
+                tell(Ending::Committed { attempt, outcome: outcome.clone() });
+                return Said::Over(self.replay(request, (attempt, outcome)));
             }
             Err(error) => {
                 tell(Ending::Failed(error.clone()));
@@ -301,7 +339,14 @@ impl Runtime {
                 self.observer.decided(Decision::RanUnguarded, &request.id, 0);
                 Ok(Begun::Unguarded)
             }
-            (error, _) => Err(error),
+            (error, _) => {
+                if request.settings.observes {
+                    let unreadable = matches!(error, Error::Codec { .. });
+                    let would = if unreadable { Decision::Unreadable } else { Decision::StoreFailed };
+                    self.reporter(request).decided(would, &request.id, 0);
+                }
+                Err(error)
+            }
         }
     }
 
@@ -316,17 +361,14 @@ impl Runtime {
         Error::Store { operation, key, source: error }
     }
 
-    fn replay(&self, request: &Request, outcome: Encoded) -> Result<Begun, Error> {
+    fn replay(&self, request: &Request, (attempt, outcome): (u64, Encoded)) -> Result<Begun, Error> {
         match request.settings.duplicate {
             Duplicate::Reject => Err(self.reject(request, &Rejected::Duplicate)),
             Duplicate::Replay => {
-                self.observer.decided(Decision::Replayed, &request.id, 0);
-                Ok(Begun::Replay(Recorded {
-                    id: request.id.clone(),
-                    outcome,
-                    codec: self.codec.clone(),
-                    observer: self.observer,
-                }))
+                let observer = self.reporter(request);
+                observer.decided(Decision::Replayed, &request.id, 0);
+                let (id, codec, versions) = (request.id.clone(), self.codec.clone(), request.versions.clone());
+                Ok(Begun::Replay(Recorded { id, attempt, outcome, codec, versions, observer }))
             }
         }
     }
@@ -368,11 +410,12 @@ impl Runtime {
                 (flaw.decision(), 0, Error::UnknownToken { operation, key })
             }
         };
+        let observer = self.reporter(request);
         if let Some(submission) = &request.submission {
-            self.observer.decided_because(decision, &request.id, attempt, submission);
+            observer.decided_because(decision, &request.id, attempt, submission);
             return error;
         }
-        self.observer.decided(decision, &request.id, attempt);
+        observer.decided(decision, &request.id, attempt);
         error
     }
 }
@@ -433,6 +476,20 @@ impl Request {
         match self.settings.in_flight {
             InFlight::Wait => Some(clock::after(began, self.settings.wait())),
             InFlight::Reject => None,
+        }
+    }
+
+    /// Makes it the claim of an operator: it takes an abandoned record over, which stays protected as before if this goes no further, and
+    /// waits for nobody.
+    pub(crate) fn by_hand(&mut self) {
+        let settings = &mut self.settings;
+        settings.reconciles |= settings.abandoned == Abandoned::Reject;
+        settings.abandoned = Abandoned::Rerun;
+        settings.set_max_attempts(None);
+        (settings.in_flight, settings.duplicate) = (InFlight::Reject, Duplicate::Reject);
+        settings.store_failure = StoreFailure::Reject;
+        if let Some(submission) = &mut self.submission {
+            submission.settles = true;
         }
     }
 

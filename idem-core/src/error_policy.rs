@@ -334,7 +334,7 @@ impl<E: Serialize + DeserializeOwned> Keepable for E {}
 /// How kept errors of a type are written and read.
 #[derive(Debug)]
 pub struct Keeper<E> {
-    pub(crate) encode: fn(&AnyCodec, &RecordId, &E) -> Result<Encoded, CodecFailure>,
+    pub(crate) encode: fn(&AnyCodec, &RecordId, u64, &E) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<E, Error>,
     /// Whether an error of ours is among the sources of this one, as far as that can be seen.
     pub(crate) has_ours: fn(&E) -> bool,
@@ -351,8 +351,13 @@ impl<E> Keeper<E> {
 }
 
 /// Writes an error as an outcome.
-pub(crate) fn encode_error<E: Serialize>(codec: &AnyCodec, id: &RecordId, error: &E) -> Result<Encoded, CodecFailure> {
-    codec.encode(CodecContext::of_error(id), error)
+pub(crate) fn encode_error<E: Serialize>(
+    codec: &AnyCodec,
+    id: &RecordId,
+    attempt: u64,
+    error: &E,
+) -> Result<Encoded, CodecFailure> {
+    codec.encode(CodecContext::of_error(id, attempt), error)
 }
 
 /// Whether an error of type `E` must be such that it can be kept: if its policy keeps any.

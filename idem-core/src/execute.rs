@@ -11,8 +11,8 @@ use tracing::{Instrument as _, Span};
 
 use crate::body::{self, End};
 use crate::codec::CodecFailure;
-use crate::context::{self, Call, Inherited};
-use crate::engine::Begun;
+use crate::context::{self, Asks, Call, Inherited};
+use crate::engine::{Begun, Request};
 use crate::error::Error;
 use crate::error_policy::{ErrorAction, Next, Policy, Then, Tries};
 use crate::held::Held;
@@ -20,6 +20,7 @@ use crate::lease::Term;
 use crate::observe::{BodyWatch, Decision, Observer};
 use crate::operation::Prepared;
 use crate::outcome::{Outcome, Recorded, Witness};
+use crate::policy::Settings;
 use crate::record::{Encoded, RecordId};
 use crate::runtime::Runtime;
 use crate::watch::{self, Seen};
@@ -45,12 +46,14 @@ where
         prepared.announce();
         let (runtime, request) = match prepared {
             Prepared::Refused(error) => return Err(self.refuse(error.clone())),
-            Prepared::Unguarded(operation, _) => return self.unguarded(operation, None, body).await,
+            Prepared::Unguarded(operation, _) | Prepared::Observed(operation, _) => {
+                return self.unguarded(operation, None, body).await;
+            }
             Prepared::Guarded(runtime, request) => (runtime, request),
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
         async move {
-            let mut held = match runtime.begin(request).await {
+            let mut held = match self.begin(runtime, request).await {
                 Err(error) => return Err(self.refuse(error)),
                 Ok(Begun::Replay(recorded)) => return self.replay(&recorded),
                 Ok(Begun::Unguarded) => None,
@@ -63,7 +66,7 @@ where
                     if is_traced {
                         Span::current().record("attempt", held.term().attempt);
                     }
-                    self.own(runtime, request.settings.reconciles, held, body).await
+                    self.own(runtime, Manner::of(&request.settings), held, body).await
                 }
             }
         }
@@ -88,11 +91,15 @@ where
                 let operation = operation.clone().into_owned();
                 return self.unguarded_and_detached(operation, None, runtime.as_ref(), body).await;
             }
+            Prepared::Observed(operation, _) => {
+                let operation = operation.clone().into_owned();
+                return self.unguarded_and_detached(operation, None, None, body).await;
+            }
             Prepared::Guarded(runtime, request) => (runtime, request),
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
         async {
-            let held = match runtime.begin(request).await {
+            let held = match self.begin(runtime, request).await {
                 Err(error) => return Err(self.refuse(error)),
                 Ok(Begun::Replay(recorded)) => return self.replay(&recorded),
                 Ok(Begun::Unguarded) => None,
@@ -107,13 +114,13 @@ where
                 Span::current().record("attempt", held.term().attempt);
             }
             let lost = held.term().lost_error();
-            let (asks, runtime) = (request.settings.reconciles, runtime.clone());
+            let (manner, runtime) = (Manner::of(&request.settings), runtime.clone());
             let counted = runtime.background.body();
             let owning = async move {
                 // Dropped after what is held, which may leave a step behind: `shutdown` sees the one or the other.
                 let _counted = counted;
                 let mut held = held;
-                self.own(&runtime, asks, &mut held, pin!(Some(body))).await
+                self.own(&runtime, manner, &mut held, pin!(Some(body))).await
             };
             // Only a tokio runtime that shuts down stops the task.
             detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
@@ -134,12 +141,30 @@ where
         self.fail(error)
     }
 
-    fn replay(&self, recorded: &Recorded) -> Result<Outcome<T>, E> {
-        let replayed = match &self.policy.keeper {
+    /// Claims the key, or learns what to do instead. A call that only observes is given nothing that would keep its body from running.
+    async fn begin(&self, runtime: &Arc<Runtime>, request: &Request) -> Result<Begun, Error> {
+        if !request.settings.observes {
+            return runtime.begin(request).await;
+        }
+        match runtime.observe(request).await {
+            Begun::Replay(recorded) => {
+                // Reports an outcome that could not have been replayed. A panic in the author's code would have been one of that.
+                let _ = catch_unwind(AssertUnwindSafe(|| self.decoded(&recorded).map(drop)));
+                Ok(Begun::Unguarded)
+            }
+            begun => Ok(begun),
+        }
+    }
+
+    fn decoded(&self, recorded: &Recorded) -> Result<Result<T, E>, Error> {
+        match &self.policy.keeper {
             Some(keeper) if recorded.is_error() => (keeper.decode)(recorded).map(Err),
             _ => (self.witness.decode)(recorded).map(Ok),
-        };
-        match replayed {
+        }
+    }
+
+    fn replay(&self, recorded: &Recorded) -> Result<Outcome<T>, E> {
+        match self.decoded(recorded) {
             Ok(replayed) => {
                 watch::saw(Seen::Replayed);
                 replayed.map(Outcome::replayed)
@@ -152,7 +177,7 @@ where
     fn own<'a>(
         &'a mut self,
         runtime: &'a Arc<Runtime>,
-        asks: bool,
+        Manner { asks, observes }: Manner,
         held: &'a mut Held,
         mut body: Pin<&'a mut Option<Body>>,
     ) -> impl Future<Output = Result<Outcome<T>, E>> + use<'a, R, T, E, P, G, Body> {
@@ -162,12 +187,15 @@ where
             let mut tries = Tries::new(runtime.unlisted);
             let end = loop {
                 let watch = BodyWatch::start();
-                let end = call.around(body::run(&term, body.as_mut())).await;
+                let stops_with = (!observes).then_some(&*term);
+                let end = call.around(body::run(stops_with, body.as_mut())).await;
                 watch.stop(&term.id);
                 match self.ended(runtime, held, &call, &mut tries, end) {
                     Ended::For(end) => break end,
                     Ended::UntilNextTry { pause, error } => {
-                        if !Box::pin(pause_under(&term, pause)).await {
+                        if observes {
+                            tokio::time::sleep(pause).await;
+                        } else if !Box::pin(pause_under(&term, pause)).await {
                             // No body is cut: what is left to do is tried, and refused if somebody else is the owner now.
                             runtime.observer.decided_because(
                                 Decision::LeaseLost,
@@ -183,6 +211,10 @@ where
                     }
                 }
             };
+            if observes && term.is_lost() {
+                let observer = runtime.observer.observing(true);
+                observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
+            }
             held.carry_out().await;
             match end {
                 Answer::Gives(returned) => {
@@ -227,7 +259,7 @@ where
                         held.commits_without_outcome();
                     } else {
                         // A panic in the value's own code is no reason to forget that the body has run.
-                        held.commits(caught(|| (self.witness.encode)(&runtime.codec, &term.id, &value)));
+                        held.commits(caught(|| (self.witness.encode)(&runtime.codec, &term.id, term.attempt, &value)));
                     }
                     return Ended::For(Answer::Gives(Ok(Outcome::executed(value))));
                 }
@@ -262,7 +294,7 @@ where
             // As it stands.
             Then::Release => {}
             Then::Abandon => held.releases(true),
-            Then::Keep(ttl) => match self.encoded(runtime, &term.id, call, &error) {
+            Then::Keep(ttl) => match self.encoded(runtime, &term, call, &error) {
                 Ok(encoded) => held.keeps(encoded, ttl),
                 Err(failure) => {
                     observer.decided_because(Decision::ErrorNotKept, &term.id, term.attempt, &failure);
@@ -272,7 +304,7 @@ where
         Ended::For(Answer::Gives(Err(error)))
     }
 
-    fn encoded(&self, runtime: &Runtime, id: &RecordId, call: &Call, error: &E) -> Result<Encoded, CodecFailure> {
+    fn encoded(&self, runtime: &Runtime, term: &Term, call: &Call, error: &E) -> Result<Encoded, CodecFailure> {
         let Some(keeper) = &self.policy.keeper else {
             return Err("its policy says that no error of this type is kept".into());
         };
@@ -283,7 +315,7 @@ where
             if (keeper.has_ours)(error) {
                 return Err("an error of idem is among its sources, and is never kept".into());
             }
-            (keeper.encode)(&runtime.codec, id, error)
+            (keeper.encode)(&runtime.codec, &term.id, term.attempt, error)
         })
     }
 
@@ -341,6 +373,26 @@ where
             // The tokio runtime is shutting down, and this future with it.
             None => pending().await,
         }
+    }
+}
+
+/// How an owner runs its body.
+#[derive(Clone, Copy)]
+struct Manner {
+    asks: Asks,
+    /// It runs to its end, whatever becomes of the lease.
+    observes: bool,
+}
+
+impl Manner {
+    fn of(settings: &Settings) -> Self {
+        let observes = settings.observes;
+        let asks = match (settings.reconciles, observes) {
+            (false, _) => Asks::Nothing,
+            (true, false) => Asks::First,
+            (true, true) => Asks::Skips,
+        };
+        Self { asks, observes }
     }
 }
 

@@ -76,7 +76,7 @@ fn claim(key: &str) -> Claim {
 }
 
 fn outcome(text: &'static str) -> Encoded {
-    Encoded { is_error: false, codec: CodecId::JSON, payload: Bytes::from_static(text.as_bytes()) }
+    Encoded { is_error: false, codec: CodecId::JSON, payload: Bytes::from_static(text.as_bytes()), metadata: None }
 }
 
 fn commit(claim: &Claim, attempt: u64) -> Commit {
@@ -296,7 +296,7 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     if !std::mem::replace(&mut first, false) {
                         match seat.turn(None, deadline).await.0 {
                             Turn::Ask => {}
-                            Turn::Answer(Ending::Committed(outcome)) => {
+                            Turn::Answer(Ending::Committed { outcome, .. }) => {
                                 let life: u64 = std::str::from_utf8(&outcome.payload).unwrap().parse().unwrap();
                                 return assert!(life >= begun, "an outcome of life {life} for a call of life {begun}");
                             }
@@ -319,7 +319,7 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     thread::yield_now();
                     asking.fetch_sub(1, Ordering::SeqCst);
                     if let Some(life) = committed {
-                        return seat.answered(None, Ending::Committed(of_life(life)));
+                        return seat.answered(None, Ending::Committed { attempt: 1, outcome: of_life(life) });
                     }
                     seat.owns(None, Arc::new(term()));
                     thread::yield_now();
@@ -335,7 +335,7 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                         (key.committed, key.owned) = (Some(life), false);
                     }
                     thread::yield_now();
-                    return seat.ends(Some(Ending::Committed(of_life(life))));
+                    return seat.ends(Some(Ending::Committed { attempt: 1, outcome: of_life(life) }));
                 }
             }
         };

@@ -107,7 +107,12 @@ struct Answer {
 #[derive(Clone)]
 pub(crate) enum Ending {
     /// The outcome is recorded.
-    Committed(Encoded),
+    Committed {
+        /// The attempt that succeeded.
+        attempt: u64,
+        /// What it gave.
+        outcome: Encoded,
+    },
     /// There was an outcome, which is no longer kept.
     Done,
     /// Another owner holds the key.

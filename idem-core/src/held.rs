@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
 
+use crate::audit::By;
 use crate::background;
 use crate::clock;
 use crate::codec::CodecFailure;
@@ -22,7 +23,7 @@ use crate::lease::Term;
 use crate::local_cache::Sending;
 use crate::observe::Decision;
 use crate::policy::{keep_released, seconds};
-use crate::record::{AsClaimed, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
+use crate::record::{AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
 use crate::runtime::Runtime;
 
 /// The first pause before a commit or release is tried again; it doubles up to [`MAX_PAUSE`].
@@ -61,8 +62,12 @@ struct Parts {
     step: Step,
     /// Of the first try of a commit: one whose reply was lost has begun the outcome's retention.
     sending: Option<Sending>,
-    /// The outcome is not that of a body, but one that somebody knows.
+    /// What becomes of the record is not from a body, but from somebody who knows.
     settles: bool,
+    /// The version of the outcome's type.
+    version: u32,
+    /// Who records the outcome by hand, and why.
+    audit: Option<Box<By>>,
     /// It is recorded.
     committed: bool,
     /// A release was sent that may have been carried out although no answer came.
@@ -144,6 +149,8 @@ impl Held {
             step: Step::Running,
             sending: None,
             settles: false,
+            version: request.versions.as_ref().map_or(1, |versions| versions.current),
+            audit: None,
             committed: false,
             doubtful: false,
         };
@@ -162,7 +169,11 @@ impl Held {
     /// The body has ended, and this is its outcome.
     pub(crate) fn commits(&mut self, outcome: Result<Encoded, CodecFailure>) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Step::Committing { outcome: parts.encoded(outcome), own: None };
+            let mut outcome = parts.encoded(outcome);
+            if let Some(outcome) = outcome.as_mut().filter(|outcome| parts.version > 1 && !outcome.is_error) {
+                outcome.describe(|metadata| metadata.version = Some(parts.version));
+            }
+            parts.step = Step::Committing { outcome, own: None };
         }
     }
 
@@ -230,10 +241,31 @@ impl Held {
         }
     }
 
-    /// Records an outcome that somebody knows although no body of this call has run.
-    pub(crate) async fn settle(mut self, outcome: Encoded) -> Result<(), Error> {
+    /// Gives the key up by hand: no body of this call has run.
+    pub(crate) async fn give_back(mut self, by: Option<Box<By>>) -> Result<(), Error> {
+        if let Some(parts) = &mut self.parts {
+            (parts.settles, parts.audit) = (true, by);
+        }
+        self.releases(false);
+        self.try_out().await
+    }
+
+    /// Records an outcome that somebody knows although no body of this call has run. One that cannot be written leaves the record abandoned.
+    pub(crate) async fn settle(mut self, outcome: Result<Encoded, Error>, by: Option<Box<By>>) -> Result<(), Error> {
+        let mut outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.stays_unanswered();
+                self.carry_out().await;
+                return Err(error);
+            }
+        };
         if let Some(parts) = &mut self.parts {
             parts.settles = true;
+            if let Some(audit) = by.as_ref().and_then(|by| Audit::new(&by.who, &by.why, parts.times.ttl())) {
+                outcome.describe(|metadata| metadata.audit = Some(audit));
+            }
+            parts.audit = by;
         }
         self.commits(Ok(outcome));
         self.try_out().await
@@ -332,8 +364,9 @@ impl Parts {
         if let (Some(cache), Some(sending), Step::Committing { outcome: Some(outcome), own }) =
             (&self.runtime.cache, self.sending, &self.step)
         {
-            let id = &self.enrolled.term.id;
-            cache.committed(sending, id, self.fingerprint, outcome, self.times_with(*own).ttl());
+            let term = &self.enrolled.term;
+            let (kept, ttl) = ((term.attempt, outcome), self.times_with(*own).ttl());
+            cache.committed(sending, &term.id, self.fingerprint, kept, ttl);
         }
     }
 
@@ -371,11 +404,13 @@ impl Parts {
                     Some(outcome) if outcome.is_error => Decision::ErrorKept,
                     _ => Decision::Executed,
                 };
-                (decision, Some(outcome.map_or(Ending::Done, Ending::Committed)))
+                let attempt = term.attempt;
+                (decision, Some(outcome.map_or(Ending::Done, |outcome| Ending::Committed { attempt, outcome })))
             }
             (Step::Committing { .. }, Ownership::Lost) => (Decision::CommitRefused, None),
             (Step::Releasing(_), Ownership::Lost) if !self.doubtful => (Decision::ReleaseRefused, None),
             // Or it was before, when its reply was lost.
+            (Step::Releasing(GiveUp::Release), _) if self.settles => (Decision::ReleasedByHand, None),
             (Step::Releasing(GiveUp::Release), _) => (Decision::Released, None),
             (Step::Releasing(GiveUp::Abandon | GiveUp::Unanswered), _) => (Decision::Abandoned, None),
             (Step::Running | Step::Over, _) => return,
@@ -388,8 +423,17 @@ impl Parts {
             Decision::CommitRefused | Decision::ReleaseRefused => {
                 observer.decided_because(decision, &term.id, term.attempt, &NOT_THE_OWNER);
             }
-            Decision::Settled if self.origin == Origin::Nothing => {
-                observer.decided_because(decision, &term.id, term.attempt, &"there was no record of this key");
+            Decision::Settled | Decision::ReleasedByHand => {
+                let nothing = (decision == Decision::Settled && self.origin == Origin::Nothing)
+                    .then_some("there was no record of this key");
+                match (&self.audit, nothing) {
+                    (Some(by), Some(nothing)) => {
+                        observer.decided_because(decision, &term.id, term.attempt, &format_args!("{by}; {nothing}"));
+                    }
+                    (Some(by), None) => observer.decided_because(decision, &term.id, term.attempt, by),
+                    (None, Some(nothing)) => observer.decided_because(decision, &term.id, term.attempt, &nothing),
+                    (None, None) => observer.decided(decision, &term.id, term.attempt),
+                }
             }
             _ => observer.decided(decision, &term.id, term.attempt),
         }

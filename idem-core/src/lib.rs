@@ -1,6 +1,7 @@
 //! The runtime core of `idem`. Applications use it through the facade, the package `idem-rs`; stores of one's own are written against
 //! this crate alone.
 
+mod audit;
 #[cfg(feature = "axum")]
 mod axum;
 mod background;
@@ -10,6 +11,8 @@ mod clock;
 mod codec;
 mod context;
 mod disposition;
+#[cfg(feature = "encryption")]
+mod encryption;
 mod engine;
 mod error;
 mod error_policy;
@@ -42,6 +45,7 @@ mod sync;
 mod throttle;
 mod token;
 mod undo;
+mod versions;
 mod watch;
 
 /// For those who write a [`Codec`]: the version that it is written against.
@@ -53,6 +57,8 @@ pub use crate::by_hand::{Begin, Lease};
 pub use crate::clock::Clock;
 pub use crate::context::{Call, current, install, installed, scope};
 pub use crate::disposition::{Dispose, Disposition};
+#[cfg(feature = "encryption")]
+pub use crate::encryption::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
 pub use crate::error::{ConfigError, Error, ErrorKind, StoreError, StoreErrorKind};
 pub use crate::error_policy::{Action, ErrorAction, ErrorPolicy, Frequency, Never, Retry, Sometimes, UnkeptAction};
 pub use crate::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};

@@ -35,6 +35,7 @@ pub(crate) struct LocalCache {
 #[derive(Clone)]
 struct Entry {
     fingerprint: Option<Fingerprint>,
+    attempt: u64,
     outcome: Encoded,
     until: Instant,
 }
@@ -54,8 +55,8 @@ impl LocalCache {
         Self { entries, removals: std::array::from_fn(|_| Mutex::default()), hasher: RandomState::new() }
     }
 
-    /// The outcome of a key, for a call with this fingerprint.
-    pub(crate) fn find(&self, id: &RecordId, fingerprint: Option<Fingerprint>, now: Instant) -> Option<Encoded> {
+    /// The outcome of a key and the attempt that gave it, for a call with this fingerprint.
+    pub(crate) fn find(&self, id: &RecordId, fingerprint: Option<Fingerprint>, now: Instant) -> Option<(u64, Encoded)> {
         let entry = self.entries.get(id)?;
         if now >= entry.until {
             self.entries.remove_if(id, |entry| now >= entry.until);
@@ -63,7 +64,7 @@ impl LocalCache {
         }
         // Of a mismatch the store speaks.
         let differs = matches!((entry.fingerprint, fingerprint), (Some(one), Some(two)) if one != two);
-        (!differs).then_some(entry.outcome)
+        (!differs).then_some((entry.attempt, entry.outcome))
     }
 
     /// Before a commit is sent.
@@ -77,7 +78,7 @@ impl LocalCache {
         sending: Sending,
         id: &RecordId,
         fingerprint: Option<Fingerprint>,
-        outcome: &Encoded,
+        (attempt, outcome): (u64, &Encoded),
         ttl: Duration,
     ) {
         if outcome.payload.len() > MAX_BYTES {
@@ -87,7 +88,8 @@ impl LocalCache {
         let removals = self.removals(id);
         // Not put in and taken out again: a call that began after the removal must not find it in between.
         if *removals == sending.removals {
-            self.entries.insert(id.clone(), Entry { fingerprint, outcome: outcome.clone(), until });
+            let outcome = outcome.clone();
+            self.entries.insert(id.clone(), Entry { fingerprint, attempt, outcome, until });
         }
     }
 
@@ -143,7 +145,7 @@ mod tests {
     }
 
     fn outcome(payload: impl Into<Bytes>) -> Encoded {
-        Encoded { is_error: false, codec: CodecId::JSON, payload: payload.into() }
+        Encoded { is_error: false, codec: CodecId::JSON, payload: payload.into(), metadata: None }
     }
 
     #[tokio::test(start_paused = true)]
@@ -152,8 +154,8 @@ mod tests {
         let sending = cache.sending(&id(1));
         // The store took its time.
         tokio::time::advance(TTL / 2).await;
-        cache.committed(sending, &id(1), None, &outcome("1"), TTL);
-        assert_eq!(cache.find(&id(1), None, clock::now()), Some(outcome("1")));
+        cache.committed(sending, &id(1), None, (1, &outcome("1")), TTL);
+        assert_eq!(cache.find(&id(1), None, clock::now()), Some((1, outcome("1"))));
         tokio::time::advance(TTL * 4 / 10).await;
         assert_eq!(cache.find(&id(1), None, clock::now()), None);
         assert_eq!(cache.entries.len(), 0);
@@ -163,10 +165,10 @@ mod tests {
     async fn another_payload_does_not_get_it() {
         let (cache, now) = (LocalCache::new(10), clock::now());
         let [one, two] = ["one", "two"].map(|value| Fingerprint::of(value).ok());
-        cache.committed(cache.sending(&id(1)), &id(1), one, &outcome("1"), TTL);
+        cache.committed(cache.sending(&id(1)), &id(1), one, (1, &outcome("1")), TTL);
         assert_eq!(cache.find(&id(1), two, now), None);
         for fingerprint in [one, None] {
-            assert_eq!(cache.find(&id(1), fingerprint, now), Some(outcome("1")));
+            assert_eq!(cache.find(&id(1), fingerprint, now), Some((1, outcome("1"))));
         }
     }
 
@@ -175,9 +177,9 @@ mod tests {
         let (cache, now) = (LocalCache::new(10), clock::now());
         let sending = cache.sending(&id(1));
         drop(cache.removing(&id(1)));
-        cache.committed(sending, &id(1), None, &outcome("1"), TTL);
+        cache.committed(sending, &id(1), None, (1, &outcome("1")), TTL);
         assert_eq!(cache.find(&id(1), None, now), None);
-        cache.committed(cache.sending(&id(1)), &id(1), None, &outcome("1"), TTL);
+        cache.committed(cache.sending(&id(1)), &id(1), None, (1, &outcome("1")), TTL);
         drop(cache.removing(&id(1)));
         assert_eq!(cache.find(&id(1), None, now), None);
     }
@@ -186,11 +188,11 @@ mod tests {
     async fn it_holds_no_more_than_it_may_and_nothing_that_is_large() {
         let cache = LocalCache::new(100);
         for key in 0..10_000 {
-            cache.committed(cache.sending(&id(key)), &id(key), None, &outcome("1"), TTL);
+            cache.committed(cache.sending(&id(key)), &id(key), None, (1, &outcome("1")), TTL);
         }
         assert!((1..=100).contains(&cache.entries.len()), "{cache:?}");
         let large = LocalCache::new(100);
-        large.committed(large.sending(&id(1)), &id(1), None, &outcome(vec![b'1'; MAX_BYTES + 1]), TTL);
+        large.committed(large.sending(&id(1)), &id(1), None, (1, &outcome(vec![b'1'; MAX_BYTES + 1])), TTL);
         assert_eq!(large.entries.len(), 0);
         // As many as can be is no reason to ask for the memory at once.
         let _ = LocalCache::new(usize::MAX);

@@ -93,8 +93,8 @@ impl Runtime {
             (RecordState::Abandoned, _) => ("abandoned", Lookup::Abandoned { attempt }),
             (RecordState::Committed, Some(outcome)) => {
                 let is_error = outcome.is_error;
-                let recorded =
-                    Recorded { id: request.id.clone(), outcome, codec: self.codec.clone(), observer: self.observer };
+                let (id, codec, versions) = (request.id.clone(), self.codec.clone(), request.versions.clone());
+                let recorded = Recorded { id, attempt, outcome, codec, versions, observer: self.observer };
                 if is_error { ("error", Lookup::Error(recorded)) } else { ("outcome", Lookup::Outcome(recorded)) }
             }
             // A store that keeps the outcome from `inspect` is found by the conformance suite; that there was one is true.

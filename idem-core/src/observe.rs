@@ -2,7 +2,8 @@
 //!
 //! Events have the target `idem` and the fields `operation`, `key` (a digest unless the runtime logs keys), `decision`, `attempt`
 //! where there is one, and `detail`. An operation's invalid name is escaped and cut, and its label is `(invalid)`. The counter is `idem_decisions_total` with the labels `operation` and `decision`; the
-//! histograms `idem_body_seconds` and `idem_wait_seconds` have the label `operation`; the gauge `idem_background` has the label `kind`,
+//! counter `idem_observed_total` has the labels `operation` and `would`: what a guarded call would have decided where an observing one ran its
+//! body. The histograms `idem_body_seconds` and `idem_wait_seconds` have the label `operation`; the gauge `idem_background` has the label `kind`,
 //! `steps` or `bodies`.
 
 use std::borrow::Cow;
@@ -61,6 +62,7 @@ pub(crate) enum Decision {
     Misconfigured,
     LookedUp,
     Forgotten,
+    ReleasedByHand,
     Settled,
     Issued,
     TokenUnknown,
@@ -115,6 +117,7 @@ impl Decision {
             Self::Misconfigured => ("misconfigured", Level::WARN),
             Self::LookedUp => ("looked_up", QUIET),
             Self::Forgotten => ("forgotten", Level::INFO),
+            Self::ReleasedByHand => ("released_by_hand", Level::INFO),
             Self::Settled => ("settled", Level::INFO),
             Self::Issued => ("issued", QUIET),
             Self::TokenUnknown => ("token_unknown", Level::WARN),
@@ -129,11 +132,26 @@ impl Decision {
 /// The label of all operations whose names are not valid.
 const INVALID: &str = "(invalid)";
 
+/// What an event's field `decision` says where `would` says the rest.
+const OBSERVED: &str = "observed";
+
+/// An operation's name as events have it, and as metrics do.
+fn shown_and_label(operation: &str) -> (Cow<'_, str>, &str) {
+    if is_valid_operation(operation) {
+        (Cow::Borrowed(operation), operation)
+    } else {
+        // Its contents may be anything, and a metric keeps each of its labels for ever.
+        (Cow::Owned(shown_name(operation)), INVALID)
+    }
+}
+
 /// Where a runtime's decisions go.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Observer {
     /// Whether logs carry keys as they are.
     pub(crate) plain_keys: bool,
+    /// Whether decisions are only what a guarded call would have come to: the body runs all the same.
+    pub(crate) observes: bool,
 }
 
 impl Observer {
@@ -147,9 +165,19 @@ impl Observer {
         self.report(decision, id, attempt, Some(why));
     }
 
+    /// The same for a call whose body runs whatever is decided.
+    pub(crate) fn observing(self, observes: bool) -> Self {
+        Self { observes, ..self }
+    }
+
     fn report(self, decision: Decision, id: &RecordId, attempt: u64, why: Option<&dyn fmt::Display>) {
-        let (name, level) = decision.describe();
+        let (mut name, mut level) = decision.describe();
         let key = Label { id, plain: self.plain_keys };
+        let would = self.observes.then_some(name);
+        if let Some(would) = would {
+            count_observed(id.operation(), would);
+            (name, level) = (OBSERVED, level.min(Level::INFO));
+        }
         // The level of an event is part of its static description, so there is one event for each.
         macro_rules! event {
             ($level:expr) => {
@@ -159,6 +187,7 @@ impl Observer {
                     operation = id.operation(),
                     key = %key,
                     decision = name,
+                    would,
                     attempt = (attempt > 0).then_some(attempt),
                     detail = why.map(tracing::field::display),
                     "{name}"
@@ -170,18 +199,27 @@ impl Observer {
             Level::INFO => event!(Level::INFO),
             _ => event!(Level::DEBUG),
         }
-        count(id.operation(), name);
+        if would.is_none() {
+            count(id.operation(), name);
+        }
+    }
+
+    /// Reports what would have become of a call without a record, whose body runs all the same.
+    pub(crate) fn observed_without_key(decision: Decision, operation: &str) {
+        let (would, level) = decision.describe();
+        let (operation, label) = shown_and_label(operation);
+        if level == Level::WARN {
+            tracing::warn!(target: "idem", operation = &*operation, decision = OBSERVED, would, "{OBSERVED}");
+        } else {
+            tracing::info!(target: "idem", operation = &*operation, decision = OBSERVED, would, "{OBSERVED}");
+        }
+        count_observed(label, would);
     }
 
     /// Reports a call that has no record: its key is missing, or there is no store to ask.
     pub(crate) fn decided_without_key(decision: Decision, operation: &str) {
         let (name, level) = decision.describe();
-        let (operation, label) = if is_valid_operation(operation) {
-            (Cow::Borrowed(operation), operation)
-        } else {
-            // Its contents may be anything, and a metric keeps each of its labels for ever.
-            (Cow::Owned(shown_name(operation)), INVALID)
-        };
+        let (operation, label) = shown_and_label(operation);
         if level == Level::WARN {
             tracing::warn!(target: "idem", operation = &*operation, decision = name, "{name}");
         } else {
@@ -303,6 +341,12 @@ pub(crate) fn unattended(what: Unattended, more: f64) {
 fn count(operation: &str, decision: &'static str) {
     #[cfg(feature = "metrics")]
     metrics::counter!("idem_decisions_total", "operation" => operation.to_owned(), "decision" => decision).increment(1);
+}
+
+#[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+fn count_observed(operation: &str, would: &'static str) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("idem_observed_total", "operation" => operation.to_owned(), "would" => would).increment(1);
 }
 
 /// The key as it is logged. The digest is made only where an event is really written.

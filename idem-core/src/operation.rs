@@ -2,6 +2,7 @@
 
 mod records;
 mod run;
+mod versions;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,6 +10,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::audit::By;
 use crate::engine::Request;
 use crate::error::Error;
 use crate::error_policy::{Action, ErrorAction, ErrorPolicy, Keeper, KeepsErrors, Policy, has_ours};
@@ -21,6 +23,7 @@ use crate::reconcile::Reconcile;
 use crate::record::{RecordId, is_valid_operation};
 use crate::runtime::{Idempotency, Runtime};
 use crate::token::{AsToken, Submission};
+use crate::versions::Versions;
 use crate::watch::{self, Seen};
 
 /// One call of an operation: its key, its fingerprint, and what differs from the runtime's defaults. From
@@ -46,6 +49,9 @@ pub(crate) struct Draft<'a> {
     has_no_fingerprint: bool,
     /// The key is that of a token.
     submission: Option<Box<Submission>>,
+    versions: Option<Box<Versions>>,
+    /// Who changes the record by hand, and why.
+    audit: Option<Box<By>>,
     /// The first thing that was wrong: the call will fail with it.
     problem: Option<Error>,
 }
@@ -86,6 +92,8 @@ impl<'a> Operation<'a> {
             fingerprint: None,
             has_no_fingerprint: false,
             submission: None,
+            versions: None,
+            audit: None,
             problem: None,
         };
         if let Some(problem) = draft.runtime.as_ref().and_then(|runtime| runtime.problem.clone()) {
@@ -261,6 +269,54 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     #[inline]
     pub fn missing_key(mut self, missing_key: MissingKey) -> Self {
         self.draft.settings.missing_key = missing_key;
+        self
+    }
+
+    /// Says who changes the record by hand with this call, and why: for [`settle`](Self::settle), [`forget`](Self::forget) and
+    /// [`release`](Self::release), whose events say it as their `detail`. A settled record keeps it, as long as its outcome.
+    ///
+    /// `who` has 1 to 128 bytes, `why` up to 512; the call is [`Error::Config`](crate::Error::Config) otherwise.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let charge = || idempotency.operation("payments.charge").key("p-1");
+    /// charge().audit("jane", "ticket 7: the bank has booked it").settle(&42_u32).await?;
+    ///
+    /// let record = charge().inspect().await?.expect("it was settled");
+    /// let metadata = record.outcome.and_then(|outcome| outcome.metadata).expect("it has an audit");
+    /// assert_eq!(&*metadata.audit.as_ref().expect("as above").who, "jane");
+    /// assert!(record.audit_age.is_some(), "how long ago, by the store's clock");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn audit(mut self, who: &str, why: &str) -> Self {
+        match By::new(who, why) {
+            Ok(by) => self.draft.audit = Some(Box::new(by)),
+            Err(error) => self.draft.misconfigured(error.0),
+        }
+        self
+    }
+
+    /// Only observes this operation: its body runs whatever the record says, and the caller gets what its own body returned. What a guarded
+    /// call would have decided is the event `observed` and the counter `idem_observed_total`. [`Builder::observe`](crate::Builder::observe) says
+    /// it for all operations of a runtime.
+    ///
+    /// - The owner of the key commits and releases as always. Its body is not stopped if its lease is lost; the commit is refused then, if
+    ///   somebody else has claimed the key since.
+    /// - Any other call runs its body at once, without a wait, and records nothing. [`current`](crate::current) knows its key, with attempt 0.
+    /// - Where the store fails, the key is missing, a token does not count or a setting is invalid, the body runs.
+    /// - A [question](Self::reconcile) is not asked. Errors are kept, released and tried again as the policy says.
+    /// - [`begin`](Self::begin) always gives a lease.
+    ///
+    /// A call still waits for the store's answer to its claim, so a store that is down costs it the store's time limit.
+    #[inline]
+    pub fn observe(mut self) -> Self {
+        self.draft.settings.observes = true;
         self
     }
 
@@ -501,7 +557,19 @@ impl<'a> Draft<'a> {
     #[inline]
     pub(crate) fn prepare(mut self) -> Prepared<'a> {
         self.check_profile();
-        self.prepared()
+        if !self.settings.observes {
+            return self.prepared();
+        }
+        let name = self.name.clone();
+        match self.prepared() {
+            Prepared::Refused(error) => Prepared::Observed(name, error),
+            prepared => prepared,
+        }
+    }
+
+    /// Whether the call only observes.
+    pub(crate) fn observes(&self) -> bool {
+        self.settings.observes
     }
 
     fn prepared(mut self) -> Prepared<'a> {
@@ -519,14 +587,17 @@ impl<'a> Draft<'a> {
         {
             return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.0 });
         }
-        if self.submission.is_some() {
+        if let Some(Err(reason)) = self.versions.as_ref().map(|versions| versions.check()) {
+            return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.into() });
+        }
+        if self.submission.is_some() && !self.settings.observes {
             // Nobody else could say whether the token counts.
             self.settings.store_failure = StoreFailure::Reject;
         }
         match (self.id, self.settings.missing_key) {
             (Some(id), _) => {
-                let Self { fingerprint, submission, settings, .. } = self;
-                Prepared::Guarded(runtime, Request { id, fingerprint, submission, settings })
+                let Self { fingerprint, submission, settings, versions, .. } = self;
+                Prepared::Guarded(runtime, Request { id, fingerprint, submission, settings, versions })
             }
             (None, MissingKey::Run) => Prepared::Unguarded(self.name, Some(runtime)),
             (None, MissingKey::Reject) => Prepared::Refused(Error::MissingKey { operation: (*self.name).into() }),
@@ -536,11 +607,13 @@ impl<'a> Draft<'a> {
     /// For those who want a record: a missing key is an error, a disabled runtime has no records.
     fn prepare_by_hand(mut self) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
         self.settings.missing_key = MissingKey::Reject;
+        // What is done by hand is done.
+        self.settings.observes = false;
         let prepared = self.prepared();
         prepared.announce();
         match prepared {
             Prepared::Refused(error) => Err(error),
-            Prepared::Unguarded(..) => Ok(None),
+            Prepared::Unguarded(..) | Prepared::Observed(..) => Ok(None),
             Prepared::Guarded(runtime, request) => Ok(Some((runtime, request))),
         }
     }
@@ -564,6 +637,8 @@ pub(crate) enum Prepared<'a> {
     Refused(Error),
     /// The operation's name is that of the events. Without a runtime it is disabled, with one the key is missing.
     Unguarded(Cow<'a, str>, Option<Arc<Runtime>>),
+    /// The body runs without a record, although a guarded call would fail with this.
+    Observed(Cow<'a, str>, Error),
     Guarded(Arc<Runtime>, Request),
 }
 
@@ -578,6 +653,15 @@ impl Prepared<'_> {
             Self::Unguarded(operation, Some(_)) => {
                 watch::saw(Seen::Executed);
                 (Decision::RanUnguarded, &**operation)
+            }
+            Self::Observed(operation, error) => {
+                watch::saw(Seen::Executed);
+                let would = match error {
+                    Error::MissingKey { .. } | Error::MissingSubject { .. } => Decision::RejectedMissingKey,
+                    Error::NotInstalled { .. } => Decision::NotInstalled,
+                    _ => Decision::Misconfigured,
+                };
+                return Observer::observed_without_key(would, operation);
             }
             // Where there was none to ask, it was said when the call was made.
             Self::Refused(_) | Self::Unguarded(_, None) | Self::Guarded(..) => return,

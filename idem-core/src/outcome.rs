@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::error_policy::{ErrorAction, ErrorPolicy, KeepsErrors, Policy, RunsOnce};
 use crate::observe::{Decision, Observer};
 use crate::record::{Encoded, RecordId};
+use crate::versions::Versions;
 
 /// The value of a guarded call, and whether it was produced now or before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +129,7 @@ impl<T, E> Returned for Result<T, E> {
 pub struct Witness<R, T, E> {
     pub(crate) split: fn(R) -> Result<T, E>,
     pub(crate) join: fn(Result<T, E>) -> R,
-    pub(crate) encode: fn(&AnyCodec, &RecordId, &T) -> Result<Encoded, CodecFailure>,
+    pub(crate) encode: fn(&AnyCodec, &RecordId, u64, &T) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<T, Error>,
     pub(crate) fail: fn(Error) -> E,
 }
@@ -143,7 +144,7 @@ where
     Witness {
         split: R::into_result,
         join: R::from_result,
-        encode: |codec, id, value| codec.encode(CodecContext::of_value(id), &value.to_stored()),
+        encode: |codec, id, attempt, value| codec.encode(CodecContext::of_value(id, attempt), &value.to_stored()),
         decode: Recorded::decode_outcome,
         fail: R::Err::from,
     }
@@ -219,8 +220,11 @@ impl<R, T, E> NoPolicy<E> for Witness<R, T, E> {
 #[derive(Debug, Clone)]
 pub struct Recorded {
     pub(crate) id: RecordId,
+    /// The attempt that gave it.
+    pub(crate) attempt: u64,
     pub(crate) outcome: Encoded,
     pub(crate) codec: AnyCodec,
+    pub(crate) versions: Option<Box<Versions>>,
     pub(crate) observer: Observer,
 }
 
@@ -263,14 +267,23 @@ impl Recorded {
     }
 
     fn read<S: DeserializeOwned>(&self) -> Result<S, Error> {
+        let of = (&self.id, self.attempt);
+        let upgraded = match &self.versions {
+            Some(versions) => versions.upgraded(&self.codec, of, &self.outcome),
+            None if self.outcome.version() == 1 => Ok(None),
+            None => Versions::default().upgraded(&self.codec, of, &self.outcome),
+        };
+        let upgraded = upgraded.map_err(|error| self.unreadable(&error.to_string()))?;
         self.codec
-            .decode(&self.id, &self.outcome)
+            .decode(of, upgraded.as_ref().unwrap_or(&self.outcome))
             .map_err(|error| self.unreadable(&format!("it is no {}: {error}", std::any::type_name::<S>())))
     }
 
     fn unreadable(&self, why: &str) -> Error {
-        // Inside a body it may become part of what the body fails with, which is not kept then.
-        context::trouble();
+        if !self.observer.observes {
+            // Inside a body it may become part of what the body fails with, which is not kept then.
+            context::trouble();
+        }
         self.observer.decided_because(Decision::Unreadable, &self.id, 0, &"the outcome is of another type");
         let reason = format!("its outcome cannot be read: {why}").into();
         Error::Codec { operation: self.id.operation().into(), key: self.id.digest(), reason }

@@ -83,6 +83,8 @@ pub(crate) struct Settings {
     most_attempts: u64,
     /// The body asks first what became of an abandoned attempt.
     pub(crate) reconciles: bool,
+    /// The body runs whatever the record says.
+    pub(crate) observes: bool,
     /// How long an unsettled record is kept, in milliseconds, where it is rejected or asked about. No `Duration`, which takes twice the room in
     /// the future of every call.
     hold_millis: u64,
@@ -112,6 +114,7 @@ impl Settings {
         missing_key: MissingKey::Reject,
         most_attempts: u64::MAX,
         reconciles: false,
+        observes: false,
         hold_millis: DEFAULT_HOLD_MILLIS,
         least_secs: 0,
     };

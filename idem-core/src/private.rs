@@ -177,6 +177,11 @@ pub fn again<T: UsedAgain>(argument: &T) -> T {
     argument.clone()
 }
 
+/// A function that makes the outcome of an annotated function out of an earlier version of it.
+pub fn upgrades<R: Returned, Old, F: Fn(Old) -> R::Ok>(upgrade: F) -> F {
+    upgrade
+}
+
 /// What a retried body may take.
 #[diagnostic::on_unimplemented(
     message = "an argument of type `{Self}` cannot be used again, as this retry wants",

@@ -328,6 +328,37 @@ impl Builder {
         self
     }
 
+    /// Only observes, for the first days in production: every body runs, and every caller gets what its own body returned. What a guarded
+    /// call would have decided is the event `observed`, with the decision in `would`, and the counter `idem_observed_total`. Default: off.
+    ///
+    /// Everything else happens: keys are claimed, leases renewed, outcomes committed by the call that owns the key. A call that does not
+    /// become the owner (a duplicate, a mismatch, a call while another one is in flight) runs its body at once beside the record, and records
+    /// nothing. So the record holds the outcome of its owner, and a call that guards finds what it would find otherwise. No call fails with an
+    /// error of `idem`, a store that fails and a wrong setting included; see [`Operation::observe`](crate::Operation::observe).
+    ///
+    /// Nothing is protected meanwhile: two bodies of one key may run at the same time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).observe().build();
+    ///
+    /// for receipt in [1, 2] {
+    ///     let outcome = idempotency.operation("orders.charge").key("o-1").run(|| async { Ok::<_, Error>(receipt) }).await?;
+    ///     assert_eq!(outcome.into_inner(), receipt); // its own; the second call is reported as `would = "replayed"`
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn observe(mut self) -> Self {
+        self.settings.observes = true;
+        self
+    }
+
     /// How outcomes are written. Default: JSON.
     #[must_use]
     pub fn codec(mut self, codec: impl Codec) -> Self {

@@ -30,7 +30,8 @@ fn says(parsed: &Parsed) -> String {
         Record::Released { attempt, questions } => format!("released {attempt} {questions}"),
         Record::Committed { attempt, outcome, .. } => {
             let payload = String::from_utf8(outcome.payload.to_vec()).unwrap();
-            format!("committed {attempt} {print} {} {payload}", outcome.is_error)
+            let metadata = outcome.metadata.as_ref().map(|metadata| metadata.to_text() + " ").unwrap_or_default();
+            format!("committed {attempt} {print} {} {metadata}{payload}", outcome.is_error)
         }
         Record::Done { attempt, .. } => format!("done {attempt} {print}"),
     }
@@ -56,7 +57,7 @@ fn records_of_every_version_are_read_and_written_in_the_lowest_version_that_can_
 #[test]
 fn a_record_of_a_later_version_is_neither_damaged_nor_foreign() {
     for (_, what, text) in golden() {
-        let later = ["i3", &text[2..]].concat();
+        let later = ["i4", &text[2..]].concat();
         assert_eq!(wire::decode(&later.into()), Err(WireError::Version), "{what}");
     }
 }

@@ -37,7 +37,10 @@ async fn charge(self: Arc<Self>, req: Req) -> R {
         .duplicate(crate::idem::Duplicate::Reject)
         .store_failure(crate::idem::StoreFailure::Run)
         .missing_key(crate::idem::MissingKey::Run)
-        .max_attempts(3);
+        .max_attempts(3)
+        .observe()
+        .outcome_version(2)
+        .upgrade(1, crate::idem::__private::upgrades::<R, _, _>(from_v1));
     let __idem_witness = crate::idem::__private::outcome_of::<R, _>();
     let __idem_policy = __idem_witness.errors_by_policy();
     let __idem_policy = {

@@ -8,6 +8,7 @@ use syn::{Error, Expr, Token, token};
 
 use crate::arms::Arms;
 use crate::diag::{self, Errors};
+use crate::versions::UpgradeSetting;
 
 /// One option. The value is `None` for a flag, and where what is written could not be read; that mistake is reported already.
 pub(crate) struct Setting {
@@ -40,6 +41,9 @@ pub(crate) struct Args {
     pub(crate) missing_key: Option<Setting>,
     pub(crate) max_attempts: Option<Setting>,
     pub(crate) detached: Option<Setting>,
+    pub(crate) observe: Option<Setting>,
+    pub(crate) outcome_version: Option<Setting>,
+    pub(crate) upgrade: Option<UpgradeSetting>,
     pub(crate) runtime: Option<Setting>,
     pub(crate) errors: Option<ErrorsSetting>,
     pub(crate) krate: Option<Setting>,
@@ -48,7 +52,7 @@ pub(crate) struct Args {
 }
 
 /// Each option's name, and how it is written.
-const OPTIONS: [(&str, &str); 19] = [
+const OPTIONS: [(&str, &str); 22] = [
     ("key", "key = \"req.order_id\""),
     ("token", "token = \"form.token\""),
     ("subject", "subject = \"user.id\""),
@@ -65,13 +69,16 @@ const OPTIONS: [(&str, &str); 19] = [
     ("missing_key", "missing_key = run"),
     ("max_attempts", "max_attempts = 5"),
     ("detached", "detached"),
+    ("observe", "observe"),
+    ("outcome_version", "outcome_version = 2"),
+    ("upgrade", "upgrade(1 => from_v1)"),
     ("runtime", "runtime = \"self.idempotency\""),
     ("errors", "errors(OrderError::Declined(_) => keep, _ => release)"),
     ("crate", "crate = \"::idem\""),
 ];
 
 /// Words that other libraries use, and ours for them.
-const ALIASES: [(&str, &str); 20] = [
+const ALIASES: [(&str, &str); 24] = [
     ("id", "key"),
     ("nonce", "token"),
     ("user", "subject"),
@@ -92,6 +99,10 @@ const ALIASES: [(&str, &str); 20] = [
     ("release", "errors"),
     ("retry", "errors"),
     ("policy", "errors"),
+    ("dry_run", "observe"),
+    ("shadow", "observe"),
+    ("version", "outcome_version"),
+    ("migrate", "upgrade"),
 ];
 
 impl Args {
@@ -128,6 +139,9 @@ impl Args {
         if name == "errors" {
             return self.errors(keyword, input, errors);
         }
+        if name == "upgrade" {
+            return self.upgrade(keyword, input, errors);
+        }
         let Some((slot, example)) = self.slot(&name) else {
             let (mut message, meant) = unknown(&name);
             let stands_alone = input.is_empty() || input.peek(Token![,]);
@@ -143,8 +157,8 @@ impl Args {
         }
         // The slot is taken even by a value that cannot be read, so that the option does not count as missing.
         let setting = slot.insert(Setting { keyword, value: None });
-        if name == "detached" {
-            return flag(input);
+        if matches!(name.as_str(), "detached" | "observe") {
+            return flag(&name, input);
         }
         setting.value = Some(value(&setting.keyword, example, input)?);
         if !input.is_empty() && !input.peek(Token![,]) && !at_known_option(input) {
@@ -170,6 +184,14 @@ impl Args {
         Ok(())
     }
 
+    fn upgrade(&mut self, keyword: Ident, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
+        if self.upgrade.is_some() {
+            return Err(twice(&keyword));
+        }
+        let setting = self.upgrade.insert(UpgradeSetting { keyword, upgrades: Vec::new() });
+        setting.parse(input, errors)
+    }
+
     fn slot(&mut self, name: &str) -> Option<(&mut Option<Setting>, &'static str)> {
         let (_, example) = OPTIONS.iter().find(|(option, _)| *option == name)?;
         let slot = match name {
@@ -189,6 +211,8 @@ impl Args {
             "missing_key" => &mut self.missing_key,
             "max_attempts" => &mut self.max_attempts,
             "detached" => &mut self.detached,
+            "observe" => &mut self.observe,
+            "outcome_version" => &mut self.outcome_version,
             "runtime" => &mut self.runtime,
             "crate" => &mut self.krate,
             _ => return None,
@@ -213,11 +237,11 @@ fn unknown(name: &str) -> (String, Option<&'static str>) {
     (message, meant)
 }
 
-fn flag(input: ParseStream<'_>) -> syn::Result<()> {
+fn flag(name: &str, input: ParseStream<'_>) -> syn::Result<()> {
     if input.is_empty() || input.peek(Token![,]) {
         return Ok(());
     }
-    Err(input.error("`detached` takes no value: write `detached` alone, or leave it out"))
+    Err(input.error(format!("`{name}` takes no value: write `{name}` alone, or leave it out")))
 }
 
 fn value(keyword: &Ident, example: &str, input: ParseStream<'_>) -> syn::Result<Expr> {

@@ -302,6 +302,15 @@ impl Plan {
             Argument::Expression(expr) | Argument::Time(Time::Computed(expr)) => expr.to_token_stream(),
             Argument::Time(Time::Fixed(duration)) => fixed(*duration, span),
             Argument::Nothing => TokenStream::new(),
+            Argument::Upgrade(upgrade) => {
+                let (from, function, outcome) = (&upgrade.from, &upgrade.function, &self.outcome);
+                // At the function's place: so is an error about what it takes or gives.
+                let (first, last) = diag::ends(function);
+                let krate = self.krate.at(first);
+                let checked = quote_spanned!(first=> #krate::__private::upgrades::<#outcome, _, _>);
+                let argument = quote_spanned!(last=> (#function));
+                quote_spanned!(span=> #from, #checked #argument)
+            }
             Argument::Variant(of, variant) => {
                 let krate = self.krate.at(span);
                 let of = Ident::new(of, span);

@@ -21,6 +21,7 @@ mod plan;
 #[cfg(test)]
 mod snapshots;
 mod value;
+mod versions;
 
 use proc_macro::TokenStream;
 
@@ -60,6 +61,9 @@ use proc_macro::TokenStream;
 /// | `missing_key = reject` | When a part of the key is `None` or empty: `reject`, `Error::MissingKey` (the default), or `run`, the body unguarded. |
 /// | `max_attempts = 5` | After that many attempts, those that ended in a released error included, a claim gets `Error::AttemptsExhausted`. An attempt whose `reconcile` failed is not counted. |
 /// | `detached` | Runs the body in a task of its own, so that a dropped caller does not stop it. The body takes all arguments along, and may borrow nothing from the caller: take arguments by value, and clone what you need of `self`. For web handlers, whose caller goes away when the client hangs up. |
+/// | `observe` | Runs every body, whatever the record says, and reports what would have happened otherwise: for the first days in production. Nothing is protected meanwhile. |
+/// | `outcome_version = 2` | The version of the outcome's type, which is stored with each outcome from 2 on. An outcome of a later version is `Error::Codec`, never a rerun. By default 1. |
+/// | `upgrade(1 => from_v1)` | Functions that make the current outcome of one that an earlier version wrote. A version without one is `Error::Codec`. |
 /// | `runtime = "self.idempotency"` | The `Idempotency` to use, or a reference to it. By default the one of the scope, or the installed one. |
 /// | `errors(PATTERN => ACTION, ..)` | What becomes of each error: see below. By default each releases the key, unless its type [says otherwise](derive.ErrorPolicy.html) or the runtime (`Builder::default_error`). |
 /// | `crate = "::idem"` | Where the generated code finds the `idem` crate. |

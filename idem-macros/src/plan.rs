@@ -15,6 +15,7 @@ use crate::diag::Errors;
 use crate::item::{Form, Function};
 use crate::paths::Krate;
 use crate::value::{self, Name, Reader, Time, Word};
+use crate::versions::{Upgrade, UpgradeSetting};
 
 /// Everything that the generated code depends on. What is not given is left to the runtime.
 pub(crate) struct Plan {
@@ -107,6 +108,8 @@ pub(crate) enum Argument {
     Nothing,
     /// A variant of one of the enums that the `idem` crate exports.
     Variant(&'static str, Ident),
+    /// How an earlier version of the outcome is read.
+    Upgrade(Box<Upgrade>),
 }
 
 /// An option that is one of a few words, as a variant of an enum.
@@ -154,6 +157,9 @@ impl Plan {
         options.choice(args.store_failure.as_ref(), &STORE_FAILURE);
         options.choice(args.missing_key.as_ref(), &MISSING_KEY);
         options.count(args.max_attempts.as_ref());
+        options.call(None, args.observe.as_ref(), args.observe.as_ref().map(|_| Argument::Nothing));
+        options.count(args.outcome_version.as_ref());
+        options.upgrades(args.upgrade.as_ref());
 
         let calls = options.calls;
         let function = function?;
@@ -162,6 +168,10 @@ impl Plan {
             _ => None,
         };
         let bindings = Bindings::of(&function.signature, boxed);
+        if let Some(upgrade) = &args.upgrade {
+            let current = args.outcome_version.as_ref().map(|setting| setting.value.as_ref());
+            upgrade.check(current, &bindings, errors);
+        }
         let handling = handling(args.errors);
         if let Some(Name::Constant(expr)) = &name
             && let Some(parameter) = bindings.first_in(expr)
@@ -269,7 +279,8 @@ impl Argument {
         match self {
             Self::Expression(expr) | Self::Time(Time::Computed(expr)) => std::slice::from_ref(expr),
             Self::Submission(both) => &both[..],
-            Self::Time(Time::Fixed(_)) | Self::Nothing | Self::Variant(..) => &[],
+            // An upgrade is no expression over the parameters.
+            Self::Time(Time::Fixed(_)) | Self::Nothing | Self::Variant(..) | Self::Upgrade(_) => &[],
         }
     }
 }
@@ -327,6 +338,13 @@ impl Options<'_> {
     fn count(&mut self, setting: Option<&Setting>) {
         let count = self.read(setting, Reader::count);
         self.call(None, setting, count.map(Box::new).map(Argument::Expression));
+    }
+
+    fn upgrades(&mut self, setting: Option<&UpgradeSetting>) {
+        for upgrade in setting.iter().flat_map(|setting| &setting.upgrades) {
+            let method = Ident::new("upgrade", setting.map_or_else(Span::call_site, |setting| setting.keyword.span()));
+            self.calls.push(Call { method, argument: Argument::Upgrade(Box::new(upgrade.clone())) });
+        }
     }
 
     fn choice(&mut self, setting: Option<&Setting>, choice: &Choice) {
@@ -463,6 +481,8 @@ mod tests {
             r#"key = req.id, abandoned = reject, hold = "90d""#,
             "key = req.id, abandoned = reconcile(find(&req)), hold = req.hold()",
             r#"key = req.id, hold = "90d""#,
+            "key = req.id, observe, outcome_version = 3, upgrade(1 => from_v1, 2 => |old: V2| old.into())",
+            "key = req.id, outcome_version = VERSION, upgrade(1 => v1::upgrade)",
             r#"key = req.id, fingerprint = none, store_failure = run, missing_key = run, name = "orders.create", crate = "::idem""#,
         ] {
             assert_mistakes(args, FUNCTION, &[]);
@@ -483,6 +503,19 @@ mod tests {
             ("key = id, tll = \"5m\"", ("tll", "did you mean `ttl`, as in `ttl = \"5m\"`?")),
             ("key = id, colour = 5", ("colour", "expected `key`, `token`")),
             ("key = id, detached = true", ("=", "`detached` takes no value")),
+            ("key = id, observe = true", ("=", "`observe` takes no value")),
+            ("key = id, outcome_version = 0", ("0", "1 or more")),
+            ("key = id, upgrade(1 => old)", ("upgrade", "add for example `outcome_version = 2`")),
+            ("key = id, outcome_version = 2, upgrade = old", ("upgrade", "says in parentheses")),
+            ("key = id, outcome_version = 2, upgrade()", ("()", "`upgrade` is empty")),
+            ("key = id, outcome_version = 2, upgrade(old)", ("old", "the number of an earlier version")),
+            ("key = id, outcome_version = 2, upgrade(1 old)", ("old", "expected `=>`")),
+            ("key = id, outcome_version = 2, upgrade(1 =>)", ("=>", "the function that reads version 1")),
+            ("key = id, outcome_version = 2, upgrade(2 => old)", ("2", "the current one is 2")),
+            ("key = id, outcome_version = 2, upgrade(0 => old)", ("0", "1 or more")),
+            ("key = id, outcome_version = 3, upgrade(1 => a, 1 => b)", ("1", "upgraded twice")),
+            ("key = id, outcome_version = 2, upgrade(1 => |old| id)", ("|old| id", "cannot use the parameter `id`")),
+            ("key = id, version = 2", ("version", "did you mean `outcome_version`")),
             ("key = id, ttl = 300", ("300", "needs a unit")),
             ("key = id, lease = \"0s\"", ("\"0s\"", "longer than zero")),
             ("key = id, in_flight = wait(\"x\")", ("\"x\"", "not a duration")),

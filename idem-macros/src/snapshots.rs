@@ -52,7 +52,8 @@ fn of_options() {
     let args = quote! {
         key = ("req.a + 1", (TENANT, req.b)), fingerprint = (req,), in_flight = wait(req.time), duplicate = reject,
         abandoned = reconcile("self.find(&req)"), store_failure = run, max_attempts = 3, missing_key = run,
-        runtime = self.idempotency, name = "orders.charge", crate = "crate::idem", detached, errors(policy)
+        runtime = self.idempotency, name = "orders.charge", crate = "crate::idem", detached, errors(policy), observe,
+        outcome_version = 2, upgrade(1 => from_v1)
     };
     let item = quote!(
         async fn charge(self: Arc<Self>, req: Req) -> R {

@@ -1,9 +1,10 @@
 //! A record as the columns of a row, and a row as a record. The only place that knows both.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use idem_core::store::record::{Encoded, InFlight, Origin, Owner, Record};
+use idem_core::store::record::{Encoded, InFlight, Metadata, Origin, Owner, Record};
 use idem_core::store::wire::{self, Parsed};
 use idem_core::{CodecId, Fingerprint, StoreError, StoreErrorKind};
 
@@ -30,7 +31,7 @@ pub(crate) struct Columns {
     pub(crate) codec: Option<String>,
     pub(crate) outcome: Option<Bytes>,
     pub(crate) questions: i64,
-    /// The record that was taken over, as other stores write it.
+    /// In flight: the record that was taken over, as other stores write it. Committed: what else is known of the outcome.
     pub(crate) took_over: Option<String>,
     /// Another one with each write, so that a row that was read can be compared.
     pub(crate) revision: i64,
@@ -83,6 +84,8 @@ impl Columns {
                 columns.is_error = outcome.is_error;
                 columns.codec = Some(outcome.codec.as_str().to_owned());
                 columns.outcome = Some(outcome.payload.clone());
+                let metadata = outcome.metadata.as_deref().filter(|metadata| !metadata.is_empty());
+                columns.took_over = metadata.map(Metadata::to_text);
             }
             Record::Done { .. } => columns.state = "done",
         }
@@ -169,7 +172,11 @@ impl Row {
                 };
                 let codec = self.codec.and_then(|codec| CodecId::parse(codec.as_bytes())).ok_or("codec")?;
                 let payload = self.outcome.ok_or("outcome")?.into();
-                let outcome = Encoded::new(codec, payload).with_is_error(self.is_error);
+                let metadata = match self.took_over {
+                    None => None,
+                    Some(text) => Some(Arc::new(Metadata::parse(&text).ok_or("took_over")?)),
+                };
+                let outcome = Encoded::new(codec, payload).with_is_error(self.is_error).with_metadata(metadata);
                 return Ok((Record::Committed { attempt, fingerprint, outcome }, valid));
             }
             "done" => Record::Done { attempt, fingerprint },

@@ -12,8 +12,7 @@ use crate::held::Held;
 use crate::lookup::Lookup;
 use crate::observe::Decision;
 use crate::outcome::Storable;
-use crate::policy::{Abandoned, Duplicate, InFlight, StoreFailure};
-use crate::record::{Encoded, RecordId, RecordInfo, Removed};
+use crate::record::{Encoded, RecordId, RecordInfo, RecordState, Removed};
 
 impl Operation<'_> {
     /// Removes the record, so that the next call runs the body as the first attempt again. Says whether there was one.
@@ -26,16 +25,52 @@ impl Operation<'_> {
         self.try_forget().await.inspect_err(|_| context::trouble())
     }
 
-    async fn try_forget(self) -> Result<bool, Error> {
+    async fn try_forget(mut self) -> Result<bool, Error> {
+        let by = self.draft.audit.take();
         let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
         let _removing = runtime.cache.as_ref().map(|cache| cache.removing(&request.id));
         match runtime.store.remove(&request.id).await.map_err(|error| runtime.failed(&request.id, error))? {
             Removed::Removed => {
-                runtime.observer.decided(Decision::Forgotten, &request.id, 0);
+                match &by {
+                    Some(by) => runtime.observer.decided_because(Decision::Forgotten, &request.id, 0, by),
+                    None => runtime.observer.decided(Decision::Forgotten, &request.id, 0),
+                }
                 Ok(true)
             }
             Removed::Nothing => Ok(false),
             Removed::InFlight { lease_left } => Err(request.in_flight(lease_left)),
+        }
+    }
+
+    /// Gives an abandoned record up, so that the next call runs the body as the next attempt: for work that is known not to have been done.
+    /// Says whether there was one. The attempt count stays, and goes up by one for this.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InFlight`] if a call is in flight, [`Error::Duplicate`] if there is an outcome, [`Error::AlreadyDone`] if there was one.
+    /// [`Error::Store`] and [`Error::MissingKey`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`settle`](Self::settle).
+    pub async fn release(self) -> Result<bool, Error> {
+        self.try_release().await.inspect_err(|_| context::trouble())
+    }
+
+    async fn try_release(mut self) -> Result<bool, Error> {
+        let by = self.draft.audit.take();
+        let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
+        let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
+        match info.map(|info| (info.state, info.fingerprint)) {
+            None | Some((RecordState::Released | RecordState::Issued | RecordState::Expired, _)) => return Ok(false),
+            // What must be equal is not asked of an operator.
+            Some((_, fingerprint)) => request.fingerprint = fingerprint,
+        }
+        request.by_hand();
+        match runtime.begin(&request).await? {
+            Begun::Owner(owned) => Held::new(&runtime, &request, owned).give_back(by).await.map(|()| true),
+            // Neither happens: duplicates and store failures are rejected.
+            Begun::Replay(_) | Begun::Unguarded => Ok(false),
         }
     }
 
@@ -119,7 +154,10 @@ impl Operation<'_> {
     ///
     /// Dropped between its two steps, it leaves the record abandoned, one attempt later, after a lease.
     pub async fn settle<T: Storable<Via>, Via>(self, value: &T) -> Result<(), Error> {
-        let settled = self.settle_with(|codec, id| codec.encode(CodecContext::of_value(id), &value.to_stored())).await;
+        let encode = |codec: &AnyCodec, id: &RecordId, attempt| {
+            codec.encode(CodecContext::of_value(id, attempt), &value.to_stored())
+        };
+        let settled = self.settle_with(encode).await;
         settled.inspect_err(|_| context::trouble())
     }
 
@@ -134,35 +172,35 @@ impl Operation<'_> {
     ///
     /// As [`settle`](Self::settle).
     pub async fn settle_error<E: Keepable>(self, error: &E) -> Result<(), Error> {
-        let settled = self.settle_with(|codec, id| encode_error(codec, id, error)).await;
+        let settled = self.settle_with(|codec, id, attempt| encode_error(codec, id, attempt, error)).await;
         settled.inspect_err(|_| context::trouble())
     }
 
     async fn settle_with(
-        self,
-        encode: impl FnOnce(&AnyCodec, &RecordId) -> Result<Encoded, CodecFailure>,
+        mut self,
+        encode: impl Fn(&AnyCodec, &RecordId, u64) -> Result<Encoded, CodecFailure>,
     ) -> Result<(), Error> {
+        let by = self.draft.audit.take();
         let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else { return Ok(()) };
-        let outcome = encode(&runtime.codec, &request.id).map_err(|error| Error::Config {
-            operation: request.id.operation().into(),
-            reason: format!("the value to settle with cannot be written: {error}").into(),
-        })?;
-        // Taken over, and protected as before if this goes no further.
-        request.settings.reconciles |= request.settings.abandoned == Abandoned::Reject;
-        request.settings.abandoned = Abandoned::Rerun;
-        request.settings.set_max_attempts(None);
-        (request.settings.in_flight, request.settings.duplicate) = (InFlight::Reject, Duplicate::Reject);
+        let encode = |id: &RecordId, attempt| {
+            encode(&runtime.codec, id, attempt).map_err(|error| Error::Config {
+                operation: id.operation().into(),
+                reason: format!("the value to settle with cannot be written: {error}").into(),
+            })
+        };
+        // What cannot be written is refused before anything is changed. Under which attempt it is written is known only after the claim.
+        encode(&request.id, 1)?;
+        request.by_hand();
         if request.fingerprint.is_none() {
             // What must be equal for later duplicates stays as it was.
             let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
             request.fingerprint = info.and_then(|info| info.fingerprint);
         }
-        request.settings.store_failure = StoreFailure::Reject;
-        if let Some(submission) = &mut request.submission {
-            submission.settles = true;
-        }
         match runtime.begin(&request).await? {
-            Begun::Owner(owned) => Held::new(&runtime, &request, owned).settle(outcome).await,
+            Begun::Owner(owned) => {
+                let outcome = encode(&request.id, owned.enrolled.term.attempt);
+                Held::new(&runtime, &request, owned).settle(outcome, by).await
+            }
             // Neither happens: duplicates and store failures are rejected above.
             Begun::Replay(_) | Begun::Unguarded => Ok(()),
         }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 
-use super::{Errors, Operation};
+use super::{Errors, Operation, Prepared};
 use crate::by_hand::{Begin, Lease};
 use crate::context;
 use crate::engine::Begun;
@@ -193,6 +193,17 @@ impl Operation<'_> {
     }
 
     async fn try_begin(mut self) -> Result<Begin, Error> {
+        if self.draft.observes() {
+            let prepared = self.draft.prepare();
+            prepared.announce();
+            let Prepared::Guarded(runtime, request) = prepared else {
+                return Ok(Begin::Execute(Lease::unguarded()));
+            };
+            return Ok(Begin::Execute(match runtime.observe(&request).await {
+                Begun::Owner(owned) => Lease::new(Held::new(&runtime, &request, owned), &runtime).observing(),
+                Begun::Replay(_) | Begun::Unguarded => Lease::unguarded(),
+            }));
+        }
         self.draft.check_profile();
         let Some((runtime, request)) = self.draft.prepare_by_hand()? else {
             return Ok(Begin::Execute(Lease::unguarded()));

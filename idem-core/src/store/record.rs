@@ -1,6 +1,7 @@
 //! The record: every state, and what callers wish of it. What becomes of it is said in `record/transitions.rs`.
 
 mod made;
+mod metadata;
 mod transitions;
 
 use std::cell::Cell;
@@ -16,6 +17,8 @@ use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
 use crate::key::{self, Key, KeyDigest, KeyPart};
 
+pub use self::metadata::{Audit, Metadata};
+pub(crate) use self::metadata::{MAX_WHO, MAX_WHY};
 pub use self::transitions::{OnClaim, OnStep, RanOut, owner_stops_after, renewal_due_after};
 
 /// What a record is stored under: the operation's name and the key, as `operation:key`.
@@ -238,6 +241,22 @@ pub struct Encoded {
     pub codec: CodecId,
     /// What it wrote.
     pub payload: Bytes,
+    /// What else is known of it. A store keeps it with the outcome and gives it back; `None` takes no room.
+    pub metadata: Option<Arc<Metadata>>,
+}
+
+impl Encoded {
+    /// Returns the version of the outcome's type, 1 where none is stated.
+    pub fn version(&self) -> u32 {
+        self.metadata.as_ref().and_then(|metadata| metadata.version).unwrap_or(1)
+    }
+
+    /// Changes what else is known of it.
+    pub(crate) fn describe(&mut self, change: impl FnOnce(&mut Metadata)) {
+        let mut metadata = self.metadata.as_deref().cloned().unwrap_or_default();
+        change(&mut metadata);
+        self.metadata = Some(metadata).filter(|metadata| !metadata.is_empty()).map(Arc::new);
+    }
 }
 
 impl fmt::Debug for Encoded {
@@ -516,6 +535,9 @@ pub struct RecordInfo {
     pub is_error: bool,
     /// Committed: the outcome.
     pub outcome: Option<Encoded>,
+    /// Committed by hand, with an audit: how long ago that was, by the store's clock. Who and why stand in the outcome's
+    /// [`metadata`](Encoded::metadata).
+    pub audit_age: Option<Duration>,
     /// In flight and abandoned: the time since the claim or the last renewal.
     pub lease_age: Option<Duration>,
     /// In flight: the time until the lease runs out, unless it is renewed.
@@ -547,8 +569,10 @@ impl RecordInfo {
             _ => None,
         };
         let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
+        let metadata = outcome.as_ref().and_then(|outcome| outcome.metadata.as_deref());
+        let audit_age = metadata.and_then(|metadata| metadata.audit.as_ref()).map(|audit| audit.kept_for.saturating_sub(left));
         let (attempt, fingerprint) = (record.attempt(), record.fingerprint());
-        Self { state, attempt, fingerprint, is_error, outcome, lease_age, lease_left, expires_in }
+        Self { state, attempt, fingerprint, is_error, outcome, audit_age, lease_age, lease_left, expires_in }
     }
 }
 

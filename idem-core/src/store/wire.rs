@@ -11,10 +11,11 @@
 //! | the same, where some attempts only asked | `i2r <attempt> <questions>.` |
 //! | committed | `i1c <attempt> <codec> <fingerprint> <check> <outcome>` |
 //! | committed, an error that is kept | `i1e <attempt> <codec> <fingerprint> <check> <error>` |
+//! | committed, with more to say of the outcome | `i3c <attempt> <codec> <fingerprint> <metadata> <check> <outcome>`, and `i3e` |
 //! | committed, outcome kept aside | `i1o <attempt> <fingerprint>.` |
 //! | done | `i1d <attempt> <fingerprint>.` |
 //!
-//! `i1` and `i2` are the format and its version. Owner and fingerprint are 22 characters of base64url, `-` stands for no fingerprint. The origin is
+//! `i1` to `i3` are the format and its version. The metadata is one word, without spaces ([`Metadata::to_text`](crate::record::Metadata::to_text)). Owner and fingerprint are 22 characters of base64url, `-` stands for no fingerprint. The origin is
 //! what the claim found: `n` nothing, `i` issued, `r` released, `a` abandoned. The
 //! owner comes first and has a fixed width, so that a script checks it by comparing a prefix. Every header has an end of
 //! its own, and the check covers header and outcome: what was cut short or changed is an error, never another record.
@@ -23,7 +24,8 @@
 //!
 //! - A version reads every record that an earlier one wrote.
 //! - A record is written in the lowest version that can express it. So a rolling deployment in which both versions run shares all records
-//!   but those that need the addition: here, keys whose abandoned record was taken over, or whose question stayed without an answer.
+//!   but those that need the addition: keys whose abandoned record was taken over, or whose question stayed without an answer (2), and
+//!   outcomes with metadata (3).
 //! - A record of a later version is an error ([`WireError::Version`]), from every step, and is left untouched. The caller gets
 //!   [`Error::Codec`](crate::Error::Codec), and no body runs. Upgrade the process, or wait until the record has ended.
 //! - An owner of an earlier version commits, renews and releases its own record, also after a claim by a later version that took the record
@@ -31,6 +33,7 @@
 //!
 //! `idem-core/tests/wire/` holds a record of each kind, as each version wrote it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -39,7 +42,7 @@ use bytes::Bytes;
 
 use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
-use crate::record::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Owner, Record};
+use crate::record::{Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record};
 
 /// What separates a record in flight from the one that it took over.
 const OVER: u8 = b'<';
@@ -123,12 +126,14 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
         [b'i', version @ b'1', state, fields @ ..] | [b'i', version @ b'2', state @ (b'f' | b'r'), fields @ ..] => {
             (*version, *state, fields)
         }
-        b"i1" | b"i2" => return Err(damaged),
+        [b'i', version @ b'3', state @ (b'c' | b'e'), fields @ ..] => (*version, *state, fields),
+        b"i1" | b"i2" | b"i3" => return Err(damaged),
         [b'i', b'0'..=b'9', ..] => return Err(WireError::Version),
         _ => return Err(WireError::Foreign),
     };
     if let b'c' | b'e' = state {
-        return decode_committed(text, state == b'e', fields).ok_or(damaged).map(Parsed::Record);
+        let committed = decode_committed(text, state == b'e', version == b'3', fields);
+        return committed.ok_or(damaged).map(Parsed::Record);
     }
     let fields = match fields {
         [fields @ .., b'.', WAITED] if state == b'f' => fields,
@@ -235,16 +240,20 @@ fn decode_plain(state: u8, fields: &[u8]) -> Option<Parsed> {
     fields.next().is_none().then_some(parsed)
 }
 
-fn decode_committed(text: &Bytes, is_error: bool, fields: &[u8]) -> Option<Record> {
-    let mut parts = fields.splitn(6, |byte| *byte == b' ');
-    let (empty, attempt, codec, print, check, payload) =
-        (parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+fn decode_committed(text: &Bytes, is_error: bool, says_more: bool, fields: &[u8]) -> Option<Record> {
+    let mut parts = fields.splitn(6 + usize::from(says_more), |byte| *byte == b' ');
+    let (empty, attempt, codec, print) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let metadata = match says_more {
+        true => Some(Arc::new(Metadata::parse(std::str::from_utf8(parts.next()?).ok()?)?)),
+        false => None,
+    };
+    let (check, payload) = (parts.next()?, parts.next()?);
     let header_len = text.len() - payload.len() - check.len() - 1;
     let intact = empty.is_empty() && check == checksum(text.get(..header_len)?, payload);
     intact.then_some(Record::Committed {
         attempt: number(attempt)?,
         fingerprint: fingerprint(print)?,
-        outcome: Encoded { is_error, codec: CodecId::parse(codec)?, payload: text.slice_ref(payload) },
+        outcome: Encoded { is_error, codec: CodecId::parse(codec)?, payload: text.slice_ref(payload), metadata },
     })
 }
 
@@ -293,13 +302,23 @@ fn push_in_flight(out: &mut Vec<u8>, held: &InFlight) {
 
 fn committed(attempt: u64, fingerprint: Option<Fingerprint>, outcome: &Encoded) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER + outcome.payload.len());
-    out.extend_from_slice(if outcome.is_error { b"i1e " } else { b"i1c " });
+    let metadata = outcome.metadata.as_deref().filter(|metadata| !metadata.is_empty());
+    out.extend_from_slice(match (metadata, outcome.is_error) {
+        (None, false) => b"i1c ",
+        (None, true) => b"i1e ",
+        (Some(_), false) => b"i3c ",
+        (Some(_), true) => b"i3e ",
+    });
     push_number(&mut out, attempt);
     out.push(b' ');
     out.extend_from_slice(outcome.codec.as_str().as_bytes());
     out.push(b' ');
     push_fingerprint(&mut out, fingerprint);
     out.push(b' ');
+    if let Some(metadata) = metadata {
+        out.extend_from_slice(metadata.to_text().as_bytes());
+        out.push(b' ');
+    }
     let check = checksum(&out, &outcome.payload);
     out.extend_from_slice(&check);
     out.push(b' ');
@@ -398,8 +417,21 @@ mod tests {
             is_error: false,
             codec: CodecId::JSON,
             payload: Bytes::from_static(payload),
+            metadata: None,
         };
+        let audit = crate::record::Audit::new("jane", "ticket 7", Duration::from_secs(60));
+        let metadata = Some(Arc::new(Metadata { version: Some(2), audit, ..Metadata::default() }));
         vec![
+            Record::Committed {
+                attempt: 1,
+                fingerprint: Some(print),
+                outcome: Encoded { metadata: metadata.clone(), ..outcome(b"{}") },
+            },
+            Record::Committed {
+                attempt: 1,
+                fingerprint: None,
+                outcome: Encoded { is_error: true, metadata, ..outcome(b"x y") },
+            },
             Record::Issued { grace: Duration::ZERO },
             Record::InFlight(held(None)),
             Record::InFlight(held(Some(print))),

@@ -1,8 +1,10 @@
 //! An outcome comes back byte for byte, whatever it is.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use idem_core::CodecId;
-use idem_core::record::{Claimed, Encoded, Ownership, RecordState};
+use idem_core::record::{Claimed, Encoded, Metadata, Ownership, RecordState};
 
 use super::trials;
 use crate::bench::{Bench, LONG, claim, outcome};
@@ -20,6 +22,7 @@ pub(super) const TRIALS: &[Trial] = trials!(
         of_line_ends_and_spaces_is_kept,
         keeps_the_name_of_its_codec,
         that_is_an_error_stays_one,
+        keeps_what_else_is_known_of_it,
         is_replayed_again_and_again,
         is_replayed_to_another_handle,
     ]
@@ -99,6 +102,29 @@ async fn that_is_an_error_stays_one(t: &Bench) -> Verdict {
         same("the commit", t.store.commit(&commit).await?, Ownership::Held)?;
         let info = t.store.inspect(&given.id).await?.ok_or_else(|| broken("a committed record is not found"))?;
         same("an inspection", (info.state, info.is_error), (RecordState::Committed, is_error))?;
+    }
+    Ok(())
+}
+
+async fn keeps_what_else_is_known_of_it(t: &Bench) -> Verdict {
+    let longest = format!("v2,a{};{};{}", LONG.as_millis(), "d3d3".repeat(32), "eXl5".repeat(128));
+    let trace = "t00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    for text in ["v2", trace, &format!("v4294967295,{trace},a60000;amFuZQ;"), &longest] {
+        let metadata = Metadata::parse(text).ok_or_else(|| broken("a mistake in the suite"))?;
+        let metadata = Some(Arc::new(metadata));
+        for is_error in [false, true] {
+            let wanted = outcome(b"{\"number\":1}").with_is_error(is_error).with_metadata(metadata.clone());
+            comes_back(t, text, wanted.clone()).await?;
+            let given = t.given(RecordState::InFlight).await?;
+            let commit = given.commit.with_outcome(Some(wanted)).with_ttl(LONG).with_remember(LONG * 2);
+            same("the commit", t.store.commit(&commit).await?, Ownership::Held)?;
+            let info = t.store.inspect(&given.id).await?.ok_or_else(|| broken("a committed record is not found"))?;
+            same("the metadata", info.outcome.and_then(|outcome| outcome.metadata), metadata.clone())?;
+            holds(
+                "the age of the audit counts from the commit",
+                info.audit_age.is_none_or(|age| age <= LONG / 2) && info.audit_age.is_some() == text.contains('a'),
+            )?;
+        }
     }
     Ok(())
 }

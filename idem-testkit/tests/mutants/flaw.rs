@@ -47,6 +47,7 @@ flaws![
     CommitCutsLargeOutcomes,
     CommitForgetsThatItIsAnError,
     CommitForgetsTheCodec,
+    CommitForgetsTheMetadata,
     CommitForgetsTheOutcomeAndSaysHeld,
     CommitKeepsTheOutcomeTooLong,
     CommitMakesTextOfTheOutcome,

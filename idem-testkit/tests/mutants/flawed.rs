@@ -329,6 +329,7 @@ impl FlawedStore {
             (Some(Flaw::CommitForgetsTheOutcomeAndSaysHeld), outcome) => *outcome = None,
             (Some(Flaw::CommitCutsLargeOutcomes), Some(outcome)) => outcome.payload.truncate(1 << 16),
             (Some(Flaw::CommitForgetsTheCodec), Some(outcome)) => outcome.codec = CodecId::JSON,
+            (Some(Flaw::CommitForgetsTheMetadata), Some(outcome)) => outcome.metadata = None,
             (Some(Flaw::CommitForgetsThatItIsAnError), Some(outcome)) => outcome.is_error = false,
             (Some(Flaw::CommitMakesTextOfTheOutcome), Some(outcome)) => {
                 outcome.payload = String::from_utf8_lossy(&payload(outcome)).into_owned().into();

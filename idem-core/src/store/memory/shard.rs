@@ -17,7 +17,7 @@ use slab::Slab;
 
 use super::Shared;
 use super::slot::{MOST_OVERHEAD, Packed, Slot};
-use crate::record::{Claim, OnClaim, Record, RecordId};
+use crate::record::{Claim, Metadata, OnClaim, Record, RecordId};
 
 /// How many records are packed together: so many that what a pack costs beside its bytes hardly counts, and so few that little waits
 /// for a pack, and little is held by a caller that keeps an outcome.
@@ -461,7 +461,9 @@ fn lease_ends(slot: &Slot, now: Duration) -> Option<Duration> {
 
 fn payload_len(record: &Record) -> usize {
     match record {
-        Record::Committed { outcome, .. } => outcome.payload.len(),
+        Record::Committed { outcome, .. } => {
+            outcome.payload.len() + outcome.metadata.as_ref().map_or(0, |_| Metadata::MOST_TEXT)
+        }
         _ => 0,
     }
 }

@@ -13,15 +13,16 @@
 //! | in flight | owner, origin, lease, hold, questions; whether it took one over, and all this of that one |
 //! | released | questions |
 //! | issued | grace |
-//! | committed | codec, then the payload with its length |
+//! | committed | codec, metadata as text where there is any, then the payload with its length |
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
-use crate::record::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Owner, Record};
+use crate::record::{Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record};
 
 const STATE: u8 = 0b0111;
 const ISSUED: u8 = 0;
@@ -32,6 +33,7 @@ const COMMITTED_ERROR: u8 = 4;
 const DONE: u8 = 5;
 const HAS_FINGERPRINT: u8 = 0b0_1000;
 const HAS_THEN_DONE: u8 = 0b1_0000;
+const HAS_METADATA: u8 = 0b10_0000;
 
 /// How many bytes there are before the id.
 const FIXED: usize = 4 + 1 + 8 + 4;
@@ -74,10 +76,15 @@ impl Slot {
         };
         let fingerprint = self.record.fingerprint();
         let then_done = Some(self.then_done).filter(|time| !time.is_zero());
+        let metadata = match &self.record {
+            Record::Committed { outcome, .. } => outcome.metadata.as_deref(),
+            _ => None,
+        };
         let id_len = u32::try_from(id.len()).unwrap_or_default();
         let tag = state
             | if fingerprint.is_some() { HAS_FINGERPRINT } else { 0 }
-            | if then_done.is_some() { HAS_THEN_DONE } else { 0 };
+            | if then_done.is_some() { HAS_THEN_DONE } else { 0 }
+            | if metadata.is_some() { HAS_METADATA } else { 0 };
         out.extend_from_slice(&id_len.to_le_bytes());
         out.push(tag);
         out.extend_from_slice(&self.expires.as_secs().to_le_bytes());
@@ -95,6 +102,9 @@ impl Slot {
             Record::Released { questions, .. } => write_number(*questions, out),
             Record::Committed { outcome, .. } => {
                 write_bytes(outcome.codec.as_str().as_bytes(), out);
+                if let Some(metadata) = metadata {
+                    write_bytes(metadata.to_text().as_bytes(), out);
+                }
                 write_bytes(&outcome.payload, out);
             }
             Record::Issued { grace } => write_time(*grace, out),
@@ -173,8 +183,13 @@ impl<'a> Packed<'a> {
             DONE => Record::Done { attempt, fingerprint },
             state => {
                 let codec = CodecId::parse(rest.bytes()).unwrap_or(CodecId::JSON);
+                let metadata = if self.tag & HAS_METADATA == 0 {
+                    None
+                } else {
+                    std::str::from_utf8(rest.bytes()).ok().and_then(Metadata::parse).map(Arc::new)
+                };
                 let len = rest.bytes().len();
-                let outcome = Encoded { is_error: state == COMMITTED_ERROR, codec, payload: Bytes::new() };
+                let outcome = Encoded { is_error: state == COMMITTED_ERROR, codec, payload: Bytes::new(), metadata };
                 return (Record::Committed { attempt, fingerprint, outcome }, Some(rest.at - len..rest.at));
             }
         };
@@ -319,7 +334,9 @@ mod tests {
         });
         let committed = |is_error, codec: &[u8], payload: &'static [u8]| {
             let (codec, payload) = (CodecId::parse(codec).unwrap(), Bytes::from_static(payload));
-            Record::Committed { attempt: 300, fingerprint, outcome: Encoded { is_error, codec, payload } }
+            let audit = crate::record::Audit::new("jane", "ticket 7", Duration::from_secs(1)).filter(|_| is_error);
+            let metadata = audit.map(|audit| Arc::new(Metadata { audit: Some(audit), ..Metadata::default() }));
+            Record::Committed { attempt: 300, fingerprint, outcome: Encoded { is_error, codec, payload, metadata } }
         };
         vec![
             Record::Issued { grace: Duration::ZERO },

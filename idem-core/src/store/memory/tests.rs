@@ -53,7 +53,7 @@ fn claim(key: usize, hold: Duration) -> Claim {
 fn commit(claim: &Claim, payload: usize, ttl: Duration, remember: Duration) -> Commit {
     let Claim { id, owner, fingerprint, .. } = claim.clone();
     let payload = Bytes::from(vec![u8::try_from(payload % 256).unwrap(); payload]);
-    let outcome = Some(Encoded { is_error: payload.len() % 7 == 0, codec: CodecId::JSON, payload });
+    let outcome = Some(Encoded { is_error: payload.len() % 7 == 0, codec: CodecId::JSON, payload, metadata: None });
     Commit { id, owner, attempt: 1, fingerprint, outcome, ttl, remember, as_claimed: None }
 }
 

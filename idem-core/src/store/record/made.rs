@@ -2,12 +2,13 @@
 //!
 //! Also what they write. The structs are `#[non_exhaustive]`: a field that is added later has a default in the constructor and a setter here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::{
-    AsClaimed, Claim, Commit, Encoded, InFlight, Issue, Origin, Owner, Record, RecordId, Release, ReleaseTo, Renewal,
+    AsClaimed, Claim, Commit, Encoded, InFlight, Issue, Metadata, Origin, Owner, Record, RecordId, Release, ReleaseTo, Renewal,
 };
 use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
@@ -215,7 +216,7 @@ setters! { Issue {
 impl Encoded {
     /// Makes an outcome that is a value, out of what a codec wrote. For an error that is kept, see [`with_is_error`](Self::with_is_error).
     pub fn new(codec: CodecId, payload: Bytes) -> Self {
-        Self { is_error: false, codec, payload }
+        Self { is_error: false, codec, payload, metadata: None }
     }
 }
 
@@ -226,6 +227,8 @@ setters! { Encoded {
     with_codec: codec, CodecId;
     /// Sets [`payload`](Self::payload).
     with_payload: payload, Bytes;
+    /// Sets [`metadata`](Self::metadata). Default: `None`.
+    with_metadata: metadata, Option<Arc<Metadata>>;
 } }
 
 impl InFlight {

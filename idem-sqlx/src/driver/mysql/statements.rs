@@ -85,7 +85,7 @@ impl Statements {
             ),
             sweep: format!("DELETE FROM {t} WHERE expires_at <= UTC_TIMESTAMP(6) ORDER BY expires_at LIMIT ?").into(),
             sweep_outcomes: format!(
-                "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, outcome = NULL, revision = ? \
+                "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, outcome = NULL, took_over = NULL, revision = ? \
                  WHERE state = 'committed' AND valid_until <= UTC_TIMESTAMP(6) ORDER BY valid_until LIMIT ?"
             )
             .into(),

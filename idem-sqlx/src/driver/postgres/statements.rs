@@ -117,7 +117,7 @@ impl Statements {
             )
             .into(),
             sweep_outcomes: format!(
-                "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, outcome = NULL, revision = $2 \
+                "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, outcome = NULL, took_over = NULL, revision = $2 \
                  WHERE ctid = ANY (ARRAY(SELECT ctid FROM {t} WHERE state = 'committed' AND valid_until <= statement_timestamp() \
                  ORDER BY valid_until LIMIT $1 FOR UPDATE SKIP LOCKED))"
             )

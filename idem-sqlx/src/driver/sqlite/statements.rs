@@ -71,7 +71,7 @@ impl Statements {
             )
             .into(),
             sweep_outcomes: format!(
-                "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = 0, codec = NULL, outcome = NULL, revision = ?2 \
+                "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = 0, codec = NULL, outcome = NULL, took_over = NULL, revision = ?2 \
                  WHERE rowid IN (SELECT rowid FROM {t} WHERE state = 'committed' AND valid_until IS NOT NULL AND valid_until <= {NOW} \
                  ORDER BY valid_until LIMIT ?1)"
             )

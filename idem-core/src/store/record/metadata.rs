@@ -1,0 +1,139 @@
+//! What is known of an outcome besides: its version, the trace of the call that ran, and who settled it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+
+/// The longest [`Audit::who`], in bytes.
+pub(crate) const MAX_WHO: usize = 128;
+/// The longest [`Audit::why`], in bytes.
+pub(crate) const MAX_WHY: usize = 512;
+/// What is kept with an outcome and is no part of it. Most outcomes have none of it, and their records are written as if there were no such
+/// thing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Metadata {
+    /// The version of the outcome's type, from 2 on; `None`: 1, or an error.
+    pub version: Option<u32>,
+    /// The W3C trace context (`traceparent`) of the call that ran.
+    pub trace: Option<Arc<str>>,
+    /// Who recorded the outcome by hand.
+    pub audit: Option<Audit>,
+}
+
+/// Who changed a record by hand, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Audit {
+    /// Who: 1 to 128 bytes.
+    pub who: Arc<str>,
+    /// Why: up to 512 bytes.
+    pub why: Arc<str>,
+    /// For how long the outcome is kept from then on: what of it has passed, by the store's clock, is how long ago it was.
+    pub kept_for: Duration,
+}
+
+impl Metadata {
+    /// The longest [text](Self::to_text), in bytes.
+    pub const MOST_TEXT: usize = 1024;
+
+    /// Returns whether there is nothing to keep.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Writes it as one word of at most 1,024 letters, digits and `_ - , ;`.
+    pub fn to_text(&self) -> String {
+        let mut parts = Vec::new();
+        if let Some(version) = self.version {
+            parts.push(format!("v{version}"));
+        }
+        if let Some(trace) = &self.trace {
+            parts.push(format!("t{trace}"));
+        }
+        if let Some(Audit { who, why, kept_for }) = &self.audit {
+            let [who, why] = [who, why].map(|text| BASE64.encode(text.as_bytes()));
+            parts.push(format!("a{};{who};{why}", kept_for.as_millis()));
+        }
+        parts.join(",")
+    }
+
+    /// Reads what [`to_text`](Self::to_text) wrote; `None` if it is anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut metadata = Self::default();
+        if text.len() > Self::MOST_TEXT {
+            return None;
+        }
+        for part in text.split(',') {
+            match part.split_at_checked(1)? {
+                ("v", version) => metadata.version = Some(version.parse().ok().filter(|version| *version > 1)?),
+                ("t", trace) => metadata.trace = Some(is_trace(trace).then(|| trace.into())?),
+                ("a", audit) => metadata.audit = Some(Audit::parse(audit)?),
+                _ => return None,
+            }
+        }
+        // Only what is written so: a part twice, or in another order, is not.
+        (metadata.to_text() == text).then_some(metadata)
+    }
+}
+
+impl Audit {
+    /// Says who and why; `None` where `who` is empty or one of them is too long.
+    pub fn new(who: &str, why: &str, kept_for: Duration) -> Option<Self> {
+        let fits = (1..=MAX_WHO).contains(&who.len()) && why.len() <= MAX_WHY;
+        fits.then(|| Self { who: who.into(), why: why.into(), kept_for })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.split(';');
+        let kept_for = Duration::from_millis(fields.next()?.parse().ok()?);
+        let mut text = || String::from_utf8(BASE64.decode(fields.next()?).ok()?).ok();
+        let audit = Self::new(&text()?, &text()?, kept_for)?;
+        fields.next().is_none().then_some(audit)
+    }
+}
+
+/// Whether a text is a `traceparent` of version 00, as W3C Trace Context has it.
+pub(crate) fn is_trace(text: &str) -> bool {
+    let is_hex = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f'));
+    let parts: Vec<_> = text.split('-').collect();
+    matches!(parts[..], ["00", trace, span, flags] if [trace.len(), span.len(), flags.len()] == [32, 16, 2] && [trace, span, flags].into_iter().all(is_hex))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn whole() -> Metadata {
+        let audit = Audit::new("jane", "ticket 7: paid, see \"bank\"", Duration::from_secs(60));
+        Metadata { version: Some(2), trace: Some(TRACE.into()), audit }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else() {
+        let longest = Audit::new(&"w".repeat(MAX_WHO), &"y".repeat(MAX_WHY), Duration::from_millis(u64::MAX));
+        assert!(longest.is_some());
+        let longest = Metadata { version: Some(u32::MAX), audit: longest, ..whole() };
+        for metadata in [whole(), longest, Metadata { audit: None, ..whole() }, Metadata { version: None, ..whole() }] {
+            let text = metadata.to_text();
+            assert!(text.len() <= Metadata::MOST_TEXT && !text.contains([' ', '"']), "{text}");
+            assert_eq!(Metadata::parse(&text), Some(metadata));
+        }
+        assert_eq!(whole().to_text(), format!("v2,t{TRACE},a60000;amFuZQ;dGlja2V0IDc6IHBhaWQsIHNlZSAiYmFuayI"));
+        let upper = TRACE.to_uppercase();
+        for text in ["", "v1", "v02", "v2,", "v2,v2", "x1", "t00-1", &format!("t{upper}"), "a1;;", "a1;amFuZQ", "a1;amFuZQ;;"] {
+            assert_eq!(Metadata::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_audit_names_somebody_and_is_short() {
+        let hour = Duration::from_secs(3600);
+        assert!(Audit::new("", "why", hour).is_none() && Audit::new("jane", "", hour).is_some());
+        assert!(Audit::new(&"w".repeat(129), "", hour).is_none() && Audit::new("jane", &"y".repeat(513), hour).is_none());
+    }
+}
