@@ -15,6 +15,9 @@ mod settings;
 pub use crate::broker::{BoxError, Broker, Deliveries, Fault, Room, Ticket};
 pub use crate::delivery::{Delivery, MessageKey};
 pub use crate::error::Error;
-pub use crate::publish::{PublishError, child_id};
+pub use crate::publish::{PublishError, Published, child_id};
 pub use crate::run::run;
 pub use crate::settings::Settings;
+
+/// The header of a dead letter that says why it was put aside: a code such as `attempts_exhausted`, or the reason of the handler.
+pub const REASON: &str = "idem-reason";

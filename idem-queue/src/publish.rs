@@ -19,6 +19,30 @@ pub enum PublishError {
     Unconfirmed(#[source] BoxError),
 }
 
+/// A message that was published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    id: String,
+    duplicate: bool,
+}
+
+impl Published {
+    /// Makes one. For adapters.
+    pub fn new(id: String, duplicate: bool) -> Self {
+        Self { id, duplicate }
+    }
+
+    /// Returns the message's id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Returns whether the broker says that it had a message of this id. `false` where the broker does not know.
+    pub fn is_duplicate(&self) -> bool {
+        self.duplicate
+    }
+}
+
 /// Returns the id of a message that the guarded body around publishes under this name: the same in each attempt.
 ///
 /// # Errors
