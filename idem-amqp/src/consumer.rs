@@ -187,7 +187,12 @@ impl<'c> Consumer<'c> {
         } else {
             let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
             let channel = self.link.channel().await?;
-            let asked = channel.exchange_declare(exchange.as_str().into(), ExchangeKind::Direct, options, FieldTable::default());
+            let asked = channel.exchange_declare(
+                exchange.as_str().into(),
+                ExchangeKind::Direct,
+                options,
+                FieldTable::default(),
+            );
             asked.await.map_err(|error| {
                 refused(error, || format!("there is no exchange `{exchange}`, where messages of the queue `{queue}` are put aside: declare it, and bind a queue to it"))
             })?;
@@ -210,7 +215,9 @@ impl<'c> Consumer<'c> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let channel = self.link.channel().await?;
         let asked = channel.queue_declare(queue.into(), options, FieldTable::default());
-        asked.await.map_err(|error| refused(error, || format!("there is no queue `{queue}`: declare it before its consumers start")))?;
+        asked.await.map_err(|error| {
+            refused(error, || format!("there is no queue `{queue}`: declare it before its consumers start"))
+        })?;
         Ok(())
     }
 }

@@ -44,7 +44,8 @@ impl Session {
 
     /// The queue in which a message waits at least this long, or as long as any.
     pub(crate) async fn retry_queue(&self, places: &Places, after: Duration) -> Result<String, BoxError> {
-        let seconds = PAUSES.into_iter().find(|pause| Duration::from_secs(*pause) >= after).unwrap_or(PAUSES[PAUSES.len() - 1]);
+        let seconds =
+            PAUSES.into_iter().find(|pause| Duration::from_secs(*pause) >= after).unwrap_or(PAUSES[PAUSES.len() - 1]);
         let queue = &places.queue;
         let name = format!("{queue}.retry.{seconds}s");
         let mut declared = self.declared.lock().await;
@@ -65,7 +66,9 @@ impl Session {
             arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(millis));
             let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
             self.publish.queue_declare(name.as_str().into(), options, arguments).await.map_err(|error| {
-                format!("the retry queue `{name}` cannot be declared; name one of your own with `.retry_queue(..)`: {error}")
+                format!(
+                    "the retry queue `{name}` cannot be declared; name one of your own with `.retry_queue(..)`: {error}"
+                )
             })?;
             declared.insert(seconds);
         }
@@ -74,15 +77,23 @@ impl Session {
 }
 
 /// Subscribes.
-pub(crate) async fn deliveries(session: Arc<Session>, places: Places, prefetch: u16) -> Result<Deliveries<Ticket>, Fault> {
+pub(crate) async fn deliveries(
+    session: Arc<Session>,
+    places: Places,
+    prefetch: u16,
+) -> Result<Deliveries<Ticket>, Fault> {
     // Now, so that what forbids it is said at the start.
     if places.retry_queue.is_none() {
         session.retry_queue(&places, Duration::ZERO).await.map_err(|error| Fault::config(error.to_string()))?;
     }
     let channel = &session.consume;
     channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(Fault::passing)?;
-    let consuming =
-        channel.basic_consume(places.queue.as_ref().into(), "".into(), BasicConsumeOptions::default(), FieldTable::default());
+    let consuming = channel.basic_consume(
+        places.queue.as_ref().into(),
+        "".into(),
+        BasicConsumeOptions::default(),
+        FieldTable::default(),
+    );
     let consumer: Consumer = consuming.await.map_err(Fault::passing)?;
     Ok(Box::pin(stream::unfold((session, places, consumer), |(session, places, mut consumer)| async move {
         let next = tokio::select! {

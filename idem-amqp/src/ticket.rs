@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use idem_queue::{BoxError, Delivery, REASON};
-use lapin::{Acker, BasicProperties};
 use lapin::options::{BasicAckOptions, BasicNackOptions};
 use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Acker, BasicProperties};
 
 use crate::confirmed::publish;
 use crate::consumer::Places;
@@ -88,7 +88,13 @@ impl Ticket {
         }
     }
 
-    async fn publish(&self, delivery: &Delivery, exchange: &str, routing_key: &str, properties: BasicProperties) -> Result<(), BoxError> {
+    async fn publish(
+        &self,
+        delivery: &Delivery,
+        exchange: &str,
+        routing_key: &str,
+        properties: BasicProperties,
+    ) -> Result<(), BoxError> {
         let published = publish(&self.session.publish, exchange, routing_key, delivery.payload(), properties).await;
         if published.is_err() {
             self.session.look();

@@ -433,7 +433,8 @@ fn snake_case(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 4);
     for (at, letter) in letters.iter().enumerate() {
         let after_word = at > 0 && !letters[at - 1].is_uppercase() && letters[at - 1] != '_';
-        let before_word = at > 0 && letters[at - 1].is_uppercase() && letters.get(at + 1).is_some_and(|next| next.is_lowercase());
+        let before_word =
+            at > 0 && letters[at - 1].is_uppercase() && letters.get(at + 1).is_some_and(|next| next.is_lowercase());
         if letter.is_uppercase() && (after_word || before_word) {
             text.push('_');
         }
@@ -448,7 +449,12 @@ mod tests {
 
     #[test]
     fn reasons_read_like_the_codes_of_errors() {
-        for (name, code) in [("Unreadable", "unreadable"), ("MailUnreadable", "mail_unreadable"), ("NotUTF8Text", "not_utf8_text"), ("IOError", "io_error")] {
+        for (name, code) in [
+            ("Unreadable", "unreadable"),
+            ("MailUnreadable", "mail_unreadable"),
+            ("NotUTF8Text", "not_utf8_text"),
+            ("IOError", "io_error"),
+        ] {
             assert_eq!(snake_case(name), code);
         }
     }

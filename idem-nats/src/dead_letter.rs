@@ -18,7 +18,12 @@ pub(crate) struct DeadLetters {
 
 impl DeadLetters {
     /// Makes sure that a stream has the subject, and that the consumer does not get from it what it put aside.
-    pub(crate) async fn checked(context: &Context, stream: &str, config: &Config, subject: &str) -> Result<Self, Fault> {
+    pub(crate) async fn checked(
+        context: &Context,
+        stream: &str,
+        config: &Config,
+        subject: &str,
+    ) -> Result<Self, Fault> {
         let found = context.stream_by_subject(subject).await.map_err(|error| match error.kind() {
             GetStreamByNameErrorKind::NotFound => Fault::config(format!(
                 "no stream has the dead-letter subject `{subject}`, so what is published there would be lost: create one"
@@ -48,13 +53,20 @@ impl DeadLetters {
         let [stream, consumer, sequence] = place;
         let mut headers = HeaderMap::new();
         // Those of the server mean something for the publication that they came with: a stream to be emptied, a sequence to be expected.
-        let kept = original.into_iter().flat_map(HeaderMap::iter).filter(|(name, _)| !name.to_string().starts_with("Nats-"));
+        let kept =
+            original.into_iter().flat_map(HeaderMap::iter).filter(|(name, _)| !name.to_string().starts_with("Nats-"));
         for (name, values) in kept {
             for value in values {
                 headers.append(name.clone(), value.clone());
             }
         }
-        for (name, value) in [(REASON, reason), ("idem-stream", stream), ("idem-consumer", consumer), ("idem-sequence", sequence), ("idem-subject", delivery.subject())] {
+        for (name, value) in [
+            (REASON, reason),
+            ("idem-stream", stream),
+            ("idem-consumer", consumer),
+            ("idem-sequence", sequence),
+            ("idem-subject", delivery.subject()),
+        ] {
             headers.insert(name, value);
         }
         if let Some(id) = delivery.id() {

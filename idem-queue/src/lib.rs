@@ -9,8 +9,8 @@ mod delivery;
 mod error;
 mod publish;
 mod run;
-mod settle;
 mod settings;
+mod settle;
 
 pub use crate::broker::{BoxError, Broker, Deliveries, Fault, Room, Ticket};
 pub use crate::delivery::{Delivery, MessageKey};

@@ -9,10 +9,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt as _, unfold};
-use futures_util::FutureExt as _;
-use idem_core::{Dispose, __private::waiting_at_most, watch};
+use idem_core::{__private::waiting_at_most, Dispose, watch};
 use tokio::sync::watch::{Receiver, Sender, channel};
 
 use crate::broker::{Broker, Deliveries, Fault, Room, Ticket};
@@ -88,7 +88,12 @@ where
 }
 
 /// Lets running handlers end. Those that do not are stopped, and hand their messages back.
-async fn finish(mut running: FuturesUnordered<impl Future<Output = ()>>, stop: Sender<bool>, limit: Duration, source: &str) {
+async fn finish(
+    mut running: FuturesUnordered<impl Future<Output = ()>>,
+    stop: Sender<bool>,
+    limit: Duration,
+    source: &str,
+) {
     if tokio::time::timeout(limit, async { while running.next().await.is_some() {} }).await.is_ok() {
         return;
     }

@@ -24,7 +24,9 @@ pub(crate) fn disposition<E: Dispose>(ended: &Ended<E>, report: Report) -> Dispo
         None => Disposition::Retry { after: SOON },
     };
     match disposition {
-        Disposition::Ack | Disposition::DeadLetter { .. } if report.unrecorded() > 0 => Disposition::Retry { after: SOON },
+        Disposition::Ack | Disposition::DeadLetter { .. } if report.unrecorded() > 0 => {
+            Disposition::Retry { after: SOON }
+        }
         other => other,
     }
 }
@@ -64,7 +66,9 @@ fn announce(delivery: &Delivery, disposition: &Disposition, panicked: bool) {
     }
     match disposition {
         Disposition::Ack => tracing::debug!(target: "idem", source, subject, decision = "acknowledged"),
-        Disposition::Retry { after } => tracing::debug!(target: "idem", source, subject, decision = "comes_again", ?after),
+        Disposition::Retry { after } => {
+            tracing::debug!(target: "idem", source, subject, decision = "comes_again", ?after)
+        }
         Disposition::DeadLetter { reason } => {
             tracing::warn!(target: "idem", source, subject, decision = "dead_lettered", %reason, "a message is put aside");
         }

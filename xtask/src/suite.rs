@@ -12,8 +12,7 @@ const MARIADB: tool::Package = tool::Package { program: "mariadb-install-db", ap
 const POSTGRES: tool::Package = tool::Package { program: "postgres", apt: "postgresql", brew: "postgresql" };
 
 const NATS: tool::Package = tool::Package { program: "nats-server", apt: "nats-server", brew: "nats-server" };
-const RABBITMQ: tool::Package =
-    tool::Package { program: "rabbitmq-server", apt: "rabbitmq-server", brew: "rabbitmq" };
+const RABBITMQ: tool::Package = tool::Package { program: "rabbitmq-server", apt: "rabbitmq-server", brew: "rabbitmq" };
 
 /// `cargo xtask test`, which is also CI's test step.
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
