@@ -107,6 +107,13 @@ async fn jetstream_each_message_is_handled_once_whatever_dies() {
         };
         context.create_stream(config).await.unwrap();
     }
+    // What a killed consumer had comes again soon.
+    let config = pull::Config {
+        durable_name: Some("workers".into()),
+        ack_wait: Duration::from_secs(2),
+        ..pull::Config::default()
+    };
+    context.get_stream("ORDERS").await.unwrap().create_consumer(config).await.unwrap();
     storm(&Nats { server, proxy, context }).await;
 }
 

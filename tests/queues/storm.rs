@@ -109,7 +109,8 @@ pub(crate) async fn storm(world: &impl World) {
     let mut left = u64::MAX;
     for _ in 0..600 {
         for (mail, reason) in world.dead_letters().await {
-            dead.insert(mail.number, (mail, reason));
+            // A duplicate of poison is put aside too, in the end because its attempts are used up.
+            dead.entry(mail.number).or_insert((mail, reason));
         }
         left = world.left().await;
         if dead.len() >= poison && left == 0 {
