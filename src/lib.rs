@@ -46,6 +46,18 @@ pub mod http {
     pub use idem_http::*;
 }
 
+/// Consumers and publishers for RabbitMQ. See the [guide](guide::queues).
+#[cfg(feature = "amqp")]
+pub mod amqp {
+    pub use idem_amqp::*;
+}
+
+/// Consumers and publishers for NATS JetStream. See the [guide](guide::queues).
+#[cfg(feature = "nats")]
+pub mod nats {
+    pub use idem_nats::*;
+}
+
 /// The guides, one page for each subject.
 ///
 /// | guide | for |
@@ -58,6 +70,7 @@ pub mod http {
 /// | [`stores`](guide::stores) | choosing a store |
 /// | [`redis`](guide::redis) | servers, access rights, failover and clocks of Redis |
 /// | [`http`](guide::http) | the Idempotency-Key header |
+/// | [`queues`](guide::queues) | messages of RabbitMQ and NATS JetStream |
 /// | [`runtime`](guide::runtime) | the runtime, and calls without the attribute |
 /// | [`operating`](guide::operating) | events, records, shutdown |
 /// | [`testing`](guide::testing) | tests of a service |
@@ -86,6 +99,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/http.md")]
     pub mod http {}
+
+    #[doc = include_str!("docs/queues.md")]
+    pub mod queues {}
 
     #[doc = include_str!("docs/runtime.md")]
     pub mod runtime {}

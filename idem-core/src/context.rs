@@ -6,6 +6,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use uuid::Uuid;
@@ -20,6 +21,7 @@ static INSTALLED: OnceLock<Idempotency> = OnceLock::new();
 tokio::task_local! {
     static SCOPED: Idempotency;
     static CALL: Call;
+    static LONGEST_WAIT: Duration;
 }
 
 /// Makes a runtime the process's default, for good.
@@ -97,6 +99,20 @@ pub async fn scope<F: Future>(idempotency: Idempotency, future: F) -> F::Output 
 /// ```
 pub fn current() -> Option<Call> {
     innermost().filter(|call| !call.0.hidden)
+}
+
+/// Bounds how long the guarded calls of a future wait for one in flight: a call that waits holds what its caller has few of. The bodies run
+/// as long as they do, and what they call waits as ever.
+pub async fn waiting_at_most<F: Future>(longest: Duration, future: F) -> F::Output {
+    LONGEST_WAIT.scope(longest, future).await
+}
+
+/// How long a call waits here.
+pub(crate) fn bounded_wait(wait: Duration) -> Duration {
+    match LONGEST_WAIT.try_with(|longest| wait.min(*longest)) {
+        Ok(bounded) if !is_inside() => bounded,
+        _ => wait,
+    }
 }
 
 /// A guarded call, or a step of one by hand, fails with an error of `idem`: the body around it must not be kept with that inside.

@@ -78,7 +78,11 @@ impl Disposition {
 
 /// What becomes of the message whose handler failed with this error: for the error type of a handler.
 ///
+/// `#[derive(ErrorPolicy)]` implements it where `#[idem(dead_letter)]` marks a variant, or where `#[idem(dispose)]` is above the type.
+///
 /// # Examples
+///
+/// By hand:
 ///
 /// ```
 /// # use idem_core as idem;
@@ -106,11 +110,38 @@ impl Disposition {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say what becomes of a message whose handler fails with it",
     label = "has no disposition",
-    note = "implement `idem::Dispose`; `Disposition::of` serves the `idem::Error` inside of it"
+    note = "derive `idem::ErrorPolicy` and mark with `#[idem(dead_letter)]` the variants that no redelivery helps (none: `#[idem(dispose)]` above the type)",
+    note = "or implement `idem::Dispose`; `Disposition::of` serves the `idem::Error` inside of it"
 )]
 pub trait Dispose {
     /// Returns what the consumer does with the message.
     fn disposition(&self) -> Disposition;
+}
+
+/// An error inside of another, which is asked if it is [`Dispose`]. See [`NoDisposition`].
+#[derive(Debug)]
+pub struct Inside<'a, E: ?Sized>(pub &'a E);
+
+impl<E: Dispose + ?Sized> Inside<'_, E> {
+    /// Found before the method of [`NoDisposition`].
+    pub fn disposition(&self) -> Disposition {
+        self.0.disposition()
+    }
+}
+
+/// Any other error inside: the message comes again.
+pub trait NoDisposition {
+    /// See [`comes_again`].
+    fn disposition(&self) -> Disposition {
+        comes_again()
+    }
+}
+
+impl<E: ?Sized> NoDisposition for Inside<'_, E> {}
+
+/// What becomes of a message whose handler failed with an error of its own of which nothing is said.
+pub fn comes_again() -> Disposition {
+    Disposition::Retry { after: SOON }
 }
 
 impl Dispose for Error {

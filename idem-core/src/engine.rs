@@ -474,7 +474,7 @@ impl Request {
     /// Until when a call that began then waits for another; `None` if it does not.
     fn wait_until(&self, began: Instant) -> Option<Instant> {
         match self.settings.in_flight {
-            InFlight::Wait => Some(clock::after(began, self.settings.wait())),
+            InFlight::Wait => Some(clock::after(began, context::bounded_wait(self.settings.wait()))),
             InFlight::Reject => None,
         }
     }

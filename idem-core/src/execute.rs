@@ -215,7 +215,9 @@ where
                 let observer = runtime.observer.observing(true);
                 observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
             }
-            held.carry_out().await;
+            if !held.carry_out().await {
+                watch::saw(Seen::Unrecorded);
+            }
             match end {
                 Answer::Gives(returned) => {
                     if returned.is_err() {
@@ -448,7 +450,7 @@ fn caught(encode: impl FnOnce() -> Result<Encoded, CodecFailure>) -> Result<Enco
 
 /// Runs a future in a task of its own, with what follows the task. `None` where the task was stopped.
 async fn detached<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Option<T> {
-    let task = tokio::spawn(Inherited::here().around(future).in_current_span());
+    let task = tokio::spawn(watch::along(Inherited::here().around(future)).in_current_span());
     match task.await {
         Ok(value) => Some(value),
         Err(ended) => match ended.try_into_panic() {

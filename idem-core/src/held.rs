@@ -212,15 +212,20 @@ impl Held {
         }
     }
 
-    /// Tries once what is left to do. If it fails, or this call goes no further meanwhile, it goes on in the background.
-    pub(crate) async fn carry_out(&mut self) {
-        let Some(parts) = &mut self.parts else { return };
-        match parts.try_step().await {
+    /// Tries once what is left to do. If it fails, or this call goes no further meanwhile, it goes on in the background. `false`: this was
+    /// a commit, and it is not recorded.
+    pub(crate) async fn carry_out(&mut self) -> bool {
+        let Some(parts) = &mut self.parts else { return true };
+        let commits = matches!(parts.step, Step::Committing { .. });
+        let tried = parts.try_step().await;
+        let is_recorded = !commits || matches!(tried, Tried::Over(Ownership::Held));
+        match tried {
             Tried::Over(ownership) => parts.finish(ownership),
             // Dropped, this sees that a step is left.
             Tried::Failed(error) => parts.delayed(&error),
             Tried::Hopeless(error) => parts.give_up(&error),
         }
+        is_recorded
     }
 
     /// The body was stopped because the lease was lost.

@@ -4,6 +4,8 @@ use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 
 use crate::context;
+pub use crate::context::waiting_at_most;
+pub use crate::disposition::{Inside, NoDisposition, comes_again};
 use crate::error::Error;
 use crate::error_policy::ErrorAction;
 pub use crate::error_policy::{Keepable, Keeper, KeepsErrors, Opaque, Policy, RunsOnce};

@@ -92,6 +92,11 @@ impl Idempotency {
         Self { runtime: None }
     }
 
+    /// Returns the lease of operations that set none of their own; `None` where this runtime is disabled.
+    pub fn lease(&self) -> Option<Duration> {
+        self.runtime.as_ref().map(|runtime| runtime.settings.lease)
+    }
+
     /// Whether this runtime runs every body, unguarded.
     pub fn is_disabled(&self) -> bool {
         self.runtime.is_none()

@@ -58,6 +58,7 @@ pub struct Report {
     executed: u32,
     replayed: u32,
     failed: u32,
+    unrecorded: u32,
 }
 
 impl Report {
@@ -80,6 +81,12 @@ impl Report {
     pub fn failed(&self) -> u32 {
         self.failed
     }
+
+    /// How many of the executed calls returned an outcome that the store has not recorded: the commit failed and is retried in the
+    /// background, or was refused because somebody else has claimed the key since. Whoever acknowledges work must not do it yet.
+    pub fn unrecorded(&self) -> u32 {
+        self.unrecorded
+    }
 }
 
 /// What became of one call.
@@ -88,6 +95,7 @@ pub(crate) enum Seen {
     Executed,
     Replayed,
     Failed,
+    Unrecorded,
 }
 
 struct Watch {
@@ -96,13 +104,14 @@ struct Watch {
     outer: Option<Arc<Watch>>,
     /// How many bodies without a record run inside. What they call is not what the watch is about.
     unguarded: AtomicUsize,
-    counts: [AtomicU32; 3],
+    counts: [AtomicU32; 4],
 }
 
 impl Watch {
     fn report(&self) -> Report {
-        let [executed, replayed, failed] = self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
-        Report { executed, replayed, failed }
+        let [executed, replayed, failed, unrecorded] =
+            self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+        Report { executed, replayed, failed, unrecorded }
     }
 
     /// Whether a call here is one of those that the watch is about.
@@ -113,6 +122,17 @@ impl Watch {
             _ => false,
         };
         same && self.unguarded.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Takes the watch of this task along, for a body in a task of its own.
+pub(crate) fn along<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    let watch = current();
+    async move {
+        match watch {
+            Some(watch) => WATCH.scope(watch, future).await,
+            None => future.await,
+        }
     }
 }
 

@@ -2,8 +2,11 @@
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{quote, quote_spanned};
+use syn::ext::IdentExt as _;
 use syn::parse::ParseStream;
-use syn::{Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Member, Token, Type, parse_quote};
+use syn::{
+    Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Member, Token, Type, parse_quote, token,
+};
 
 use crate::action::Action;
 use crate::diag::{self, Errors};
@@ -17,12 +20,23 @@ enum Policy {
     Inner(Span),
 }
 
+/// What `#[idem(..)]` says of one kind of error.
+#[derive(Default)]
+struct Said {
+    policy: Option<Policy>,
+    /// The word `dead_letter`: a message whose handler fails with it is put aside.
+    dead_letter: Option<Span>,
+    /// The word `dispose`: `Dispose` is derived although no variant is put aside.
+    dispose: Option<Span>,
+}
+
 /// One variant, or the whole of a struct.
 struct Case<'a> {
     /// `None`: the struct itself.
     variant: Option<&'a Ident>,
     fields: &'a Fields,
     policy: &'a Policy,
+    is_dead_letter: bool,
     /// It says itself that it is kept, and to serde that it is not written.
     is_skipped: bool,
 }
@@ -35,9 +49,9 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
     };
     let mut errors = Errors::default();
     let mut krate = None;
-    let whole = policy(&input.attrs, Some(&mut krate), &mut errors);
-    let own: Vec<Option<Policy>> = match &input.data {
-        Data::Enum(data) => data.variants.iter().map(|variant| policy(&variant.attrs, None, &mut errors)).collect(),
+    let whole = said(&input.attrs, Some(&mut krate), &mut errors);
+    let own: Vec<Said> = match &input.data {
+        Data::Enum(data) => data.variants.iter().map(|variant| said(&variant.attrs, None, &mut errors)).collect(),
         Data::Struct(_) => Vec::new(),
         Data::Union(data) => {
             let message =
@@ -46,19 +60,25 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
             Vec::new()
         }
     };
-    let whole = whole.unwrap_or(Policy::Action(None));
+    let disposes = [&whole].into_iter().chain(&own).any(|said| said.dispose.or(said.dead_letter).is_some());
+    let Said { policy, dead_letter, .. } = whole;
+    let whole = policy.unwrap_or(Policy::Action(None));
     let cases: Vec<Case<'_>> = match &input.data {
         Data::Enum(data) => {
             let variants = data.variants.iter().zip(&own);
             let case = variants.map(|(variant, own)| Case {
                 variant: Some(&variant.ident),
                 fields: &variant.fields,
-                policy: own.as_ref().unwrap_or(&whole),
-                is_skipped: own.is_some() && is_skipped(&variant.attrs),
+                policy: own.policy.as_ref().unwrap_or(&whole),
+                is_dead_letter: own.dead_letter.is_some() || own.policy.is_none() && dead_letter.is_some(),
+                is_skipped: own.policy.is_some() && is_skipped(&variant.attrs),
             });
             case.collect()
         }
-        Data::Struct(data) => vec![Case { variant: None, fields: &data.fields, policy: &whole, is_skipped: false }],
+        Data::Struct(data) => {
+            let is_dead_letter = dead_letter.is_some();
+            vec![Case { variant: None, fields: &data.fields, policy: &whole, is_dead_letter, is_skipped: false }]
+        }
         Data::Union(_) => Vec::new(),
     };
     for case in &cases {
@@ -66,7 +86,11 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
     }
     let derived = Derived { input: &input, krate: krate.unwrap_or_default() };
     match errors.into_compile_errors() {
-        None => derived.expand(&cases),
+        None => {
+            let policy = derived.expand(&cases);
+            let disposition = disposes.then(|| derived.disposition(&cases));
+            quote!(#policy #disposition)
+        }
         Some(errors) => {
             let releasing = derived.implementation(
                 &TokenStream::new(),
@@ -74,14 +98,15 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
                 &derived.unlisted(),
                 &[],
             );
-            quote!(#releasing #errors)
+            let disposition = disposes.then(|| derived.disposition_of(&derived.again(), &[]));
+            quote!(#releasing #disposition #errors)
         }
     }
 }
 
-/// Reads `#[idem(..)]`: an action or `inner` and, on the type, `crate`. `None` where it says nothing of errors.
-fn policy(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, errors: &mut Errors) -> Option<Policy> {
-    let mut policy = None;
+/// Reads `#[idem(..)]`: an action or `inner`, `dead_letter` and, on the type, `crate` and `dispose`.
+fn said(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, errors: &mut Errors) -> Said {
+    let mut said = Said::default();
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("idem")) {
         let read = attribute.parse_args_with(|input: ParseStream<'_>| {
             if input.is_empty() {
@@ -97,13 +122,19 @@ fn policy(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, error
                         Some(Some(_)) => errors.on(word, "`crate` is given twice: leave one of them out"),
                         None => errors.on(word, "`crate` is for the whole type: write it above the `enum`"),
                     }
+                } else if let Some(word) = messages_word(input) {
+                    input.parse::<Ident>()?;
+                    said.message(&word, krate.is_some(), errors);
+                    if input.peek(Token![=]) || input.peek(token::Paren) {
+                        return Err(input.error(format!("`{word}` takes nothing: write `{word}`")));
+                    }
                 } else {
                     let at = input.span();
                     let next = one_policy(input, errors)?;
-                    if policy.is_some() {
+                    if said.policy.is_some() {
                         errors.at(at, "two policies for the same errors: leave one of them out");
                     }
-                    policy = Some(next);
+                    said.policy = Some(next);
                 }
                 if !input.is_empty() {
                     let at = input.span();
@@ -114,7 +145,26 @@ fn policy(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, error
         });
         errors.keep(read);
     }
-    policy
+    said
+}
+
+/// The next word, if it is about messages.
+fn messages_word(input: ParseStream<'_>) -> Option<Ident> {
+    let word: Ident = input.fork().parse().ok()?;
+    (word == "dead_letter" || word == "dispose").then_some(word)
+}
+
+impl Said {
+    fn message(&mut self, word: &Ident, is_type: bool, errors: &mut Errors) {
+        let slot = if word == "dispose" { &mut self.dispose } else { &mut self.dead_letter };
+        if slot.is_some() {
+            errors.on(word, format!("`{word}` is given twice: leave one of them out"));
+        }
+        if word == "dispose" && !is_type {
+            errors.on(word, "`dispose` is for the whole type: write it above the `enum`");
+        }
+        *slot = Some(word.span());
+    }
 }
 
 /// `#[serde(skip)]`, or `skip_serializing`.
@@ -202,6 +252,67 @@ impl Derived<'_> {
             quote_spanned!(here=> match self { #(#arms)* })
         };
         self.implementation(&marker, [keeps, retries], &body, &inner)
+    }
+
+    /// `Dispose`: what becomes of the message whose handler failed.
+    fn disposition(&self, cases: &[Case<'_>]) -> TokenStream {
+        let here = Span::mixed_site();
+        if cases.is_empty() {
+            return self.disposition_of(&quote_spanned!(here=> match *self {}), &[]);
+        }
+        let arms = cases.iter().map(|case| self.disposition_arm(case));
+        let inner: Vec<&Type> = cases.iter().filter_map(|case| case.inner().map(|(_, ty)| ty)).collect();
+        self.disposition_of(&quote_spanned!(here=> match self { #(#arms)* }), &inner)
+    }
+
+    fn disposition_of(&self, body: &TokenStream, inner: &[&Type]) -> TokenStream {
+        let here = Span::mixed_site();
+        let krate = self.krate.at(here);
+        let name = &self.input.ident;
+        let mut generics = self.input.generics.clone();
+        if self.is_generic() {
+            let predicates = &mut generics.make_where_clause().predicates;
+            predicates.extend(inner.iter().map(|ty| -> syn::WherePredicate { parse_quote!(#ty: #krate::Dispose) }));
+        }
+        let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
+        quote_spanned! {here=>
+            #[automatically_derived]
+            #[diagnostic::do_not_recommend]
+            impl #impl_generics #krate::Dispose for #name #type_generics #where_clause {
+                fn disposition(&self) -> #krate::Disposition {
+                    #body
+                }
+            }
+        }
+    }
+
+    fn disposition_arm(&self, case: &Case<'_>) -> TokenStream {
+        let here = Span::mixed_site();
+        let krate = self.krate.at(here);
+        let path =
+            case.variant.map_or_else(|| quote_spanned!(here=> Self), |variant| quote_spanned!(here=> Self::#variant));
+        // Coming again, the message would get a kept error again, and nothing else.
+        if case.is_dead_letter || case.action().and_then(Action::keeps).is_some() {
+            let reason = snake_case(&case.variant.unwrap_or(&self.input.ident).unraw().to_string());
+            return quote_spanned!(here=> #path { .. } => #krate::Disposition::dead_letter(#reason),);
+        }
+        let mut members = case.fields.members();
+        if let (Some(member), None) = (members.next(), members.next()) {
+            return quote_spanned! {here=>
+                #path { #member: inner } => {
+                    #[allow(unused_imports)]
+                    use #krate::__private::NoDisposition as _;
+                    #krate::__private::Inside(inner).disposition()
+                }
+            };
+        }
+        let again = self.again();
+        quote_spanned!(here=> #path { .. } => #again,)
+    }
+
+    fn again(&self) -> TokenStream {
+        let krate = self.krate.at(Span::mixed_site());
+        quote_spanned!(Span::mixed_site()=> #krate::__private::comes_again())
     }
 
     fn implementation(
@@ -313,5 +424,38 @@ impl Derived<'_> {
     fn unlisted(&self) -> TokenStream {
         let krate = self.krate.at(Span::mixed_site());
         quote_spanned!(Span::mixed_site()=> #krate::ErrorAction::Unlisted)
+    }
+}
+
+/// The name of a variant as the codes of errors are written: `MailUnreadable` is `mail_unreadable`.
+fn snake_case(name: &str) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    let mut text = String::with_capacity(name.len() + 4);
+    for (at, letter) in letters.iter().enumerate() {
+        let after_word = at > 0 && !letters[at - 1].is_uppercase() && letters[at - 1] != '_';
+        let before_word =
+            at > 0 && letters[at - 1].is_uppercase() && letters.get(at + 1).is_some_and(|next| next.is_lowercase());
+        if letter.is_uppercase() && (after_word || before_word) {
+            text.push('_');
+        }
+        text.extend(letter.to_lowercase());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::snake_case;
+
+    #[test]
+    fn reasons_read_like_the_codes_of_errors() {
+        for (name, code) in [
+            ("Unreadable", "unreadable"),
+            ("MailUnreadable", "mail_unreadable"),
+            ("NotUTF8Text", "not_utf8_text"),
+            ("IOError", "io_error"),
+        ] {
+            assert_eq!(snake_case(name), code);
+        }
     }
 }

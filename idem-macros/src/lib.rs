@@ -173,7 +173,10 @@ pub fn key_part(item: TokenStream) -> TokenStream {
 /// - `#[idem(abandon)]`: nobody knows what became of the work; the next call does what the function's `abandoned` says;
 /// - `#[idem(retry(max = 3, backoff = "100ms", max_backoff = "10s", then = release))]`: the body is tried again in place, which a function
 ///   must allow by `errors(policy)`;
-/// - `#[idem(inner)]`, on a variant with one field: the policy of the error inside.
+/// - `#[idem(inner)]`, on a variant with one field: the policy of the error inside;
+/// - `#[idem(dead_letter)]`, alone or with an action: a message whose handler fails with this error is put aside.
+///   This, or `#[idem(dispose)]` above the type, derives `Dispose`: a marked or kept error is dead-lettered, with the variant's name in snake
+///   case as the reason; of a variant with one field that is `Dispose` itself, that is asked; after any other error the message comes again.
 ///
 /// Above a struct, or above the whole enum for all variants on which nothing stands, they mean the same. `#[idem(crate = "::idem")]` on
 /// the type says where the generated code finds the `idem` crate.

@@ -118,3 +118,27 @@ fn of_derives() {
     });
     assert_expands(&quote!(#policy #wrapper #key), &expect_file!["../snapshots/derives.rs"]);
 }
+
+#[test]
+fn of_dispositions() {
+    let policy = error_policy::derive(quote! {
+        enum HandleError {
+            #[idem(dead_letter)]
+            Unreadable(String),
+            #[idem(abandon, dead_letter)]
+            NoSuchCustomer { id: u64 },
+            #[idem(keep)]
+            Refused,
+            MailServerBusy,
+            #[idem(release)]
+            Idempotency(idem::Error),
+        }
+    });
+    let wrapper = error_policy::derive(quote! {
+        #[idem(crate = "crate::idem", inner, dispose)]
+        struct Traced<E> {
+            error: E,
+        }
+    });
+    assert_expands(&quote!(#policy #wrapper), &expect_file!["../snapshots/dispositions.rs"]);
+}

@@ -11,6 +11,9 @@ const OPENSSL: tool::Package = tool::Package { program: "openssl", apt: "openssl
 const MARIADB: tool::Package = tool::Package { program: "mariadb-install-db", apt: "mariadb-server", brew: "mariadb" };
 const POSTGRES: tool::Package = tool::Package { program: "postgres", apt: "postgresql", brew: "postgresql" };
 
+const NATS: tool::Package = tool::Package { program: "nats-server", apt: "nats-server", brew: "nats-server" };
+const RABBITMQ: tool::Package = tool::Package { program: "rabbitmq-server", apt: "rabbitmq-server", brew: "rabbitmq" };
+
 /// `cargo xtask test`, which is also CI's test step.
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     redis::ensure(workspace.shell())?;
@@ -19,6 +22,9 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     // Debian keeps its programs out of `PATH`.
     let debian = "/usr/lib/postgresql";
     tool::ensure_at(workspace.shell(), POSTGRES, "the PostgreSQL store is tested against a real server", debian)?;
+    tool::ensure_at(workspace.shell(), NATS, "the consumers are tested against real brokers", "/usr/sbin/nats-server")?;
+    let rabbitmq = "/usr/lib/rabbitmq/bin/rabbitmq-server";
+    tool::ensure_at(workspace.shell(), RABBITMQ, "the consumers are tested against real brokers", rabbitmq)?;
     let left_out: &[&str] = if browser::is_there(workspace.shell()) { &[] } else { &["--exclude", browser::PACKAGE] };
     let mut steps = Steps::of("test");
     steps.run("tests", "unit, integration and UI tests, all features", || tests(workspace, left_out, args));

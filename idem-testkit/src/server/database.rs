@@ -1,4 +1,4 @@
-//! The common part of the private servers of PostgreSQL and MariaDB.
+//! What the private servers of databases and brokers have in common.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
@@ -17,13 +17,13 @@ use super::process::Process;
 /// How many ports are tried.
 const PORTS: u32 = 3;
 /// How many times the server is asked whether it is ready, each time after a pause.
-const ASKED: u32 = 1500;
+const ASKED: u32 = 3000;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Whom a server runs as where the tests run as root, which both databases refuse or advise
 /// against: `nobody`.
 const NOBODY: u32 = 65534;
 
-/// A kind of database.
+/// A kind of database, or of broker.
 pub(super) trait Kind: Sized + 'static {
     /// As directories and messages call it.
     const NAME: &'static str;
@@ -127,7 +127,7 @@ impl Database {
                 return Ok(());
             }
         }
-        Err(io::Error::new(io::ErrorKind::TimedOut, "the server was not ready within 30 s of its start"))
+        Err(io::Error::new(io::ErrorKind::TimedOut, "the server was not ready within 60 s of its start"))
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Process>> {

@@ -1,12 +1,14 @@
-//! Private servers for tests: Redis, alone and several that belong together, PostgreSQL and
-//! MariaDB.
+//! Private servers for tests: Redis, alone and several that belong together, PostgreSQL, MariaDB,
+//! RabbitMQ and NATS.
 
 mod cluster;
 mod database;
 mod mariadb;
 mod members;
+mod nats;
 mod postgres;
 mod process;
+mod rabbitmq;
 mod resp;
 mod sentinels;
 
@@ -22,8 +24,10 @@ use tokio::sync::OnceCell;
 
 pub use self::cluster::{RedisCluster, RedisClusterBuilder};
 pub use self::mariadb::MariaDbServer;
+pub use self::nats::NatsServer;
 pub use self::postgres::PostgresServer;
 use self::process::Process;
+pub use self::rabbitmq::RabbitMqServer;
 pub use self::resp::Reply;
 pub use self::sentinels::{RedisSentinels, RedisSentinelsBuilder};
 

@@ -100,6 +100,8 @@ impl Process {
             || log.contains("Sentinel ID is")
             || log.contains("database system is ready to accept connections")
             || log.contains("ready for connections")
+            || log.contains("Server startup complete")
+            || log.contains("Server is ready")
     }
 
     fn end_of_log(&self) -> String {

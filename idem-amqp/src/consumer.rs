@@ -1,0 +1,271 @@
+//! A queue and a handler.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_core::Dispose;
+use idem_queue::{Broker, Deliveries, Delivery, Error, Fault, Room, Settings};
+use lapin::options::{ConfirmSelectOptions, ExchangeDeclareOptions, QueueDeclareOptions};
+use lapin::types::FieldTable;
+use lapin::{Connection, ExchangeKind};
+use tokio::sync::OnceCell;
+
+use crate::link::Link;
+use crate::queue_arguments::{self, millis, text};
+use crate::session::{Session, deliveries};
+use crate::ticket::Ticket;
+
+/// After how long RabbitMQ takes an unacknowledged message back, unless it is configured otherwise.
+const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// Consumes messages of a RabbitMQ queue, and runs an idempotent handler for each.
+///
+/// - A message is acknowledged after its outcome is recorded. A duplicate is acknowledged without running the body.
+/// - In flight elsewhere, or failed for a reason that may pass: it waits in a retry queue, and comes back to the end of the queue. That does
+///   not count against a quorum queue's delivery limit.
+/// - Poison is published to the dead-letter exchange, with the reason in the header [`REASON`](crate::REASON). When the broker has
+///   confirmed that, the message is acknowledged.
+///
+/// The retry queues are `<queue>.retry.1s`, `.10s`, `.60s` and `.600s`, declared when they are first needed: durable quorum queues that
+/// dead-letter back at least once, and refuse messages when they are full. A pause is at most ten minutes.
+///
+/// The handlers run in the task that awaits [`run`](Self::run).
+///
+/// # Examples
+///
+/// ```no_run
+/// use idem_amqp::{Consumer, Delivery, lapin};
+/// # #[derive(serde::Deserialize)] struct OrderPlaced { number: u64 }
+/// # async fn on_order(_: OrderPlaced) -> Result<(), idem_core::Error> { Ok(()) }
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let properties = lapin::ConnectionProperties::default().enable_auto_recover();
+/// let connection = lapin::Connection::connect("amqp://127.0.0.1:5672/%2f", properties).await?;
+/// Consumer::new(&connection, "orders")
+///     .concurrency(32)
+///     .dead_letter_exchange("orders.dead")
+///     // `on_order` is a function with `#[idempotent(..)]`.
+///     .run(async |delivery: Delivery| on_order(delivery.json()?).await, std::future::pending::<()>())
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a consumer does nothing until it is run"]
+pub struct Consumer<'c> {
+    link: Link<'c>,
+    queue: String,
+    dead_letter_exchange: Option<String>,
+    retry_queue: Option<String>,
+    consumer_timeout: Option<Duration>,
+    settings: Settings,
+    /// Found at the first start.
+    found: OnceCell<Places>,
+}
+
+/// Where messages go that are not acknowledged.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    pub(crate) queue: Arc<str>,
+    pub(crate) dead_letter_exchange: Arc<str>,
+    /// `None`: as the message came.
+    pub(crate) dead_letter_routing_key: Option<Arc<str>>,
+    /// `None`: queues of our own.
+    pub(crate) retry_queue: Option<Arc<str>>,
+    consumer_timeout: Duration,
+}
+
+impl<'c> Consumer<'c> {
+    /// Makes a consumer of a queue, which must exist.
+    ///
+    /// The connection needs `ConnectionProperties::enable_auto_recover`, or the consumer needs [`reconnect`](Self::reconnect), to outlive a
+    /// restart of the broker.
+    pub fn new(connection: &'c Connection, queue: impl Into<String>) -> Self {
+        Self {
+            link: Link::new(connection),
+            queue: queue.into(),
+            dead_letter_exchange: None,
+            retry_queue: None,
+            consumer_timeout: None,
+            settings: Settings::default(),
+            found: OnceCell::new(),
+        }
+    }
+
+    /// Sets how many messages are handled at the same time. It is the prefetch as well. Default: 16. At most 65,535.
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
+        self.settings.concurrency = concurrency;
+        self
+    }
+
+    /// Sets the exchange for messages that are put aside. They keep their routing key. Default: the queue's own `x-dead-letter-exchange`, and
+    /// its `x-dead-letter-routing-key` if it has one. An exchange that a policy sets must be named here.
+    pub fn dead_letter_exchange(mut self, exchange: impl Into<String>) -> Self {
+        self.dead_letter_exchange = Some(exchange.into());
+        self
+    }
+
+    /// Sets a retry queue of the application's own, which must exist and dead-letter back to the queue. Each message has the pause as its
+    /// `expiration`, but expires at the head of the queue alone. Default: queues of our own, one for each length of pause.
+    pub fn retry_queue(mut self, queue: impl Into<String>) -> Self {
+        self.retry_queue = Some(queue.into());
+        self
+    }
+
+    /// Says after how long the broker takes an unacknowledged message back, if its `consumer_timeout` is not the default of 30 minutes. A
+    /// queue's own `x-consumer-timeout` is found by itself. A warning is logged if operations may take longer, and for each handler that does.
+    pub fn consumer_timeout(mut self, timeout: Duration) -> Self {
+        self.consumer_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets how long a handler waits for a call of its key that is in flight elsewhere, at most; then the message goes to the retry queue.
+    /// Default: 1 s. The operation's own `in_flight = wait(..)` holds if it is shorter.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.settings.wait = wait;
+        self
+    }
+
+    /// Sets how long running handlers may take after the shutdown has begun. Default: 25 s. Those that are not done are stopped, and their
+    /// messages return.
+    pub fn shutdown_timeout(mut self, limit: Duration) -> Self {
+        self.settings.shutdown_timeout = limit;
+        self
+    }
+
+    /// Says how to connect again when the connection is gone for good. Not needed for a connection that recovers by itself.
+    pub fn reconnect<F>(mut self, connect: impl Fn() -> F + Send + Sync + 'c) -> Self
+    where
+        F: Future<Output = lapin::Result<Connection>> + Send + 'c,
+    {
+        self.link.reconnects(connect);
+        self
+    }
+
+    /// Consumes until `shutdown` ends. When a lost connection is restored, messages arrive again; those that were not acknowledged do so a
+    /// second time, and do not run again.
+    ///
+    /// # Errors
+    ///
+    /// At the start: the queue or the dead-letter exchange is missing, or the broker does not answer. Later:
+    /// [`Error::Disconnected`] if the connection is gone, does not recover by itself, and there is no [`reconnect`](Self::reconnect).
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped, it stops the handlers that run, as a crash would. Their messages are delivered again.
+    pub async fn run<H, E>(self, handler: H, shutdown: impl Future) -> Result<(), Error>
+    where
+        H: AsyncFn(Delivery) -> Result<(), E>,
+        E: Dispose,
+    {
+        idem_queue::run(&self, &self.settings, handler, shutdown).await
+    }
+
+    async fn places(&self) -> Result<Places, Fault> {
+        let queue = &self.queue;
+        self.exists(queue).await?;
+        let arguments = queue_arguments::ask(&self.link, queue).await?;
+        let own = arguments.as_ref().and_then(|arguments| text(arguments, "x-dead-letter-exchange"));
+        let Some(exchange) = self.dead_letter_exchange.clone().or(own) else {
+            return Err(Fault::config(match arguments {
+                Some(_) => format!(
+                    "the queue `{queue}` has no `x-dead-letter-exchange`, so messages that no redelivery helps would be lost: declare it with one, or name it: `.dead_letter_exchange(\"{queue}.dead\")` (one that a policy sets must be named too)"
+                ),
+                None => format!(
+                    "RabbitMQ did not tell the arguments of the queue `{queue}`: name its dead-letter exchange, `.dead_letter_exchange(\"{queue}.dead\")`"
+                ),
+            }));
+        };
+        let routing_key = match &self.dead_letter_exchange {
+            None => arguments.as_ref().and_then(|arguments| text(arguments, "x-dead-letter-routing-key")),
+            Some(_) => None,
+        };
+        if exchange.is_empty() {
+            // The default exchange: the routing key is the name of a queue.
+            self.exists(routing_key.as_deref().unwrap_or(queue)).await?;
+        } else {
+            let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+            let channel = self.link.channel().await?;
+            let asked = channel.exchange_declare(
+                exchange.as_str().into(),
+                ExchangeKind::Direct,
+                options,
+                FieldTable::default(),
+            );
+            asked.await.map_err(|error| {
+                refused(error, || format!("there is no exchange `{exchange}`, where messages of the queue `{queue}` are put aside: declare it, and bind a queue to it"))
+            })?;
+        }
+        if let Some(retry_queue) = &self.retry_queue {
+            self.exists(retry_queue).await?;
+        }
+        let own = arguments.as_ref().and_then(|arguments| millis(arguments, "x-consumer-timeout"));
+        let timeout = self.consumer_timeout.or(own.map(Duration::from_millis)).unwrap_or(CONSUMER_TIMEOUT);
+        Ok(Places {
+            queue: queue.as_str().into(),
+            dead_letter_exchange: exchange.into(),
+            dead_letter_routing_key: routing_key.map(Arc::from),
+            retry_queue: self.retry_queue.as_deref().map(Arc::from),
+            consumer_timeout: timeout,
+        })
+    }
+
+    async fn exists(&self, queue: &str) -> Result<(), Fault> {
+        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let channel = self.link.channel().await?;
+        let asked = channel.queue_declare(queue.into(), options, FieldTable::default());
+        asked.await.map_err(|error| {
+            refused(error, || format!("there is no queue `{queue}`: declare it before its consumers start"))
+        })?;
+        Ok(())
+    }
+}
+
+/// What the broker refuses will not be there by itself; anything else may pass.
+fn refused(error: lapin::Error, reason: impl FnOnce() -> String) -> Fault {
+    if error.is_amqp_soft_error() { Fault::config(format!("{} ({error})", reason())) } else { Fault::passing(error) }
+}
+
+impl Broker for Consumer<'_> {
+    type Ticket = Ticket;
+
+    // They return when the channel is closed, which is when the last handler has ended.
+    const HANDS_BACK: bool = false;
+
+    fn source(&self) -> &str {
+        &self.queue
+    }
+
+    async fn open(&self, _: Arc<Room>) -> Result<Deliveries<Ticket>, Fault> {
+        let places = self.found.get_or_try_init(async || {
+            let places = self.places().await?;
+            warn_of_timeout(&places, self.settings.wait);
+            Ok(places)
+        });
+        let places = places.await?.clone();
+        let prefetch = u16::try_from(self.settings.concurrency).unwrap_or(u16::MAX);
+        let (consume, publish) = (self.link.channel().await?, self.link.channel().await?);
+        publish.confirm_select(ConfirmSelectOptions::default()).await.map_err(Fault::passing)?;
+        let session = Arc::new(Session::new(consume, publish, places.consumer_timeout));
+        deliveries(session, places, prefetch).await
+    }
+}
+
+/// The limits of the operations are not known here, but those of the process's runtime are what they begin with.
+fn warn_of_timeout(places: &Places, wait: Duration) {
+    let lease = idem_core::installed().and_then(|idempotency| idempotency.lease()).unwrap_or(Duration::from_secs(30));
+    let Places { queue, consumer_timeout, .. } = places;
+    if *consumer_timeout < lease + wait {
+        tracing::warn!(
+            target: "idem", source = %queue, decision = "consumer_timeout_short", ?consumer_timeout, ?lease, ?wait,
+            "RabbitMQ takes messages back before a lease has run out: raise its consumer_timeout",
+        );
+    }
+}
+
+impl fmt::Debug for Consumer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer").field("queue", &self.queue).field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

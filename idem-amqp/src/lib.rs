@@ -1,0 +1,19 @@
+//! Consumers and publishers for RabbitMQ. Use it through the facade, the package `idem-rs`, as `idem::amqp`.
+//!
+//! - [`Consumer`] runs an idempotent handler for each message of a queue.
+//! - [`Publisher`] publishes from inside a guarded body, with the same message id in each attempt.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod confirmed;
+mod consumer;
+mod link;
+mod publisher;
+mod queue_arguments;
+mod session;
+mod ticket;
+
+pub use idem_queue::{Delivery, Error, MessageKey, PublishError, Published, REASON};
+pub use lapin;
+
+pub use crate::consumer::Consumer;
+pub use crate::publisher::Publisher;

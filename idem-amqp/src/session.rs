@@ -1,0 +1,109 @@
+//! The channels of one connection, and what arrives on them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use idem_queue::{BoxError, Deliveries, Fault};
+use lapin::options::{BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Consumer};
+use tokio::sync::{Mutex, Notify};
+
+use crate::consumer::Places;
+use crate::ticket::Ticket;
+
+/// The lengths of pauses, in seconds, each with a queue of its own: messages expire at the head of a queue alone, so one queue holds one
+/// length.
+const PAUSES: [u64; 4] = [1, 10, 60, 600];
+
+/// What the tickets of one connection share.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) consume: Channel,
+    /// Apart, so that a publication which the broker refuses does not take the deliveries along.
+    pub(crate) publish: Channel,
+    /// Retry queues that were declared.
+    declared: Mutex<BTreeSet<u64>>,
+    broken: Notify,
+    pub(crate) consumer_timeout: Duration,
+}
+
+impl Session {
+    pub(crate) fn new(consume: Channel, publish: Channel, consumer_timeout: Duration) -> Self {
+        Self { consume, publish, declared: Mutex::default(), broken: Notify::new(), consumer_timeout }
+    }
+
+    /// Has new channels opened, if this one for publications is gone.
+    pub(crate) fn look(&self) {
+        if !self.publish.status().connected() {
+            self.broken.notify_one();
+        }
+    }
+
+    /// The queue in which a message waits at least this long, or as long as any.
+    pub(crate) async fn retry_queue(&self, places: &Places, after: Duration) -> Result<String, BoxError> {
+        let seconds =
+            PAUSES.into_iter().find(|pause| Duration::from_secs(*pause) >= after).unwrap_or(PAUSES[PAUSES.len() - 1]);
+        let queue = &places.queue;
+        let name = format!("{queue}.retry.{seconds}s");
+        let mut declared = self.declared.lock().await;
+        if !declared.contains(&seconds) {
+            let mut arguments = FieldTable::default();
+            let texts = [
+                // A classic queue loses messages on their way back when the broker is killed; so does this one without the other two.
+                ("x-queue-type", "quorum"),
+                ("x-dead-letter-strategy", "at-least-once"),
+                ("x-overflow", "reject-publish"),
+                ("x-dead-letter-exchange", ""),
+                ("x-dead-letter-routing-key", queue),
+            ];
+            for (name, value) in texts {
+                arguments.insert(name.into(), AMQPValue::LongString(value.into()));
+            }
+            let millis = i64::try_from(seconds * 1000)?;
+            arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(millis));
+            let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+            self.publish.queue_declare(name.as_str().into(), options, arguments).await.map_err(|error| {
+                format!(
+                    "the retry queue `{name}` cannot be declared; name one of your own with `.retry_queue(..)`: {error}"
+                )
+            })?;
+            declared.insert(seconds);
+        }
+        Ok(name)
+    }
+}
+
+/// Subscribes.
+pub(crate) async fn deliveries(
+    session: Arc<Session>,
+    places: Places,
+    prefetch: u16,
+) -> Result<Deliveries<Ticket>, Fault> {
+    // Now, so that what forbids it is said at the start.
+    if places.retry_queue.is_none() {
+        session.retry_queue(&places, Duration::ZERO).await.map_err(|error| Fault::config(error.to_string()))?;
+    }
+    let channel = &session.consume;
+    channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(Fault::passing)?;
+    let consuming = channel.basic_consume(
+        places.queue.as_ref().into(),
+        "".into(),
+        BasicConsumeOptions::default(),
+        FieldTable::default(),
+    );
+    let consumer: Consumer = consuming.await.map_err(Fault::passing)?;
+    Ok(Box::pin(stream::unfold((session, places, consumer), |(session, places, mut consumer)| async move {
+        let next = tokio::select! {
+            () = session.broken.notified() => Err(Fault::passing("the channel for publications is closed")),
+            delivered = consumer.next() => match delivered {
+                Some(Ok(message)) => Ok(Ticket::new(message, &session, &places)),
+                Some(Err(error)) => Err(Fault::passing(error)),
+                None => Err(Fault::passing("the broker has cancelled the consumer: its queue was deleted, or moved")),
+            },
+        };
+        Some((next, (session, places, consumer)))
+    })))
+}

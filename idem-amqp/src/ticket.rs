@@ -1,0 +1,153 @@
+//! What settles one delivery.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use idem_queue::{BoxError, Delivery, REASON};
+use lapin::options::{BasicAckOptions, BasicNackOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Acker, BasicProperties};
+
+use crate::confirmed::publish;
+use crate::consumer::Places;
+use crate::session::Session;
+
+/// Where a message was published first: what returns from a retry queue comes by the default exchange.
+const EXCHANGE: &str = "idem-exchange";
+const ROUTING_KEY: &str = "idem-routing-key";
+/// What a message keeps that lives for two weeks: long, as text.
+const PERSISTENT: u8 = 2;
+
+/// A delivered message.
+#[derive(Debug)]
+pub struct Ticket {
+    acker: Acker,
+    properties: BasicProperties,
+    exchange: String,
+    routing_key: String,
+    session: Arc<Session>,
+    places: Places,
+}
+
+impl Ticket {
+    pub(crate) fn new(message: lapin::message::Delivery, session: &Arc<Session>, places: &Places) -> (Delivery, Self) {
+        let lapin::message::Delivery { exchange, routing_key, redelivered, properties, data, acker, .. } = message;
+        let header = |name: &str| match properties.headers().as_ref()?.inner().get(name)? {
+            AMQPValue::LongString(text) => Some(text.to_string()),
+            AMQPValue::ShortString(text) => Some(text.to_string()),
+            _ => None,
+        };
+        let exchange = header(EXCHANGE).unwrap_or_else(|| exchange.to_string());
+        let routing_key = header(ROUTING_KEY).unwrap_or_else(|| routing_key.to_string());
+        let mut delivery = Delivery::new(places.queue.clone(), Bytes::from(data))
+            .with_subject(routing_key.clone())
+            .with_redelivered(redelivered);
+        if let Some(id) = properties.message_id() {
+            delivery = delivery.with_id(id.to_string());
+        }
+        for name in properties.headers().iter().flat_map(|headers| headers.inner().keys()) {
+            if let Some(value) = header(name.as_str()) {
+                delivery = delivery.with_header(name.to_string(), value);
+            }
+        }
+        let (session, places) = (session.clone(), places.clone());
+        (delivery, Self { acker, properties, exchange, routing_key, session, places })
+    }
+
+    /// The properties of a copy. An expiration would have it expire where it is to wait, the user is that of another connection, and the
+    /// copies that `CC` asks for were made when it was published first.
+    fn properties(&self, expiration: Option<Duration>, reason: Option<&str>) -> BasicProperties {
+        let mut headers = FieldTable::default();
+        for (name, value) in self.properties.headers().iter().flat_map(|headers| headers.inner()) {
+            if !matches!(name.as_str(), "CC" | "BCC") {
+                headers.insert(name.clone(), value.clone());
+            }
+        }
+        let texts = [(EXCHANGE, Some(&*self.exchange)), (ROUTING_KEY, Some(&*self.routing_key)), (REASON, reason)];
+        for (name, value) in texts {
+            if let Some(value) = value {
+                headers.insert(name.into(), AMQPValue::LongString(value.into()));
+            }
+        }
+        let from = &self.properties;
+        let mut copy = BasicProperties::default().with_headers(headers).with_delivery_mode(PERSISTENT);
+        macro_rules! keep {
+            ($($property:ident $with:ident),*) => {
+                $(if let Some(value) = from.$property() { copy = copy.$with(value.clone()); })*
+            };
+        }
+        keep!(
+            content_type with_content_type, content_encoding with_content_encoding, priority with_priority,
+            correlation_id with_correlation_id, reply_to with_reply_to, message_id with_message_id,
+            timestamp with_timestamp, kind with_type, app_id with_app_id
+        );
+        match expiration {
+            Some(after) => copy.with_expiration(after.as_millis().to_string().into()),
+            None => copy,
+        }
+    }
+
+    async fn publish(
+        &self,
+        delivery: &Delivery,
+        exchange: &str,
+        routing_key: &str,
+        properties: BasicProperties,
+    ) -> Result<(), BoxError> {
+        let published = publish(&self.session.publish, exchange, routing_key, delivery.payload(), properties).await;
+        if published.is_err() {
+            self.session.look();
+        }
+        published
+    }
+}
+
+/// Each copy is confirmed before the original is acknowledged. If the process dies in between, there are both, with one id.
+impl idem_queue::Ticket for Ticket {
+    /// RabbitMQ knows no such thing: what is heard of is that it takes too long.
+    fn keep_alive_every(&self) -> Option<Duration> {
+        Some(self.session.consumer_timeout / 2)
+    }
+
+    async fn keep_alive(&self) -> Result<(), BoxError> {
+        let limit = self.session.consumer_timeout;
+        Err(format!("the handler has run for half of RabbitMQ's consumer_timeout ({limit:?}) or longer: raise it, or make the work shorter").into())
+    }
+
+    /// Not waited for: one that is lost brings the message again, and its key tells that it was handled.
+    async fn ack(&self) -> Result<(), BoxError> {
+        match self.acker.ack(BasicAckOptions::default()).await? {
+            true => Ok(()),
+            false => Err("the channel of the delivery is closed".into()),
+        }
+    }
+
+    async fn retry(&self, delivery: &Delivery, after: Duration) -> Result<(), BoxError> {
+        let (queue, expiration) = match &self.places.retry_queue {
+            Some(queue) => (queue.to_string(), Some(after)),
+            None => {
+                let queue = self.session.retry_queue(&self.places, after).await;
+                (queue.inspect_err(|_| self.session.look())?, None)
+            }
+        };
+        self.publish(delivery, "", &queue, self.properties(expiration, None)).await?;
+        self.ack().await
+    }
+
+    async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<(), BoxError> {
+        let Places { dead_letter_exchange: exchange, dead_letter_routing_key: routing_key, .. } = &self.places;
+        let routing_key = routing_key.as_deref().unwrap_or(&self.routing_key);
+        self.publish(delivery, exchange, routing_key, self.properties(None, Some(reason))).await?;
+        self.ack().await
+    }
+
+    async fn hand_back(&self) -> Result<(), BoxError> {
+        self.acker.nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await?;
+        Ok(())
+    }
+
+    fn is_void(&self) -> bool {
+        self.acker.poisoned() || !self.session.consume.status().connected()
+    }
+}

@@ -1,0 +1,172 @@
+//! A durable pull consumer and a handler.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::consumer::{AckPolicy, Config, PullConsumer, pull};
+use async_nats::jetstream::context::GetStreamErrorKind;
+use idem_core::Dispose;
+use idem_queue::{Broker, Deliveries, Delivery, Error, Fault, Room, Settings};
+
+use crate::dead_letter::DeadLetters;
+use crate::pull::deliveries;
+use crate::ticket::Ticket;
+
+/// Consumes messages of a JetStream stream by a durable pull consumer, and runs an idempotent handler for each.
+///
+/// - A message is acknowledged after its outcome is recorded. A duplicate is acknowledged without running the body.
+/// - In flight elsewhere, it returns with a delay (`Nak`).
+/// - Poison is published to the dead-letter subject, with the reason in the header [`REASON`](crate::REASON). When the stream has confirmed
+///   that, the message is terminated (`Term`).
+/// - While a handler runs, the server hears of it every third of `ack_wait`.
+///
+/// The handlers run in the task that awaits [`run`](Self::run). Several consumers of one durable name share its messages.
+///
+/// # Examples
+///
+/// ```no_run
+/// use idem_nats::{Consumer, Delivery, async_nats};
+/// # #[derive(serde::Deserialize)] struct OrderPlaced { number: u64 }
+/// # async fn on_order(_: OrderPlaced) -> Result<(), idem_core::Error> { Ok(()) }
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = async_nats::jetstream::new(async_nats::connect("nats://127.0.0.1:4222").await?);
+/// Consumer::new(&context, "ORDERS", "workers")
+///     .concurrency(32)
+///     .dead_letter("dead.orders")
+///     // `on_order` is a function with `#[idempotent(..)]`.
+///     .run(async |delivery: Delivery| on_order(delivery.json()?).await, std::future::pending::<()>())
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a consumer does nothing until it is run"]
+pub struct Consumer {
+    context: Context,
+    stream: String,
+    durable: String,
+    dead_letter: Option<String>,
+    settings: Settings,
+}
+
+impl Consumer {
+    /// Makes a consumer of a stream, by its durable name.
+    ///
+    /// A durable consumer that does not exist is created: all messages of the stream, explicit acknowledgements, an `ack_wait` of 30 s, no
+    /// `max_deliver`.
+    pub fn new(context: &Context, stream: impl Into<String>, durable: impl Into<String>) -> Self {
+        let (context, stream, durable) = (context.clone(), stream.into(), durable.into());
+        Self { context, stream, durable, dead_letter: None, settings: Settings::default() }
+    }
+
+    /// Sets how many messages are handled at the same time. No more are pulled. Default: 16.
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
+        self.settings.concurrency = concurrency;
+        self
+    }
+
+    /// Sets the subject for messages that are put aside. A stream must have it, best one of its own. Required.
+    pub fn dead_letter(mut self, subject: impl Into<String>) -> Self {
+        self.dead_letter = Some(subject.into());
+        self
+    }
+
+    /// Sets how long a handler waits for a call of its key that is in flight elsewhere, at most; then the message returns with a delay.
+    /// Default: 1 s. The operation's own `in_flight = wait(..)` holds if it is shorter.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.settings.wait = wait;
+        self
+    }
+
+    /// Sets how long running handlers may take after the shutdown has begun. Default: 25 s. Those that are not done are stopped, and their
+    /// messages return.
+    pub fn shutdown_timeout(mut self, limit: Duration) -> Self {
+        self.settings.shutdown_timeout = limit;
+        self
+    }
+
+    /// Consumes until `shutdown` ends. A lost connection is restored by the client; then messages arrive again.
+    ///
+    /// # Errors
+    ///
+    /// At the start: the stream is missing, the server does not answer, or a setting could lose messages: no dead-letter subject, one that no
+    /// stream has or that this consumer would receive, a `max_deliver`, acknowledgements that are not explicit.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped, it stops the handlers that run, as a crash would. Their messages are delivered again after `ack_wait`.
+    pub async fn run<H, E>(self, handler: H, shutdown: impl Future) -> Result<(), Error>
+    where
+        H: AsyncFn(Delivery) -> Result<(), E>,
+        E: Dispose,
+    {
+        idem_queue::run(&self, &self.settings, handler, shutdown).await
+    }
+
+    /// The durable consumer, if none of its messages can be lost.
+    async fn checked(&self) -> Result<(PullConsumer, DeadLetters), Fault> {
+        let Self { context, stream: name, durable, .. } = self;
+        let Some(subject) = &self.dead_letter else {
+            return Err(Fault::config(format!(
+                "the consumer `{durable}` of the stream `{name}` has no place for messages that no redelivery helps: name a subject, `.dead_letter(\"dead.{durable}\")`, and make a stream for it"
+            )));
+        };
+        let stream = context.get_stream(name).await.map_err(|error| match error.kind() {
+            GetStreamErrorKind::JetStream(error) if error.code() == 404 => {
+                Fault::config(format!("there is no stream `{name}`: create it before its consumers start"))
+            }
+            _ => Fault::passing(error),
+        })?;
+        let config = pull::Config {
+            durable_name: Some(durable.clone()),
+            ack_policy: AckPolicy::Explicit,
+            max_deliver: -1,
+            ..pull::Config::default()
+        };
+        let consumer = stream.get_or_create_consumer(durable, config).await.map_err(Fault::passing)?;
+        let config = &consumer.cached_info().config;
+        if config.ack_policy != AckPolicy::Explicit {
+            return Err(Fault::config(format!(
+                "the consumer `{durable}` of the stream `{name}` has the ack policy {:?}, which acknowledges messages that were not handled: create it with `explicit`",
+                config.ack_policy
+            )));
+        }
+        if config.max_deliver > 0 {
+            return Err(Fault::config(format!(
+                "the consumer `{durable}` of the stream `{name}` has max_deliver = {}: JetStream would drop a message after so many deliveries, and one that is in flight elsewhere uses them up. Set it to -1, and `max_attempts` on the operation",
+                config.max_deliver
+            )));
+        }
+        let dead_letters = DeadLetters::checked(context, name, config, subject).await?;
+        Ok((consumer, dead_letters))
+    }
+}
+
+impl Broker for Consumer {
+    type Ticket = Ticket;
+
+    // What was pulled and not handled would be missing until `ack_wait` is over.
+    const HANDS_BACK: bool = true;
+
+    fn source(&self) -> &str {
+        &self.stream
+    }
+
+    async fn open(&self, room: Arc<Room>) -> Result<Deliveries<Ticket>, Fault> {
+        let (consumer, dead_letters) = self.checked().await?;
+        let keep_alive = keep_alive(&consumer.cached_info().config);
+        let source: Arc<str> = self.stream.as_str().into();
+        Ok(deliveries(self.context.client(), consumer, room, move |message| {
+            Ticket::new(message, &source, &dead_letters, keep_alive)
+        }))
+    }
+}
+
+/// How often the server hears that a handler runs: three times in the shortest time after which it would deliver the message again.
+fn keep_alive(config: &Config) -> Duration {
+    let waits = config.backoff.iter().copied().chain([config.ack_wait]).filter(|wait| !wait.is_zero());
+    waits.min().unwrap_or(Duration::from_secs(30)) / 3
+}

@@ -1,0 +1,85 @@
+//! Messages, pulled as there is room for them.
+//!
+//! A message that was pulled and is not handled yet has a running `ack_wait`. So no more are pulled than can be handled at once.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::Client;
+use async_nats::jetstream::Message;
+use async_nats::jetstream::consumer::PullConsumer;
+use async_nats::jetstream::consumer::pull::Batch;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
+use idem_queue::{BoxError, Deliveries, Delivery, Fault, Room};
+
+use crate::ticket::Ticket;
+
+/// How long one request stays at the server.
+const EXPIRES: Duration = Duration::from_secs(20);
+/// How often it is looked whether the server has forgotten the request, because the connection is another one.
+const LOOK: Duration = Duration::from_millis(250);
+
+struct Pull<F> {
+    client: Client,
+    consumer: PullConsumer,
+    room: Arc<Room>,
+    ticket: F,
+    batch: Option<Batch>,
+    /// Connections up to the request.
+    connects: u64,
+}
+
+/// Everything that arrives, each message once.
+pub(crate) fn deliveries<F>(client: Client, consumer: PullConsumer, room: Arc<Room>, ticket: F) -> Deliveries<Ticket>
+where
+    F: Fn(Message) -> Result<(Delivery, Ticket), BoxError> + Send + 'static,
+{
+    let pull = Pull { client, consumer, room, ticket, batch: None, connects: 0 };
+    Box::pin(stream::unfold(pull, |mut pull| async move {
+        let next = pull.next().await;
+        Some((next, pull))
+    }))
+}
+
+impl<F> Pull<F>
+where
+    F: Fn(Message) -> Result<(Delivery, Ticket), BoxError> + Send,
+{
+    async fn next(&mut self) -> Result<(Delivery, Ticket), Fault> {
+        loop {
+            let connects = self.connects();
+            let Some(batch) = &mut self.batch else {
+                self.connects = connects;
+                self.batch = Some(self.request().await?);
+                continue;
+            };
+            match tokio::time::timeout(LOOK, batch.next()).await {
+                Ok(Some(message)) => return self.delivered(message),
+                Ok(None) => self.batch = None,
+                Err(_) if connects != self.connects => match batch.next().now_or_never() {
+                    Some(Some(message)) => return self.delivered(message),
+                    _ => self.batch = None,
+                },
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn delivered(&mut self, message: Result<Message, async_nats::Error>) -> Result<(Delivery, Ticket), Fault> {
+        (self.ticket)(message.map_err(Fault::passing)?).map_err(Fault::passing)
+    }
+
+    fn request(&self) -> impl Future<Output = Result<Batch, Fault>> + Send + use<F> {
+        let config = &self.consumer.cached_info().config;
+        let most = usize::try_from(config.max_batch).ok().filter(|most| *most > 0).unwrap_or(usize::MAX);
+        let expires = if config.max_expires.is_zero() { EXPIRES } else { EXPIRES.min(config.max_expires) };
+        let free = self.room.free().clamp(1, most);
+        let consumer = self.consumer.clone();
+        async move { consumer.batch().max_messages(free).expires(expires).messages().await.map_err(Fault::passing) }
+    }
+
+    fn connects(&self) -> u64 {
+        self.client.statistics().connects.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,114 @@
+//! What an adapter implements.
+
+use std::error::Error as StdError;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::Stream;
+
+use crate::delivery::Delivery;
+use crate::error::Error;
+
+/// An error of a broker's client.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// Deliveries as they arrive, each with what settles it. After an error the stream is dropped, and opened again.
+pub type Deliveries<T> = Pin<Box<dyn Stream<Item = Result<(Delivery, T), Fault>> + Send>>;
+
+/// Why there are no deliveries.
+#[derive(Debug)]
+pub enum Fault {
+    /// The connection was lost, or the broker refused something. At the start it is returned, later the broker is asked again.
+    Passing(BoxError),
+    /// No later try can succeed.
+    Final(Error),
+}
+
+impl Fault {
+    /// Makes a [`Passing`](Self::Passing).
+    pub fn passing(error: impl Into<BoxError>) -> Self {
+        Self::Passing(error.into())
+    }
+
+    /// Makes a [`Final`](Self::Final) for something that the application has to change.
+    pub fn config(reason: impl Into<String>) -> Self {
+        Self::Final(Error::Config { reason: reason.into() })
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Passing(source) => Self::Broker { source },
+            Fault::Final(error) => error,
+        }
+    }
+}
+
+/// A broker, as the common part needs it.
+pub trait Broker {
+    /// What settles one delivery.
+    type Ticket: Ticket;
+
+    /// Whether deliveries that have arrived and were not handled are handed back one by one at shutdown. Otherwise they return because their
+    /// channel is closed.
+    const HANDS_BACK: bool;
+
+    /// Returns the queue or the stream, for events.
+    fn source(&self) -> &str;
+
+    /// Checks that no message can be lost, and begins to receive: at the start, and again after each [`Fault`].
+    ///
+    /// The stream asks the broker for no more deliveries than there is room for. Dropped, it receives no more.
+    ///
+    /// # Errors
+    ///
+    /// What makes it impossible, such as a missing dead-letter destination.
+    fn open(&self, room: Arc<Room>) -> impl Future<Output = Result<Deliveries<Self::Ticket>, Fault>> + Send;
+}
+
+/// What settles one delivery. Each step may be tried again after an error.
+pub trait Ticket {
+    /// Returns how often the broker must hear that the handler still runs, if at all.
+    fn keep_alive_every(&self) -> Option<Duration>;
+
+    /// Tells the broker that the handler still runs.
+    fn keep_alive(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    /// Tells the broker that the message is done with.
+    fn ack(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    /// Has the message come again after this pause, without using up what bounds its deliveries.
+    fn retry(&self, delivery: &Delivery, after: Duration) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    /// Puts the message aside. The dead-letter destination has it before the broker hears that it is done with.
+    fn dead_letter(&self, delivery: &Delivery, reason: &str) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    /// Gives the message back, to be delivered again at once.
+    fn hand_back(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    /// Returns whether the broker has taken the delivery back, so that nothing settles it any more.
+    fn is_void(&self) -> bool;
+}
+
+/// How many more deliveries can be handled now.
+#[derive(Debug)]
+pub struct Room(AtomicUsize);
+
+impl Room {
+    pub(crate) fn new(free: usize) -> Arc<Self> {
+        Arc::new(Self(AtomicUsize::new(free)))
+    }
+
+    pub(crate) fn set(&self, free: usize) {
+        self.0.store(free, Ordering::Relaxed);
+    }
+
+    /// Returns the number.
+    pub fn free(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,193 @@
+//! A message, as handlers get it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use idem_core::{Error, KeyPart, KeyWriter};
+use serde::de::DeserializeOwned;
+
+/// One delivery of a message. Cheap to clone.
+///
+/// # Examples
+///
+/// ```
+/// use idem_queue::Delivery;
+///
+/// let delivery = Delivery::new("orders", r#"{"number":7}"#).with_id("m-1").with_subject("orders.placed");
+/// let order: std::collections::BTreeMap<String, u32> = delivery.json()?;
+/// assert_eq!((order["number"], delivery.id(), delivery.source()), (7, Some("m-1"), "orders"));
+/// # Ok::<(), idem_core::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Delivery(Arc<Parts>);
+
+#[derive(Debug, Clone)]
+struct Parts {
+    source: Arc<str>,
+    id: Option<String>,
+    subject: String,
+    payload: Bytes,
+    headers: Vec<(String, String)>,
+    redelivered: bool,
+}
+
+impl Delivery {
+    /// Makes a delivery from a source, such as a queue or a stream. For adapters, and for tests of handlers.
+    pub fn new(source: impl Into<Arc<str>>, payload: impl Into<Bytes>) -> Self {
+        Self(Arc::new(Parts {
+            source: source.into(),
+            id: None,
+            subject: String::new(),
+            payload: payload.into(),
+            headers: Vec::new(),
+            redelivered: false,
+        }))
+    }
+
+    /// Sets the message's id. An empty one is none.
+    #[must_use]
+    pub fn with_id(self, id: impl Into<String>) -> Self {
+        let id = id.into();
+        self.with(|parts| parts.id = (!id.is_empty()).then_some(id))
+    }
+
+    /// Sets the subject, or the routing key.
+    #[must_use]
+    pub fn with_subject(self, subject: impl Into<String>) -> Self {
+        self.with(|parts| parts.subject = subject.into())
+    }
+
+    /// Adds a header.
+    #[must_use]
+    pub fn with_header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.with(|parts| parts.headers.push((name.into(), value.into())))
+    }
+
+    /// Says whether the broker has delivered the message before.
+    #[must_use]
+    pub fn with_redelivered(self, redelivered: bool) -> Self {
+        self.with(|parts| parts.redelivered = redelivered)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Parts)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
+    }
+
+    /// Returns where the message comes from: the queue, or the stream.
+    pub fn source(&self) -> &str {
+        &self.0.source
+    }
+
+    /// Returns the message's id, if it has one.
+    ///
+    /// As a part of a key, a missing one is a missing key: the guarded call fails with [`Error::MissingKey`], and the message is
+    /// dead-lettered.
+    pub fn id(&self) -> Option<&str> {
+        self.0.id.as_deref()
+    }
+
+    /// Returns the key of the message: its source and its id. An id is unique within its source alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::MissingKey`] if the message has no id. The message of a handler that returns it is dead-lettered.
+    pub fn key(&self) -> Result<MessageKey, Error> {
+        match self.id() {
+            Some(id) => Ok(MessageKey { source: self.0.source.clone(), id: id.to_owned() }),
+            None => Err(Error::missing_key(self.source())),
+        }
+    }
+
+    /// Returns the subject, or the routing key, that the message was published to.
+    pub fn subject(&self) -> &str {
+        &self.0.subject
+    }
+
+    /// Returns the contents.
+    pub fn payload(&self) -> &Bytes {
+        &self.0.payload
+    }
+
+    /// Returns the first header of this name whose value is text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.0.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Returns whether the broker says that it delivered the message before. `false` proves nothing.
+    pub fn is_redelivered(&self) -> bool {
+        self.0.redelivered
+    }
+
+    /// Decodes the contents as JSON.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Codec`] if they are no JSON, or not of this type. The message of a handler that returns it is dead-lettered.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        serde_json::from_slice(self.payload()).map_err(|error| {
+            let reason = format!("the message cannot be read as `{}`: {error}", std::any::type_name::<T>());
+            Error::codec(self.source(), self.id().unwrap_or("?"), &reason)
+        })
+    }
+}
+
+/// The key of a message: its source and its id, as one part of a key.
+///
+/// # Examples
+///
+/// ```
+/// use idem_core::{Idempotency, MemoryStore};
+/// use idem_queue::Delivery;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), idem_core::Error> {
+/// # let idempotency = Idempotency::new(MemoryStore::new());
+/// let delivery = Delivery::new("orders", "").with_id("m-1");
+/// let call = idempotency.operation("mails.on_order").key(&delivery.key()?);
+/// # call.run(|| async { Ok::<_, idem_core::Error>(()) }).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MessageKey {
+    source: Arc<str>,
+    id: String,
+}
+
+impl MessageKey {
+    /// Returns where the message comes from.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Returns the message's id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl KeyPart for MessageKey {
+    fn write_to(&self, key: &mut KeyWriter<'_>) {
+        key.group(|key| {
+            key.text(&self.source);
+            key.text(&self.id);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_message_without_an_id_has_no_key_and_one_that_cannot_be_read_is_put_aside() {
+        use idem_core::Disposition;
+
+        let delivery = Delivery::new("orders", "{").with_id("");
+        assert!(matches!(delivery.key(), Err(Error::MissingKey { .. })));
+        assert_eq!(Disposition::of(&delivery.key().unwrap_err()), Disposition::dead_letter("missing_key"));
+        assert_eq!(Disposition::of(&delivery.json::<u32>().unwrap_err()), Disposition::dead_letter("codec"));
+    }
+}

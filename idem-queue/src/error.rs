@@ -1,0 +1,37 @@
+//! What a consumer fails with.
+
+use crate::broker::BoxError;
+
+/// Why a consumer did not start, or ended before its shutdown.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting of the consumer or of the broker by which messages could be lost. The message says what to change.
+    #[error("{reason}")]
+    #[non_exhaustive]
+    Config {
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// The broker did not answer, or refused, at the start.
+    #[error("the consumer cannot start: {source}")]
+    #[non_exhaustive]
+    Broker {
+        /// The error of the broker's client.
+        source: BoxError,
+    },
+    /// The connection is gone for good. Unacknowledged messages are delivered again, to another consumer or to the next start.
+    #[error("{reason}")]
+    #[non_exhaustive]
+    Disconnected {
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Makes a [`Disconnected`](Self::Disconnected). For adapters.
+    pub fn disconnected(reason: impl Into<String>) -> Self {
+        Self::Disconnected { reason: reason.into() }
+    }
+}

@@ -1,0 +1,191 @@
+//! The loop of every consumer.
+//!
+//! For each await here the question is what happens if the process dies. A delivery is settled after its outcome is recorded, so until then
+//! the broker has the message, and delivers it again. All handlers run in the one task of the consumer, so whoever drops it stops them all.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesUnordered, Stream, StreamExt as _, unfold};
+use idem_core::{__private::waiting_at_most, Dispose, watch};
+use tokio::sync::watch::{Receiver, Sender, channel};
+
+use crate::broker::{Broker, Deliveries, Fault, Room, Ticket};
+use crate::delivery::Delivery;
+use crate::error::Error;
+use crate::settings::Settings;
+use crate::settle::{disposition, settle};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// How long stopped handlers take to hand their messages back, at most.
+const HANDING_BACK: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Consumes until `shutdown` ends: runs the handler for each delivery, and settles each by what the handler returned.
+///
+/// After the shutdown has begun there are no new deliveries. Running handlers have [`Settings::shutdown_timeout`]; those that are not done by
+/// then are dropped, and their messages return to the broker.
+///
+/// # Errors
+///
+/// What makes a start impossible. Later, only a connection that is gone for good.
+///
+/// # Cancellation safety
+///
+/// Dropped, it stops the handlers that run, as a crash would. Their messages are delivered again.
+pub async fn run<B, H, E, S>(broker: &B, settings: &Settings, handler: H, shutdown: S) -> Result<(), Error>
+where
+    B: Broker,
+    H: AsyncFn(Delivery) -> Result<(), E>,
+    E: Dispose,
+    S: Future,
+{
+    if settings.concurrency == 0 {
+        return Err(Error::Config { reason: "`concurrency` is 0, so no message is handled: make it 1 or more".into() });
+    }
+    let room = Room::new(settings.concurrency);
+    let mut shutdown = pin!(shutdown);
+    let opened = match select(pin!(broker.open(room.clone())), shutdown.as_mut()).await {
+        Either::Left((opened, _)) => opened?,
+        Either::Right(_) => return Ok(()),
+    };
+    let (stop, stopped) = channel(false);
+    let mut running = FuturesUnordered::new();
+    {
+        let mut deliveries = pin!(received(broker, opened, room.clone()));
+        loop {
+            let free = settings.concurrency.saturating_sub(running.len());
+            room.set(free);
+            tokio::select! {
+                biased;
+                _ = shutdown.as_mut() => break,
+                Some(()) = running.next(), if !running.is_empty() => {}
+                received = deliveries.next(), if free > 0 => match received {
+                    Some(Ok((delivery, ticket))) => running.push(one(delivery, ticket, &handler, settings, stopped.clone())),
+                    Some(Err(error)) => {
+                        // Nothing can be settled any more, but bodies that run may still record their outcomes.
+                        finish(running, stop, settings.shutdown_timeout, broker.source()).await;
+                        return Err(error);
+                    }
+                    None => break,
+                }
+            }
+        }
+        if B::HANDS_BACK {
+            room.set(0);
+            while let Some(Some(Ok((_, ticket)))) = deliveries.next().now_or_never() {
+                let _ = ticket.hand_back().await;
+            }
+        }
+    }
+    finish(running, stop, settings.shutdown_timeout, broker.source()).await;
+    Ok(())
+}
+
+/// Lets running handlers end. Those that do not are stopped, and hand their messages back.
+async fn finish(
+    mut running: FuturesUnordered<impl Future<Output = ()>>,
+    stop: Sender<bool>,
+    limit: Duration,
+    source: &str,
+) {
+    if tokio::time::timeout(limit, async { while running.next().await.is_some() {} }).await.is_ok() {
+        return;
+    }
+    let left = running.len();
+    tracing::warn!(target: "idem", source, left, decision = "shutdown_timed_out", "handlers are stopped; their messages come again");
+    stop.send_replace(true);
+    let _ = tokio::time::timeout(HANDING_BACK, async { while running.next().await.is_some() {} }).await;
+}
+
+/// Deliveries without end: after a fault, the broker is opened again.
+fn received<'a, B: Broker>(
+    broker: &'a B,
+    opened: Deliveries<B::Ticket>,
+    room: Arc<Room>,
+) -> impl Stream<Item = Result<(Delivery, B::Ticket), Error>> + 'a {
+    unfold((Some(opened), room), move |(mut current, room)| async move {
+        let mut pause = FIRST_PAUSE;
+        let source = broker.source();
+        loop {
+            let fault = match &mut current {
+                Some(deliveries) => match deliveries.next().await {
+                    Some(Ok(delivered)) => return Some((Ok(delivered), (current, room))),
+                    Some(Err(fault)) => fault,
+                    None => Fault::passing("the broker has ended the subscription"),
+                },
+                None => match broker.open(room.clone()).await {
+                    Ok(deliveries) => {
+                        tracing::info!(target: "idem", source, decision = "consumer_recovered", "messages arrive again");
+                        current = Some(deliveries);
+                        continue;
+                    }
+                    Err(fault) => fault,
+                },
+            };
+            // Before the pause: what it holds returns to the broker.
+            current = None;
+            match fault {
+                Fault::Final(error @ Error::Disconnected { .. }) => return Some((Err(error), (None, room))),
+                // What was right at the start may be right again: a queue that is being made, a stream without a leader.
+                Fault::Final(error) => lost(source, &error),
+                Fault::Passing(error) => lost(source, &*error),
+            }
+            tokio::time::sleep(pause).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
+        }
+    })
+}
+
+fn lost(source: &str, error: &(dyn std::error::Error + 'static)) {
+    tracing::warn!(target: "idem", source, decision = "consumer_lost", detail = %error, "no messages arrive; trying again");
+}
+
+/// One delivery, from its arrival to its end.
+async fn one<T, H, E>(delivery: Delivery, ticket: T, handler: &H, settings: &Settings, mut stopped: Receiver<bool>)
+where
+    T: Ticket,
+    H: AsyncFn(Delivery) -> Result<(), E>,
+    E: Dispose,
+{
+    let handled = watch(waiting_at_most(settings.wait, AssertUnwindSafe(handler(delivery.clone())).catch_unwind()));
+    let handled = while_kept_alive(&ticket, delivery.source(), handled);
+    let handled = match select(pin!(handled), pin!(stopped.wait_for(|stopped| *stopped))).await {
+        Either::Left((handled, _)) => Some(handled),
+        Either::Right(_) => None,
+    };
+    // The handler is dropped by here, so it is stopped before another consumer can get the message.
+    let Some((handled, report)) = handled else {
+        if let Err(error) = ticket.hand_back().await {
+            let source = delivery.source();
+            tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message comes again when the broker notices");
+        }
+        return;
+    };
+    let ended = handled.ok();
+    let panicked = ended.is_none();
+    let disposition = disposition(&ended, report);
+    settle(&ticket, &delivery, &disposition, panicked).await;
+}
+
+/// Tells the broker, while a handler runs, that it does.
+async fn while_kept_alive<T: Ticket, F: Future>(ticket: &T, source: &str, handled: F) -> F::Output {
+    let Some(every) = ticket.keep_alive_every() else { return handled.await };
+    let kept_alive = async {
+        loop {
+            tokio::time::sleep(every).await;
+            if let Err(error) = ticket.keep_alive().await {
+                tracing::warn!(target: "idem", source, decision = "not_kept_alive", detail = %error, "the broker may deliver a message again while it is handled");
+            }
+        }
+    };
+    match select(pin!(handled), pin!(kept_alive)).await {
+        Either::Left((output, _)) => output,
+        Either::Right((never, _)) => never,
+    }
+}

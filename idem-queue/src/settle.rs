@@ -1,0 +1,76 @@
+//! From a handler's result to a settled delivery.
+
+use std::time::Duration;
+
+use idem_core::{Dispose, Disposition, Report};
+
+use crate::broker::Ticket;
+use crate::delivery::Delivery;
+
+/// The pause before a message comes again whose outcome is not recorded yet, or whose handler panicked.
+const SOON: Duration = Duration::from_secs(1);
+/// How often a step at the broker is tried.
+const TRIES: u32 = 6;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a handler ended with. A panic is `None`.
+pub(crate) type Ended<E> = Option<Result<(), E>>;
+
+/// Says what becomes of a delivery. What is not recorded must come again, whatever the handler returned.
+pub(crate) fn disposition<E: Dispose>(ended: &Ended<E>, report: Report) -> Disposition {
+    let disposition = match ended {
+        Some(Ok(())) => Disposition::Ack,
+        Some(Err(error)) => error.disposition(),
+        None => Disposition::Retry { after: SOON },
+    };
+    match disposition {
+        Disposition::Ack | Disposition::DeadLetter { .. } if report.unrecorded() > 0 => {
+            Disposition::Retry { after: SOON }
+        }
+        other => other,
+    }
+}
+
+/// Settles a delivery, and tries again while the broker has not taken it back. Not settled in the end, it is handed back.
+///
+/// If the process dies in between, the message is delivered again, and its key tells that it was handled.
+pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, disposition: &Disposition, panicked: bool) {
+    announce(delivery, disposition, panicked);
+    let mut pause = FIRST_PAUSE;
+    for left in (0..TRIES).rev() {
+        let tried = match disposition {
+            Disposition::Ack => ticket.ack().await,
+            Disposition::Retry { after } => ticket.retry(delivery, *after).await,
+            Disposition::DeadLetter { reason } => ticket.dead_letter(delivery, reason).await,
+        };
+        let Err(error) = tried else { return };
+        let source = delivery.source();
+        if ticket.is_void() {
+            tracing::info!(target: "idem", source, decision = "not_settled", detail = %error, "the delivery was lost with its connection; the message comes again");
+            return;
+        }
+        tracing::warn!(target: "idem", source, decision = "not_settled", detail = %error, tries_left = left, "the broker has not taken what became of a message");
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    if let Err(error) = ticket.hand_back().await {
+        let source = delivery.source();
+        tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message comes again when the broker notices");
+    }
+}
+
+fn announce(delivery: &Delivery, disposition: &Disposition, panicked: bool) {
+    let (source, subject) = (delivery.source(), delivery.subject());
+    if panicked {
+        tracing::error!(target: "idem", source, subject, decision = "handler_panicked", "the handler of a message panicked; the message comes again");
+    }
+    match disposition {
+        Disposition::Ack => tracing::debug!(target: "idem", source, subject, decision = "acknowledged"),
+        Disposition::Retry { after } => {
+            tracing::debug!(target: "idem", source, subject, decision = "comes_again", ?after)
+        }
+        Disposition::DeadLetter { reason } => {
+            tracing::warn!(target: "idem", source, subject, decision = "dead_lettered", %reason, "a message is put aside");
+        }
+    }
+}

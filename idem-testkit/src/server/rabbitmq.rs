@@ -1,0 +1,167 @@
+//! A private RabbitMQ.
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
+
+use tokio::sync::OnceCell;
+
+use super::database::{Database, Kind, find};
+
+/// Starts the node directly, since Debian's `rabbitmq-server` runs as one user only. Its port mapper is a child of the node, and ends with it.
+const SCRIPT: &str = r#"
+server=$1 dir=$2 port=$3 dist=$4 epmd=$5
+export HOME="$dir" ERL_EPMD_PORT="$epmd" ERL_EPMD_ADDRESS=127.0.0.1
+export RABBITMQ_CONF_ENV_FILE="$dir/none" RABBITMQ_CONFIG_FILE="$dir/rabbitmq.conf" RABBITMQ_ENABLED_PLUGINS_FILE="$dir/plugins"
+export RABBITMQ_NODENAME="idem$port@localhost" RABBITMQ_DIST_PORT="$dist"
+export RABBITMQ_MNESIA_BASE="$dir/mnesia" RABBITMQ_LOG_BASE="$dir/log.d" RABBITMQ_LOGS=- RABBITMQ_PID_FILE="$dir/pid"
+export RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-start_epmd false -kernel inet_dist_use_interface {127,0,0,1} +S 2:2"
+cd "$dir"
+if command -v setpriv >/dev/null; then
+    setpriv --pdeathsig KILL epmd -port "$epmd" -address 127.0.0.1 &
+else
+    epmd -port "$epmd" -address 127.0.0.1 &
+fi
+until epmd -port "$epmd" -names >/dev/null 2>&1; do sleep 0.05; done
+# The script's word for "replace this shell by the node".
+export detached=1
+exec "$server"
+"#;
+
+const SETTINGS: &str = "log.console = true
+log.console.level = info
+log.file = false
+disk_free_limit.absolute = 1MB
+";
+
+/// A RabbitMQ server of one's own: empty, on a free port of this host, unprivileged, its files in a temporary directory.
+///
+/// It is killed, its port mapper (`epmd`) included, when this is dropped, and when this process ends, in whatever way. It starts within
+/// ten seconds or so.
+///
+/// # Examples
+///
+/// ```no_run
+/// use idem_testkit::RabbitMqServer;
+///
+/// # async fn example() -> std::io::Result<()> {
+/// let server = RabbitMqServer::start().await?;
+/// let url = server.url(); // amqp://..
+/// server.kill()?;
+/// server.restart().await?; // with its durable queues, at the same port
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RabbitMqServer(Database);
+
+impl RabbitMqServer {
+    /// Starts one.
+    ///
+    /// # Errors
+    ///
+    /// If it is not installed, or does not start; says why, and what to do.
+    pub async fn start() -> io::Result<Self> {
+        Database::start::<RabbitMq>(&[]).await.map(Self)
+    }
+
+    /// One for all tests of this process. It is started at the first call, and killed when the process ends. Tests that share it use
+    /// queues of their own, and leave it running.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub async fn shared() -> io::Result<&'static Self> {
+        static SHARED: OnceCell<RabbitMqServer> = OnceCell::const_new();
+        SHARED.get_or_try_init(Self::start).await
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        self.url_through(self.port())
+    }
+
+    /// Its URL through another port on this host, such as a proxy's.
+    pub fn url_through(&self, port: u16) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{port}/%2f")
+    }
+
+    /// Its port on `127.0.0.1`.
+    pub fn port(&self) -> u16 {
+        self.0.port()
+    }
+
+    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is answered.
+    ///
+    /// # Errors
+    ///
+    /// If it does not run.
+    pub fn pause(&self) -> io::Result<()> {
+        self.0.signal("STOP")
+    }
+
+    /// Lets it go on after [`pause`](Self::pause).
+    ///
+    /// # Errors
+    ///
+    /// If it does not run.
+    pub fn resume(&self) -> io::Result<()> {
+        self.0.signal("CONT")
+    }
+
+    /// Kills it, as a host dies. Its data stays.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be killed. A server that does not run is no error.
+    pub fn kill(&self) -> io::Result<()> {
+        self.0.kill()
+    }
+
+    /// Kills it if it runs, and starts it again at the same port, with its data.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start, which may also be because somebody else has taken the port by now.
+    pub async fn restart(&self) -> io::Result<()> {
+        self.0.restart().await
+    }
+}
+
+struct RabbitMq;
+
+impl Kind for RabbitMq {
+    const NAME: &'static str = "rabbitmq";
+
+    fn program() -> io::Result<PathBuf> {
+        server()?;
+        find("sh", &["/bin".into()], "the shell is part of every system")
+    }
+
+    fn create(_: &Path) -> io::Result<Command> {
+        Ok(Command::new("true"))
+    }
+
+    fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>> {
+        fs::write(dir.join("rabbitmq.conf"), format!("{SETTINGS}listeners.tcp.1 = 127.0.0.1:{port}\n"))?;
+        let listeners = [TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?];
+        let mut args: Vec<OsString> = vec!["-c".into(), SCRIPT.into(), "sh".into(), server()?.into(), dir.into()];
+        args.push(port.to_string().into());
+        for listener in listeners {
+            args.push(listener.local_addr()?.port().to_string().into());
+        }
+        Ok(args)
+    }
+}
+
+/// The script that starts a node as the present user. The one in Debian's `PATH` is another.
+fn server() -> io::Result<PathBuf> {
+    let debian = PathBuf::from("/usr/lib/rabbitmq/bin/rabbitmq-server");
+    if debian.is_file() {
+        return Ok(debian);
+    }
+    let directories = ["/usr/local/sbin", "/opt/homebrew/sbin"].map(PathBuf::from);
+    find("rabbitmq-server", &directories, "`apt-get install rabbitmq-server`, `brew install rabbitmq`")
+}

@@ -1,0 +1,48 @@
+//! What the derive makes of a handler's errors.
+
+use std::time::Duration;
+
+use idem::{Dispose as _, Disposition, Error, ErrorPolicy};
+
+#[derive(Debug, ErrorPolicy)]
+enum HandleError {
+    #[idem(dead_letter)]
+    Unreadable,
+    MailServerBusy,
+    #[idem(abandon, dead_letter)]
+    NoReply {
+        #[allow(dead_code)]
+        code: u16,
+    },
+    Nested(Nested),
+    Text(#[allow(dead_code)] String),
+    #[idem(release)]
+    Idempotency(Error),
+}
+
+#[derive(Debug, serde::Serialize, serde::Deserialize, ErrorPolicy)]
+#[idem(dispose)]
+enum Nested {
+    #[idem(keep)]
+    Refused,
+    Busy,
+}
+
+#[test]
+fn poison_is_put_aside_by_its_name_and_an_error_inside_is_asked_and_the_rest_comes_again() {
+    let comes_again = Disposition::Retry { after: Duration::from_secs(1) };
+    let in_flight = Error::in_flight("mails.on_order", "m-1", Duration::from_secs(7));
+    for (error, expected) in [
+        (HandleError::Unreadable, Disposition::dead_letter("unreadable")),
+        (HandleError::NoReply { code: 7 }, Disposition::dead_letter("no_reply")),
+        (HandleError::MailServerBusy, comes_again.clone()),
+        (HandleError::Text("of no error type".into()), comes_again.clone()),
+        // Kept, it would be the answer each time.
+        (HandleError::Nested(Nested::Refused), Disposition::dead_letter("refused")),
+        (HandleError::Nested(Nested::Busy), comes_again),
+        (HandleError::Idempotency(in_flight), Disposition::Retry { after: Duration::from_secs(7) }),
+        (HandleError::Idempotency(Error::missing_key("mails.on_order")), Disposition::dead_letter("missing_key")),
+    ] {
+        assert_eq!(error.disposition(), expected, "{error:?}");
+    }
+}

@@ -1,0 +1,9 @@
+//! Messages on real brokers: each is handled by one successful body, none is lost, and poison ends where it belongs.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
+
+mod dispositions;
+mod nats;
+mod rabbitmq;
+mod storm;
+mod worker;

@@ -1,0 +1,147 @@
+//! Many messages, several consumers, and everything that goes wrong at once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idem_testkit::RedisServer;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::worker::{Kind, Mail, Worker, first_of};
+
+/// A broker, as the storm needs it.
+pub(crate) trait World {
+    /// The URL for consumers, by a network that the test can cut.
+    fn url(&self) -> String;
+    /// Publishes a message, however often that takes, with an id that follows from its number.
+    async fn publish(&self, mail: &Mail);
+    async fn restart(&self);
+    async fn cut(&self);
+    /// All dead letters, with their reasons. Taken away.
+    async fn dead_letters(&self) -> Vec<(Mail, String)>;
+    /// How many messages the broker still has, but for dead letters.
+    async fn left(&self) -> u64;
+}
+
+/// What the consumers said so far.
+struct Heard {
+    lines: UnboundedReceiver<String>,
+    done: BTreeMap<u32, u32>,
+    begun: BTreeMap<u32, u32>,
+}
+
+impl Heard {
+    async fn line(&mut self) -> String {
+        let line = tokio::time::timeout(Duration::from_secs(120), self.lines.recv()).await;
+        let line = line.unwrap_or_else(|_| panic!("nothing was heard for two minutes; done: {}", self.done.len()));
+        let line = line.expect("the test holds the other end");
+        let mut words = line.split(' ');
+        let number = |word: Option<&str>| word.and_then(|word| word.parse::<u32>().ok());
+        match (words.next(), number(words.next())) {
+            (Some("done"), Some(number)) => *self.done.entry(number).or_default() += 1,
+            (Some("begun"), Some(number)) => *self.begun.entry(number).or_default() += 1,
+            _ => {}
+        }
+        line
+    }
+
+    async fn until(&mut self, wanted: &str) {
+        while self.line().await != wanted {}
+    }
+
+    async fn until_done(&mut self, number: usize) {
+        while self.done.len() < number {
+            self.line().await;
+        }
+    }
+}
+
+/// How many messages: 2,000, or what `IDEM_QUEUE_MESSAGES` says.
+fn messages() -> u32 {
+    std::env::var("IDEM_QUEUE_MESSAGES").ok().and_then(|number| number.parse().ok()).unwrap_or(2_000)
+}
+
+pub(crate) async fn storm(world: &impl World) {
+    let redis = RedisServer::start().await.unwrap();
+    let (lines, heard) = unbounded_channel();
+    let mut heard = Heard { lines: heard, done: BTreeMap::new(), begun: BTreeMap::new() };
+    let start = |concurrency| Worker::start(&world.url(), &redis.url(), concurrency, &lines);
+
+    // One consumer dies in the middle of a body.
+    world.publish(&Mail { number: 0, kind: Kind::Hangs }).await;
+    let victim = start(1);
+    heard.until("begun 0 1").await;
+    victim.kill().await;
+    // Another dies between the commit and the acknowledgement.
+    world.publish(&Mail { number: 1, kind: Kind::Stalls }).await;
+    let victim = start(1);
+    heard.until("committed 1").await;
+    victim.kill().await;
+
+    let count = messages();
+    let kind = |number: u32| match number {
+        number if number % 100 == 50 => Kind::Unreadable,
+        number if number % 100 == 51 => Kind::Fails,
+        _ => Kind::Plain,
+    };
+    let workers = [start(32), start(32)];
+    let publishing = async {
+        for number in 2..count {
+            let mail = Mail { number, kind: kind(number) };
+            world.publish(&mail).await;
+            if number % 10 == 0 {
+                world.publish(&mail).await;
+            }
+        }
+    };
+    let poison = (2..count).filter(|number| kind(*number) != Kind::Plain).count();
+    let good = count as usize - poison;
+    let harming = async {
+        heard.until_done(good / 4).await;
+        world.restart().await;
+        heard.until_done(good / 2).await;
+        world.cut().await;
+        heard.until_done(good).await;
+    };
+    tokio::join!(publishing, harming);
+
+    // All that is left are poison and duplicates.
+    let mut dead: BTreeMap<u32, (Mail, String)> = BTreeMap::new();
+    let mut left = u64::MAX;
+    for _ in 0..600 {
+        for (mail, reason) in world.dead_letters().await {
+            // A duplicate of poison is put aside too, in the end because its attempts are used up.
+            dead.entry(mail.number).or_insert((mail, reason));
+        }
+        left = world.left().await;
+        if dead.len() >= poison && left == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for worker in workers {
+        worker.shut_down().await;
+    }
+    drop(lines);
+    while let Ok(line) = heard.lines.try_recv() {
+        if let Some(number) = line.strip_prefix("done ").and_then(|rest| rest.split(' ').next()?.parse().ok()) {
+            *heard.done.entry(number).or_default() += 1;
+        }
+    }
+
+    assert_eq!(left, 0, "the broker has messages left");
+    let lost = (0..count).filter(|number| !heard.done.contains_key(number) && !dead.contains_key(number));
+    assert_eq!(first_of(lost), "", "neither handled nor put aside");
+    let twice = heard.done.iter().filter(|(_, times)| **times > 1).map(|(number, _)| *number);
+    assert_eq!(first_of(twice), "", "handled by two bodies");
+    for (number, (mail, reason)) in &dead {
+        let expected = match mail.kind {
+            Kind::Unreadable => "unreadable",
+            Kind::Fails => "attempts_exhausted",
+            other => panic!("{number} is put aside for {reason}, and is no poison: {other:?}"),
+        };
+        assert_eq!(reason, expected, "{number}");
+    }
+    assert_eq!(dead.len(), poison);
+    assert_eq!(heard.begun[&0], 2, "the body that was cut runs once more");
+    assert_eq!(heard.begun[&1], 1, "the one whose outcome was recorded does not");
+}

@@ -1,0 +1,157 @@
+//! A consumer in a process of its own, which the tests start and kill.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use idem::amqp::lapin::{Connection, ConnectionProperties};
+use idem::amqp::{Delivery, MessageKey};
+use idem::nats::async_nats;
+use idem::{Dispose, Error, ErrorPolicy, Idempotency, RedisStore, idempotent};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// A message.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Mail {
+    pub(crate) number: u32,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    Plain,
+    /// Its first body never ends.
+    Hangs,
+    /// Its handler never returns once the outcome is recorded.
+    Stalls,
+    /// Its bodies fail, each for a reason that may pass.
+    Fails,
+    /// No redelivery helps it.
+    Unreadable,
+}
+
+#[derive(Debug, thiserror::Error, ErrorPolicy)]
+pub(crate) enum HandleError {
+    #[error("cannot be read")]
+    #[idem(dead_letter)]
+    Unreadable,
+    #[error("failed")]
+    Failed,
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
+
+/// One line on standard output, at once.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
+}
+
+#[idempotent(name = "mails.on_order", key = key, ttl = "10m", lease = "2s", max_attempts = 2)]
+pub(crate) async fn on_order(key: MessageKey, mail: Mail) -> Result<(), HandleError> {
+    let attempt = idem::current().expect("a body").attempt();
+    say(&format!("begun {} {attempt}", mail.number));
+    match mail.kind {
+        Kind::Hangs if attempt == 1 => std::future::pending().await,
+        Kind::Fails => return Err(HandleError::Failed),
+        Kind::Unreadable => return Err(HandleError::Unreadable),
+        _ => tokio::time::sleep(Duration::from_millis(2)).await,
+    }
+    say(&format!("done {} {attempt}", mail.number));
+    Ok(())
+}
+
+async fn handle(delivery: Delivery) -> Result<(), HandleError> {
+    let mail: Mail = delivery.json()?;
+    let stalls = mail.kind == Kind::Stalls && !delivery.is_redelivered();
+    let handled = on_order(delivery.key()?, mail.clone()).await;
+    if stalls {
+        say(&format!("committed {}", mail.number));
+        std::future::pending::<()>().await;
+    }
+    if let Err(error) = &handled {
+        say(&format!("refused {} {:?}", mail.number, error.disposition()));
+    }
+    handled
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "this is the consumer process of the tests beside it, which start it"]
+async fn consumer() {
+    let variable = |name: &str| std::env::var(format!("QUEUES_{name}")).unwrap();
+    let url = variable("BROKER");
+    let concurrency = variable("CONCURRENCY").parse().unwrap();
+    idem::install(Idempotency::new(RedisStore::connect(&variable("REDIS")).await.unwrap())).unwrap();
+    // The test closes standard input.
+    let shutdown = async {
+        let mut line = String::new();
+        let _ = BufReader::new(tokio::io::stdin()).read_line(&mut line).await;
+    };
+    if url.starts_with("amqp") {
+        let properties = ConnectionProperties::default().enable_auto_recover();
+        let connection = Connection::connect(&url, properties).await.unwrap();
+        let consumer = idem::amqp::Consumer::new(&connection, "orders").concurrency(concurrency);
+        say("\nready");
+        consumer.run(handle, shutdown).await.unwrap();
+    } else {
+        let context = async_nats::jetstream::new(async_nats::connect(&url).await.unwrap());
+        let consumer = idem::nats::Consumer::new(&context, "ORDERS", "workers").concurrency(concurrency);
+        say("\nready");
+        consumer.dead_letter("dead.orders").run(handle, shutdown).await.unwrap();
+    }
+    say("ended");
+}
+
+/// A started consumer. Killed when dropped.
+pub(crate) struct Worker {
+    child: Child,
+}
+
+impl Worker {
+    /// Starts one; what it says goes to `lines`.
+    pub(crate) fn start(broker: &str, redis: &str, concurrency: usize, lines: &UnboundedSender<String>) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "worker::consumer", "--ignored", "--nocapture"])
+            .env("QUEUES_BROKER", broker)
+            .env("QUEUES_REDIS", redis)
+            .env("QUEUES_CONCURRENCY", concurrency.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap()).lines();
+        let lines = lines.clone();
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = out.next_line().await {
+                if lines.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child }
+    }
+
+    pub(crate) async fn kill(mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// Has it end as a service is ended, and waits for that.
+    pub(crate) async fn shut_down(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().await.unwrap().success(), "the consumer failed");
+    }
+}
+
+/// A summary of numbers for messages of failed assertions.
+pub(crate) fn first_of(numbers: impl IntoIterator<Item = u32>) -> String {
+    numbers.into_iter().take(10).fold(String::new(), |mut text, number| {
+        let _ = write!(text, "{number} ");
+        text
+    })
+}
