@@ -35,9 +35,9 @@ pub use idem_core::{Codec, CodecContext, CodecFailure, CodecId, Store, record, w
 #[doc(hidden)]
 pub use idem_core::__private;
 
-/// Both ends of the Idempotency-Key header: a tower layer, an extractor, and the result of a call that timed out. See the
-/// [guide](guide::http).
-#[cfg(feature = "http")]
+/// Both ends of the Idempotency-Key header: a tower layer, an extractor, the result of a call that timed out, and a client.
+/// See the [guide](guide::http).
+#[cfg(any(feature = "http", feature = "http-client"))]
 pub mod http {
     pub use idem_http::*;
 }

@@ -33,6 +33,7 @@ mod outcome;
 mod policy;
 mod printable;
 mod private;
+mod problem;
 mod reconcile;
 mod runtime;
 mod schedule;

@@ -3,11 +3,14 @@
 //! - [`IdempotencyLayer`] guards whole responses of any tower service: hyper, axum, tonic. Feature `server`.
 //! - [`lookup`](fn@lookup) serves the result of a call whose client timed out. Feature `server`.
 //! - [`IdempotencyKey`] is the header's value: an extractor for annotated axum handlers, and a part of a key. Feature `axum`.
+//! - [`IdempotencyClient`] gives requests of reqwest a key, and retries them. Feature `client`.
 //! - [`problem`](fn@problem) turns an [`idem::Error`](idem_core::Error) into an answer for clients.
 //!
 //! The header is that of the IETF draft `draft-ietf-httpapi-idempotency-key-header`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "client")]
+mod client;
 #[cfg(feature = "axum")]
 mod extract;
 mod key;
@@ -19,6 +22,8 @@ mod server;
 #[cfg(feature = "server")]
 mod stored;
 
+#[cfg(feature = "client")]
+pub use crate::client::{IdempotencyClient, RequestKey, UnknownOutcome};
 #[cfg(feature = "axum")]
 pub use crate::extract::KeyRejection;
 pub use crate::key::{IdempotencyKey, InvalidKey, MAX_KEY_LEN};

@@ -6,6 +6,7 @@ mod browser;
 mod builds;
 mod chaos;
 mod ci;
+mod clients;
 mod deliveries;
 mod documents;
 mod fuzz;
@@ -93,6 +94,7 @@ fn main() -> ExitCode {
     let result = run(Cli::parse().chore);
     browser::remind();
     valkey::remind();
+    clients::remind();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // In one line: where in xtask it was noticed helps nobody.
