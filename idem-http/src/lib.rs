@@ -32,5 +32,5 @@ pub use crate::lookup::{LookupFuture, LookupService, lookup};
 pub use crate::problem::{Problem, Response, problem, problem_json, stripe};
 #[cfg(feature = "server")]
 pub use crate::server::{
-    Body, IdempotencyLayer, Idempotent, NeedsScope, REPLAYED, Replayed, ResponseFuture, Scoped, header,
+    Body, IdempotencyLayer, Idempotent, NeedsScope, REPLAYED, Replayed, ResponseFuture, Route, Scoped, header,
 };

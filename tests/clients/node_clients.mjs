@@ -13,7 +13,7 @@ const imported = (name) => {
   return module.default ?? module;
 };
 const Stripe = imported("stripe");
-const Increase = imported("increase");
+const ModernTreasury = imported("modern-treasury");
 
 const FAULTS = ["LOSE_REPLY", "HALF_REPLY", "CUT_REQUEST", "STALL"];
 const TIMEOUT = 1000;
@@ -40,14 +40,14 @@ class StripeClient {
   }
 }
 
-class IncreaseClient {
-  static title = "increase";
+class ModernTreasuryClient {
+  static title = "modern-treasury";
   static isMismatch = (error) => error.status === 400;
   static isDeclined = (error) => error.status === 402;
   static isStatus = (error) => error.status !== undefined;
 
   constructor(url) {
-    this.client = new Increase({ apiKey: "node_increase", baseURL: url, maxRetries: 3, timeout: TIMEOUT });
+    this.client = new ModernTreasury({ organizationID: "node", apiKey: "modern", baseURL: url, maxRetries: 3, timeout: TIMEOUT });
   }
 
   async create(key, amount, source = "tok_visa") {
@@ -103,5 +103,5 @@ async function check(Client) {
   console.log(`  ${Client.title} (Node): ${expected.length} keys, each charged once`);
 }
 
-await Promise.all([StripeClient, IncreaseClient].map(check));
+await Promise.all([StripeClient, ModernTreasuryClient].map(check));
 process.exit(0);

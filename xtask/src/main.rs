@@ -56,6 +56,8 @@ enum Chore {
         #[arg(long)]
         list: bool,
     },
+    /// Run the HTTP layer with clients in Python and Node, which is a part of `test`
+    Clients,
     /// Look for circles among modules and for long files
     House {
         /// Take what is gone from the list of known ones
@@ -114,6 +116,7 @@ fn run(chore: Chore) -> Result<()> {
             Ok(())
         }
         Chore::Ci { only, full, .. } => ci::run(&workspace, &only, full),
+        Chore::Clients => clients::test(&workspace),
         Chore::House { write: true } => house::write(&workspace),
         Chore::House { write: false } => house::check(&workspace),
         Chore::Explore => suite::explore(&workspace),

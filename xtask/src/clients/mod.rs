@@ -26,13 +26,13 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let python = installed("Python", &folder.join("python"), SCRIPTS, "requirements.txt", |folder| {
         vec![cmd!(
             shell,
-            "python3 -m pip install --quiet --upgrade --target {folder} --requirement {SCRIPTS}/requirements.txt"
+            "python3 -m pip install --quiet --no-warn-conflicts --root-user-action=ignore --upgrade --target {folder} --requirement {SCRIPTS}/requirements.txt"
         )]
     });
     let node = installed("Node", &folder.join("node"), SCRIPTS, "package.json", |folder| {
         vec![
             cmd!(shell, "cp {SCRIPTS}/package.json {folder}"),
-            cmd!(shell, "npm install --silent --no-audit --no-fund --prefix {folder}"),
+            cmd!(shell, "npm install --silent --ignore-scripts --no-audit --no-fund --prefix {folder}"),
         ]
     });
     if !python && !node {
