@@ -34,3 +34,7 @@ pub use crate::problem::{Problem, Response, problem, problem_json, stripe};
 pub use crate::server::{
     Body, IdempotencyLayer, Idempotent, NeedsScope, REPLAYED, Replayed, ResponseFuture, Route, Scoped, header,
 };
+/// The versions that the client is written against. TLS and other features come from an application's own dependency.
+#[cfg(feature = "client")]
+#[doc(no_inline)]
+pub use {reqwest, reqwest_middleware};

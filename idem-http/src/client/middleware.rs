@@ -89,10 +89,13 @@ impl Middleware for IdempotencyClient {
             let left = deadline.saturating_duration_since(now());
             let pause = match verdict.after {
                 Some(after) if after >= left => break last,
-                Some(after) if !after.is_zero() => with_jitter(after).min(left),
+                Some(after) if !after.is_zero() => {
+                    Some(with_jitter(after)).filter(|longer| *longer < left).unwrap_or(after)
+                }
                 _ => backoff(self.backoff, tries),
             };
-            if pause >= left && verdict.after.is_none() {
+            // A try that the deadline would end at once is not begun.
+            if pause >= left {
                 break last;
             }
             let status = if let Last::Response(response) = &last { Some(response.status().as_u16()) } else { None };

@@ -19,7 +19,7 @@ pub use self::error::UnknownOutcome;
 
 type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Sync>;
 
-/// A middleware of [`reqwest_middleware`] that gives each POST and PATCH an idempotency key, and retries it safely.
+/// A middleware for reqwest that gives each POST and PATCH an idempotency key, and retries it safely.
 ///
 /// All tries of a request carry one key. Put it outside of other middleware that retries.
 ///
@@ -48,10 +48,10 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 /// | an error of other middleware | no | no |
 /// | the deadline, during a try | no | yes |
 ///
-/// `x-should-retry` and `Stripe-Should-Retry` overrule the column *retried*, but never have a final answer retried. The pause
-/// before the next try is that of `Retry-After`, in seconds or as a date, or of `retry-after-ms`, otherwise it doubles
-/// from [`backoff`](Self::backoff). Both have jitter. A `Retry-After` beyond the deadline ends the tries immediately. A
-/// request whose body is a stream is sent once.
+/// With `x-should-retry` or `Stripe-Should-Retry`, `false` ends the tries, and `true` has any 5xx retried that is no answer. The pause before
+/// the next try is that of `Retry-After`, in seconds or as a date, or of `retry-after-ms`. Otherwise it doubles from
+/// [`backoff`](Self::backoff). Both have jitter. A `Retry-After` beyond the deadline ends the tries immediately. A request whose body is
+/// a stream is sent once.
 ///
 /// If the client gives up and no try may have been carried out, the caller gets the last response or error. Otherwise
 /// the outcome is unknown: the caller gets [`UnknownOutcome`], which holds the key.

@@ -3,7 +3,11 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use axum::response::IntoResponse as _;
+use bytes::Bytes;
 use futures::StreamExt as _;
+use http::HeaderMap;
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
 use reqwest::{Body, Client, RequestBuilder};
 use tokio::sync::mpsc;
 
@@ -60,11 +64,11 @@ async fn a_request_that_is_reset_in_its_body_was_not_carried_out() {
     let site = Site::new();
     let address = serve(site.app(|n| n.to_string().into_response())).await;
     let client = client();
-    let (chunks, receiver) = mpsc::channel::<Result<http_body::Frame<bytes::Bytes>, std::io::Error>>(1);
-    let body = http_body_util::StreamBody::new(tokio_stream::wrappers::ReceiverStream::new(receiver));
+    let (chunks, receiver) = mpsc::channel::<Result<Frame<Bytes>, std::io::Error>>(1);
+    let body = StreamBody::new(tokio_stream::wrappers::ReceiverStream::new(receiver));
     let call = tokio::spawn(post(&client, address, "k").body(Body::wrap(body)).send());
     for _ in 0..3 {
-        chunks.send(Ok(http_body::Frame::data("half".into()))).await.unwrap();
+        chunks.send(Ok(Frame::data(Bytes::from("half")))).await.unwrap();
     }
     chunks.send(Err(std::io::Error::other("cut"))).await.unwrap();
     assert!(call.await.unwrap().is_err());
@@ -84,11 +88,30 @@ async fn streaming_bodies_of_both_directions_pass_complete() {
     let address = serve(streaming).await;
     let client = client();
     let frames =
-        || futures::stream::iter((0..10).map(|_| Ok::<_, std::io::Error>(http_body::Frame::data("ten bytes!".into()))));
-    let body = || Body::wrap(http_body_util::StreamBody::new(frames()));
+        || futures::stream::iter((0..10).map(|_| Ok::<_, std::io::Error>(Frame::data(Bytes::from("ten bytes!")))));
+    let body = || Body::wrap(StreamBody::new(frames()));
     let first = post(&client, address, "k").body(body()).send().await.unwrap();
     assert_eq!(first.text().await.unwrap(), "x".repeat(100));
     // The same body in one piece is the same request.
     let again = post(&client, address, "k").body("ten bytes!".repeat(10)).send().await.unwrap();
     assert_eq!((again.status().as_u16(), site.runs.load(SeqCst)), (409, 1));
+}
+
+#[tokio::test]
+async fn a_response_of_grpc_is_replayed_with_its_trailers() {
+    let site = Site::new();
+    let app = site.router_of(layer(&site.idempotency), |n| {
+        let trailers = HeaderMap::from_iter([(http::HeaderName::from_static("grpc-status"), "0".parse().unwrap())]);
+        let frames = [Frame::data(Bytes::from(n.to_string())), Frame::trailers(trailers)];
+        let frames = futures::stream::iter(frames.map(Ok::<_, std::io::Error>));
+        ([("content-type", "application/grpc")], axum::body::Body::new(StreamBody::new(frames))).into_response()
+    });
+    let (address, client) = (serve(app).await, client());
+    for is_replayed in [false, true] {
+        let response = post(&client, address, "k").body("message").send().await.unwrap();
+        assert_eq!(response.headers().contains_key("idempotent-replayed"), is_replayed);
+        let body = http::Response::from(response).into_body().collect().await.unwrap();
+        assert_eq!(body.trailers().unwrap()["grpc-status"], "0");
+        assert_eq!(body.to_bytes(), "1");
+    }
 }
