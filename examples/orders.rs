@@ -19,8 +19,8 @@
 //! curl localhost:3000/ledger
 //! ```
 //!
-//! `--port 8080` listens elsewhere (0: any free port), `--redis redis://127.0.0.1/` keeps the records in Redis, so that several of these
-//! share them.
+//! `--port 8080` listens elsewhere (0: any free port), `--redis redis://127.0.0.1/` keeps the
+//! records in Redis, so that several of these share them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -53,8 +53,8 @@ struct App {
     ledger: Arc<Mutex<Vec<Receipt>>>,
 }
 
-/// The handler: an axum handler as ever, with one line above it. A dropped connection does not stop the charge (`detached`), and the
-/// client that comes again finds its receipt.
+/// A usual axum handler, with one attribute above it. A dropped connection does not stop the charge
+/// (`detached`), and the client gets its receipt when it retries.
 #[idempotent(
     key = ("customer(&headers)", "idempotency_key(&headers)"), // two customers may send the same key
     fingerprint = "order",
@@ -79,7 +79,8 @@ async fn ledger(State(app): State<App>) -> Json<Vec<Receipt>> {
     Json(app.ledger.lock().unwrap_or_else(PoisonError::into_inner).clone())
 }
 
-/// Who sends the request. A real service takes this from its authentication, never from a header that anyone can set.
+/// Returns the sender of the request. A real service takes this from its authentication, never from
+/// a header that anyone can set.
 fn customer(headers: &HeaderMap) -> Option<&str> {
     headers.get("x-customer")?.to_str().ok()
 }

@@ -1,11 +1,13 @@
-//! A shop takes payments through a gateway that declines cards, loses replies and goes down. What becomes of each error is said once: on the
-//! error type for charges, on the function for refunds.
+//! A shop takes payments through a gateway that declines cards, loses replies and goes down. The
+//! policy for each error is stated once: on the error type for charges, on the function for
+//! refunds.
 //!
 //! ```text
 //! cargo run --example payments
 //! ```
 //!
-//! Every call is made twice, as clients do. A line says what the caller got, and how many requests that cost.
+//! Every call is made twice, as clients do. A line says what the caller got, and how many requests
+//! that cost.
 
 use std::error::Error;
 use std::future::Future;
@@ -17,11 +19,13 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Serialize, Deserialize, thiserror::Error, ErrorPolicy)]
 enum PaymentError {
-    /// The bank's last word: recorded like a receipt, and a duplicate gets it without another request.
+    /// The bank's last word: recorded like a receipt, and a duplicate gets it without another
+    /// request.
     #[error("declined, code {code}")]
     #[idem(keep)]
     Declined { code: u16 },
-    /// Perhaps the money has moved. The body runs again in the same call; that is safe for a charge, which carries a key.
+    /// Perhaps the money has moved. The body runs again in the same call; that is safe for a
+    /// charge, which carries a key.
     #[error("no reply")]
     #[idem(retry(max = 3, backoff = "10ms"))]
     NoReply,
@@ -32,7 +36,7 @@ enum PaymentError {
     /// Without a key from the call there is none for the gateway, and a retry could charge twice.
     #[error("not guarded")]
     Unguarded,
-    /// What `idem` itself has to say. It is never kept.
+    /// An error of `idem` itself. It is never kept.
     #[error(transparent)]
     #[serde(skip)]
     Idempotency(#[from] idem::Error),
@@ -41,13 +45,14 @@ enum PaymentError {
 /// As the error type says. `errors(policy)` allows it to retry.
 #[idempotent(key = order.id, fingerprint = order, name = "payments.charge", ttl = "24h", errors(policy))]
 async fn charge(gateway: &Gateway, order: &Order) -> Result<Receipt, PaymentError> {
-    // The same key in each try and each attempt: however often the request comes, the gateway carries it out once.
+    // The same key in each try and each attempt: however often the request comes, the gateway
+    // carries it out once.
     let call = idem::current().ok_or(PaymentError::Unguarded)?;
     gateway.transfer(Some(call.child_key("gateway.charge")), order.cents).await
 }
 
-/// The gateway takes no keys for refunds, so what is right for a charge is wrong here: a refund whose reply was lost is not sent again
-/// until somebody has looked.
+/// The gateway accepts no keys for refunds, so the policy for charges would be wrong here. A refund
+/// whose reply was lost is not sent again until an operator has looked.
 #[idempotent(
     key = order.id,
     name = "payments.refund",
@@ -115,14 +120,14 @@ struct Gateway(Mutex<Books>);
 #[derive(Default)]
 struct Books {
     requests: usize,
-    /// What goes wrong with the next request; the one after it goes well.
+    /// The fault of the next request; the one after it succeeds.
     fault: Option<Fault>,
     ledger: Vec<(Option<String>, i64)>,
 }
 
 enum Fault {
     Decline(u16),
-    /// The money moves, and nobody hears of it.
+    /// The money moves, and the reply is lost.
     LoseReply,
     Down,
 }

@@ -1,5 +1,5 @@
-//! A payment provider delivers webhooks: some twice, some five times, some all at once, a few with another amount under an id that
-//! was used before. Each order must be charged once.
+//! A payment provider delivers webhooks: some twice, some five times, some all at once, a few with
+//! another amount under an id that was used before. Each order must be charged once.
 //!
 //! ```text
 //! cargo run --example quickstart                                    # examples/data/deliveries.jsonl, records in memory
@@ -10,8 +10,8 @@
 //!
 //! The client of a store is built when it is first asked for.
 //!
-//! A line is a JSON object with `event` (the provider's id of the event), `order`, `amount_cents`, and if you like `currency`, `at_ms` (when
-//! it arrives, from the start) and `note`.
+//! A line is a JSON object with `event` (the provider's id of the event), `order`, `amount_cents`,
+//! and if you like `currency`, `at_ms` (when it arrives, from the start) and `note`.
 
 // An example reads the clock where it likes.
 #![allow(clippy::disallowed_methods)]
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use idem::{Idempotency, MemoryStore, idempotent};
 use serde::{Deserialize, Serialize};
 
-/// What the provider sends.
+/// A delivery of the provider.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Delivery {
     event: String,
@@ -43,7 +43,7 @@ struct Delivery {
     note: Option<String>,
 }
 
-/// What the provider is answered.
+/// The answer to the provider.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Receipt {
     number: u64,
@@ -102,7 +102,7 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let arguments = Arguments::read()?;
     let (deliveries, unreadable) = read(&arguments.input)?;
 
-    // Where it is remembered what was done. This, and the attribute above, is all there is to it.
+    // The store remembers the outcomes. This and the attribute above are all that is needed.
     let (builder, place) = match &arguments.store {
         Some(url) => match store::missing_feature(url) {
             Some(feature) => return store::run_with_features("quickstart", feature),
@@ -116,7 +116,7 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let begun = Instant::now();
     let mut calls = Vec::new();
     for delivery in &deliveries {
-        // They come as they come: nobody waits for the one before.
+        // Each comes at its time, without waiting for the one before.
         tokio::time::sleep_until((begun + Duration::from_millis(delivery.at_ms)).into()).await;
         let (bank, delivery) = (bank.clone(), delivery.clone());
         calls.push(tokio::spawn(async move { charge(&bank, &delivery).await }));
@@ -130,7 +130,7 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     Ok(summary.adds_up())
 }
 
-/// What there was, and what came of it.
+/// The deliveries and their results.
 struct Summary {
     deliveries: usize,
     unique: u64,
@@ -186,8 +186,8 @@ impl Summary {
         }
     }
 
-    /// Nothing was charged that was not due, nothing twice, and nobody got somebody else's receipt. (In a store that has seen the
-    /// same events before, nothing at all is charged again.)
+    /// Checks that only due charges were made, each once, and that no caller got another event's
+    /// receipt. (If the store has seen the same events before, nothing is charged again.)
     fn adds_up(&self) -> bool {
         let first_run = self.executed == self.unique && self.charged_cents == self.due_cents;
         let seen_before = self.executed == 0 && self.charged_cents == 0 && self.replayed > 0;
@@ -282,7 +282,8 @@ impl Arguments {
     }
 }
 
-/// The deliveries, in the order in which they arrive, and how many lines were none. Those are named on standard error.
+/// The deliveries, in the order in which they arrive, and how many lines were none. Those are named
+/// on standard error.
 fn read(input: &str) -> Result<(Vec<Delivery>, u64), Box<dyn std::error::Error>> {
     let text = if input == "-" {
         let mut text = String::new();

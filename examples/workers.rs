@@ -1,12 +1,13 @@
-//! Several processes take jobs from a queue that delivers each of them to everybody, and one of them is killed while it works.
+//! Several processes take jobs from a queue that delivers each of them to everybody, and one of
+//! them is killed while it works.
 //!
 //! ```text
 //! cargo run --example workers --features redis                                 # starts a redis-server of its own
 //! cargo run --example workers --features redis -- --redis redis://127.0.0.1/
 //! ```
 //!
-//! The first process that gets a job does it; the others get its result. When the killed one's lease runs out, another finishes its job, as
-//! the second attempt.
+//! The first process that gets a job does it; the others get its result. When the killed one's
+//! lease runs out, another finishes its job, as the second attempt.
 
 #![allow(clippy::disallowed_methods)]
 
@@ -29,14 +30,14 @@ const LEASE: Duration = Duration::from_secs(2);
 async fn work(run: &str, worker: u32, job: u32) -> Result<String, idem::Error> {
     let attempt = idem::current().map_or(0, |call| call.attempt());
     println!("begun {job} {attempt}");
-    // The job that somebody will be killed in is a long one.
+    // The job in which a worker will be killed is a long one.
     tokio::time::sleep(if job == 1 && attempt == 1 { Duration::from_secs(60) } else { Duration::from_millis(150) })
         .await;
     println!("done {job} {attempt}");
     Ok(format!("worker {worker}, attempt {attempt}"))
 }
 
-/// One process: does all jobs, each of which may be done by somebody else as well.
+/// One process. It does all jobs; other processes may do each of them as well.
 async fn worker(url: &str, run: &str, number: u32) -> Result<(), Box<dyn Error>> {
     let idempotency = Idempotency::new(RedisStore::connect(url).await?);
     idem::install(idempotency.clone())?;
@@ -45,7 +46,7 @@ async fn worker(url: &str, run: &str, number: u32) -> Result<(), Box<dyn Error>>
         let job = (step + (number - 1) * JOBS / WORKERS) % JOBS + 1;
         println!("result {job} {}", work(run, number, job).await?);
     }
-    // What the store did not take at once is recorded before the process ends.
+    // Outcomes that the store did not accept at once are recorded before the process ends.
     idempotency.shutdown(Duration::from_secs(10)).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-// The README's examples use the Redis store: they are tested where it is there.
+// The README's examples use the Redis store, so they are tested only with that feature.
 #![cfg_attr(any(not(doctest), feature = "redis"), doc = include_str!("../README.md"))]
 #![cfg_attr(all(doctest, not(feature = "redis")), doc = "Idempotency for async Rust.")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -28,30 +28,33 @@ pub use idem_sqlx::{PostgresStore, PostgresStoreBuilder};
 #[cfg(feature = "sqlite")]
 pub use idem_sqlx::{SqliteStore, SqliteStoreBuilder};
 
-// Where they were before `store`.
+// Their paths before the module `store` existed.
 #[doc(hidden)]
 pub use idem_core::{Codec, CodecContext, CodecFailure, CodecId, Store, record, wire};
 
 #[doc(hidden)]
 pub use idem_core::__private;
 
-/// Both ends of the Idempotency-Key header: a tower layer, an extractor, the result of a call that timed out, and a client.
-/// See the [guide](guide::http).
+/// Both ends of the Idempotency-Key header.
+///
+/// A tower layer, an extractor, the result of a call that timed out, and a client. See the
+/// [guide](guide::http).
 #[cfg(any(feature = "http", feature = "http-client"))]
 pub mod http {
     pub use idem_http::*;
 }
 
-/// The guides.
+/// The guides, one page for each subject.
 ///
 /// | guide | for |
 /// | --- | --- |
 /// | [`schemes`](guide::schemes) | choosing a key, a token, or another scheme |
 /// | [`attribute`](guide::attribute) | `#[idempotent]` in full |
 /// | [`options`](guide::options) | the table of all options |
-/// | [`errors`](guide::errors) | what becomes of a call that failed |
-/// | [`tokens`](guide::tokens) | forms that count once |
+/// | [`errors`](guide::errors) | what happens to a call that failed |
+/// | [`tokens`](guide::tokens) | one-time tokens for forms |
 /// | [`stores`](guide::stores) | choosing a store |
+/// | [`redis`](guide::redis) | servers, access rights, failover and clocks of Redis |
 /// | [`http`](guide::http) | the Idempotency-Key header |
 /// | [`runtime`](guide::runtime) | the runtime, and calls without the attribute |
 /// | [`operating`](guide::operating) | events, records, shutdown |
@@ -63,6 +66,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/stores.md")]
     pub mod stores {}
+
+    #[doc = include_str!("docs/redis.md")]
+    pub mod redis {}
 
     #[doc = include_str!("docs/attribute.md")]
     pub mod attribute {}

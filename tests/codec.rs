@@ -22,7 +22,8 @@ impl From<Error> for Declined {
     }
 }
 
-/// Writes what it is told before the outcome, and reads nothing that does not begin with it: as an associated datum does.
+/// Writes its context before the outcome, and reads only data that begins with it, like associated
+/// data.
 struct Bound;
 
 fn bound(context: CodecContext<'_>) -> Vec<u8> {
@@ -53,33 +54,14 @@ impl Codec for Bound {
     }
 }
 
-/// Copies the outcome of one key to another one, as somebody with access to the store can.
+/// Copies the outcome of one key to another one, as an attacker with access to the store can.
 async fn copy(store: &impl Store, operation: &str, from: &str, to: &str) {
     let id = |key| RecordId::new(operation, &Key::encode(key).unwrap()).unwrap();
     let info = store.inspect(&id(from)).await.unwrap().unwrap();
     let (id, owner) = (id(to), Owner::generate());
-    let claim = Claim {
-        id: id.clone(),
-        owner,
-        lease: LONG,
-        hold: LONG * 2,
-        fingerprint: None,
-        take_over: false,
-        take_over_after: None,
-        max_attempts: None,
-        must_be_issued: false,
-    };
+    let claim = Claim::new(id.clone(), owner, LONG, LONG * 2).with_take_over(false);
     store.claim(&claim).await.unwrap();
-    let commit = Commit {
-        id,
-        owner,
-        attempt: 1,
-        fingerprint: None,
-        outcome: info.outcome,
-        ttl: LONG,
-        remember: LONG,
-        as_claimed: None,
-    };
+    let commit = Commit::new(id, owner, 1, info.outcome, LONG);
     store.commit(&commit).await.unwrap();
 }
 

@@ -1,4 +1,5 @@
-//! What a call costs in the process: allocations, the size of its future, rounds of renewals. Counted, so that no machine is too slow for it.
+//! The cost of a call in the process: allocations, the size of its future, rounds of renewals. They
+//! are counted, so that no machine is too slow for it.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
@@ -26,14 +27,16 @@ async fn annotated_text(key: u32) -> Result<String, Error> {
     Ok(format!("{key}{OUTCOME}"))
 }
 
-/// What the facade `metrics` wants to own of each name and label: of a counter and a histogram, and of a counter.
+/// The allocations of the facade `metrics` for names and labels: of a counter and a histogram, and
+/// of a counter.
 const METRICS: (u64, u64) = if cfg!(feature = "metrics") { (5, 3) } else { (0, 0) };
 
 /// Allocations of a call in a scope of its own, less those of the scope.
 fn allocations(runtime: &Runtime, idempotency: &Idempotency, key: u32) -> u64 {
     let scoped = idempotency.clone();
     measure(|| {
-        // Pinned here: in a debug build, tokio would put a future of more than two kilobytes into a box.
+        // Pinned here: in a debug build, tokio would put a future of more than two kilobytes into a
+        // box.
         runtime.block_on(pin!(idem::scope(scoped, async { assert_eq!(annotated(key).await.unwrap(), key) })));
     })
     .count_total

@@ -1,4 +1,5 @@
-//! The edges of the promises: schedules that broke an earlier state of the engine, over `MemoryStore`. Names begin with the promise.
+//! The edges of the promises: schedules that broke an earlier state of the engine, over
+//! `MemoryStore`. Names begin with the promise.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
@@ -42,7 +43,8 @@ async fn state(idempotency: &Idempotency) -> Option<RecordState> {
     idempotency.operation("op").key("k").inspect().await.unwrap().map(|info| info.state)
 }
 
-/// Cuts a claim of an abandoned key off in some way; whoever comes next must still ask what became of it, and be compared.
+/// Cuts a claim of an abandoned key off in some way. The next call must still ask for the result,
+/// and be compared.
 async fn still_asks(cut: impl AsyncFn(&Idempotency, &Faults)) {
     let store = MemoryStore::new();
     let (one, faults) = faulty(&store);
@@ -153,7 +155,8 @@ async fn p11_a_lease_that_was_lost_and_is_still_in_hand_hides_nothing_from_its_o
     let Begin::Execute(lost) = one.operation("op").key("k").fingerprint(&1).lease(SHORT).begin().await.unwrap() else {
         panic!()
     };
-    // One that followed it before it was lost, and one that comes after, each in its own process' way.
+    // One that followed it before it was lost, and one that comes after, each in its own process'
+    // way.
     let follower = one.operation("op").key("k").wait(LONG).run(async || Res::Ok(2)).await.unwrap();
     assert_eq!((follower.is_replayed(), follower.into_inner()), (false, 2));
     let later = one.operation("op").key("k").in_flight(InFlight::Reject).run(async || Res::Ok(3)).await.unwrap();
@@ -176,7 +179,8 @@ async fn p4_all_duplicates_learn_at_once_that_the_store_is_down_and_each_acts_as
         let (call, answer) = call.await.unwrap();
         assert!(if call % 2 == 0 { answer.is_ok() } else { matches!(answer, Err(Error::Store { .. })) }, "{call}");
     }
-    // The first for itself, the second for all that came after its claim was sent, since that takes long.
+    // The first for itself, the second for all that came after its claim was sent, since that takes
+    // long.
     assert!(asked.load(SeqCst) <= 3);
 }
 
@@ -271,7 +275,7 @@ async fn p8_an_unguarded_body_inside_a_guarded_one_is_not_its_call() {
     let outer = idempotency.operation("op").key("k").run(async || {
         let unguarded = Idempotency::disabled().operation("inner").key("k").run(async || {
             assert!(idem::current().is_none());
-            // What would wait for itself is known all the same.
+            // A call that would wait for itself is recognised all the same.
             let own = idempotency.operation("op").key("k").run(async || Res::Ok(0)).await;
             assert!(matches!(own, Err(Error::Reentrant { .. })));
             Res::Ok(1)
@@ -428,7 +432,7 @@ async fn p2_a_full_memory_store_refuses_new_keys_and_evicts_none() {
         if source.kind() == StoreErrorKind::Full && error.is_retryable()));
     assert!(full.unwrap_err().to_string().contains("with_capacity"));
     assert!(call(1, LONG).await.unwrap().is_replayed());
-    // What has expired makes room.
+    // Expired records make room.
     eventually("a place is free", async || call(4, LONG).await.is_ok()).await;
     assert!(call(1, LONG).await.unwrap().is_replayed());
 }

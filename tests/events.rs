@@ -16,7 +16,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// What was logged: level and `decision`, and all texts together.
+/// The log: level and `decision`, and all texts together.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Logged>>);
 

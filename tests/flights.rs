@@ -1,5 +1,5 @@
-//! Calls of one process with one key share claims, waits and answers. An answer is never older than the call that gets it, and nobody
-//! depends on a call that is not polled.
+//! Calls of one process with one key share claims, waits and answers. An answer is never older than
+//! the call that gets it, and no call depends on one that is not polled.
 #![allow(clippy::similar_names, clippy::unchecked_time_subtraction, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
@@ -107,7 +107,7 @@ async fn p2_a_call_that_begins_after_a_commit_returned_is_not_told_that_it_is_in
     lease.commit(&1u32).await.unwrap();
     let rejecting = world.call().in_flight(InFlight::Reject);
     assert_eq!(gives(rejecting, 3).await.unwrap(), (true, 1));
-    // Who waits is told too.
+    // The waiter gets it too.
     assert_eq!(waiting.await.unwrap(), (true, 1));
 }
 

@@ -1,5 +1,6 @@
-//! The generated code adds no warning to the author's crate: every group of lints is on here, and what is allowed is what the lines as
-//! they are written would be warned of without the attribute as well. `cargo xtask ci` runs clippy with warnings denied.
+//! The generated code adds no warning to the author's crate. Every group of lints is on here. The
+//! allowed lints are those that would warn about these lines without the attribute as well.
+//! `cargo xtask ci` runs clippy with warnings denied.
 
 #![warn(clippy::all, clippy::pedantic, clippy::nursery, clippy::restriction)]
 #![allow(

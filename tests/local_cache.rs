@@ -1,4 +1,5 @@
-//! What `local_cache` must never do: give an outcome that the store has forgotten, or was told to forget.
+//! `local_cache` must never return an outcome that the store has forgotten, by itself or by
+//! `forget`.
 
 #![allow(clippy::disallowed_methods, clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 

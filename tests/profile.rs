@@ -1,4 +1,4 @@
-//! The profile for payments, and what becomes of errors that nobody lists.
+//! The profile for payments, and unlisted errors.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
@@ -89,7 +89,7 @@ over_both_stores! {
         assert!(matches!(failed, Err(Failure::Declined)));
         let next = operation().run(async || Res::Ok(1)).await;
         assert!(matches!(next, Err(Error::Abandoned { attempt: 1, .. })), "{next:?}");
-        // What the operation says itself is as it says.
+        // The operation's own setting wins.
         assert_eq!(operation().abandoned(Abandoned::Rerun).run(async || Res::Ok(2)).await.unwrap().into_inner(), 2);
     }
 

@@ -1,4 +1,5 @@
-//! The first test of each promise in docs/guarantees.md, over every store. The names begin with the promise's id.
+//! The first test of each promise in docs/guarantees.md, over every store. The names begin with the
+//! promise's id.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
@@ -153,7 +154,8 @@ over_all_stores! {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // A machine that stands still for a while may miss a window, but never sees them in another order.
+        // A machine that stands still for a while may miss a window, but never sees them in another
+        // order.
         assert!(["replayed", "already done", "executed"].ends_with(&seen) || seen == ["replayed", "executed"], "{seen:?}");
     }
 
@@ -184,7 +186,7 @@ over_all_stores! {
             async move {
                 one.operation("p3.value").key("k").lease(LEASE).run(|| async {
                     begun.notify_one();
-                    // A body that does not yield cannot be stopped.
+                    // A body that does not yield continues.
                     while !taken.load(Ordering::SeqCst) {
                         std::thread::sleep(Duration::from_millis(5));
                     }
@@ -266,14 +268,15 @@ over_all_stores! {
                     .map(idem::Outcome::into_inner)
             }
         };
-        // The first of its key asks nobody.
+        // The first call of its key does not ask.
         assert_eq!((call("fresh", Ok(Some(1))).await.unwrap(), asked.load(Ordering::SeqCst)), (101, 0));
         crash(&idempotency, "p5.reconcile", "found", 0).await;
         assert_eq!(call("found", Ok(Some(7))).await.unwrap(), 7);
         assert_eq!(call("found", Ok(Some(8))).await.unwrap(), 7);
         crash(&idempotency, "p5.reconcile", "lost", 0).await;
         assert_eq!(call("lost", Ok(None)).await.unwrap(), 102);
-        // An error reaches the caller, and the next call asks again at once, as the next attempt: its lease is not waited for.
+        // An error reaches the caller, and the next call asks again at once, as the next attempt:
+        // its lease is not waited for.
         crash(&idempotency, "p5.reconcile", "unknown", 0).await;
         assert!(matches!(call("unknown", Err("bank is down")).await, Err(Failure::Asked("bank is down"))));
         let info = idempotency.operation("p5.reconcile").key("unknown").inspect().await.unwrap().unwrap();
@@ -346,7 +349,7 @@ over_all_stores! {
                     idempotency.operation("p8.detached").key("k").run_detached(|| async move {
                         begun.notify_one();
                         go.notified().await;
-                        // What follows the task came along.
+                        // Task-local state came along.
                         assert_eq!(idem::current().unwrap().operation(), "p8.detached");
                         Res::Ok(5)
                     }).await
@@ -384,7 +387,7 @@ over_all_stores! {
         faults.always(Step::Commit, Fault::LoseRequest);
         let value = one.operation("p9.commit").key("k").lease(LEASE).run(async || Res::Ok(5)).await.unwrap();
         assert_eq!((value.is_replayed(), value.into_inner()), (false, 5));
-        // Longer than the lease: it is renewed, so nobody takes over.
+        // Longer than the lease: it is renewed, so there is no take-over.
         let early = two.operation("p9.commit").key("k").wait(LEASE * 2).run(async || Res::Ok(6)).await;
         assert!(matches!(early, Err(Error::InFlight { .. })), "{early:?}");
         faults.clear();
@@ -417,7 +420,7 @@ over_all_stores! {
     async fn p9_an_outcome_that_cannot_be_encoded_is_given_once_and_then_known_to_be_done(world: World) {
         use std::collections::BTreeMap;
         let idempotency = world.process().await;
-        // JSON has no maps with keys that are no text.
+        // JSON maps have only text keys.
         let body = async || Res::Ok(BTreeMap::from([(vec![1u8], 2u8)]));
         let value = idempotency.operation("p9.encode").key("k").run(body).await.unwrap();
         assert_eq!(value.into_inner()[&vec![1]], 2);

@@ -1,4 +1,4 @@
-//! What a call costs in Redis: commands counted by the server itself, bytes as it stores them.
+//! The cost of a call in Redis: commands counted by the server itself, bytes as it stores them.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
@@ -27,7 +27,8 @@ impl Counted {
         Idempotency::new(RedisStore::connect(self.server.url()).await.unwrap())
     }
 
-    /// The commands that clients sent since the last look, without those that scripts called and those of the test itself.
+    /// The commands that clients sent since the last look, without those that scripts called and
+    /// those of the test itself.
     async fn commands(&self) -> BTreeMap<String, u64> {
         let text = self.server.cli(&["INFO", "commandstats"]).await.unwrap();
         let Reply::Value(text) = text else { panic!("{text:?}") };
@@ -181,7 +182,8 @@ async fn with_a_local_cache_a_duplicate_of_ones_own_costs_no_command_until_the_r
     assert!(matches!(call(&one, 2, 8).await, Err(Error::FingerprintMismatch { .. })));
     assert_eq!(redis.commands().await, counts(&[("set", 1)]));
 
-    // What this process forgets it runs again; what another committed is asked of the store each time.
+    // After a `forget` in this process the body runs again; commits of other processes are read
+    // from the store each time.
     assert!(one.operation("cached").key("k").forget().await.unwrap());
     assert_eq!(call(&two, 1, 9).await.unwrap().into_inner(), 9);
     redis.commands().await;

@@ -4,15 +4,20 @@
 //! cargo run --example form --features axum
 //! ```
 //!
-//! Then open <http://localhost:3000>, order, and try to order twice: double click the button (without JavaScript, too), reload while the order is
-//! being placed, press back and send the form again, open it in two tabs, change the order and send it again. Stop the program and start it
-//! again while the form is open: its tokens are gone, and you get a fresh form with what you had typed.
+//! Then open <http://localhost:3000>, order, and try to order twice. Double click the button
+//! (without JavaScript, too), or reload while the order is being placed. Press back and send the
+//! form again, open it in two tabs, or change the order and send it again. Stop the program and
+//! start it again while the form is open: its tokens are gone, and you get a fresh form with your
+//! typed values.
 //!
-//! `--port 8080` listens elsewhere (0: any free port); `--takes 10` has an order take ten seconds; `--store redis://127.0.0.1/` keeps tokens and
-//! orders in Redis, so that several of these are one shop: order from one, and send the same form to another. With `--store sqlite://form.db`,
-//! `postgres://..` or `mysql://..` the tokens are kept there, and the orders stay in memory.
+//! `--port 8080` listens elsewhere (0: any free port). `--takes 10` makes an order take ten
+//! seconds. `--store redis://127.0.0.1/` keeps tokens and orders in Redis, so that several
+//! processes are one shop: order from one, and send the same form to another. With
+//! `--store sqlite://form.db`, `postgres://..` or `mysql://..` the tokens are kept there, and the
+//! orders stay in memory.
 //!
-//! What matters is in `shop/mod.rs`. `idem-browser` does all of the above with a real browser.
+//! The essential code is in `shop/mod.rs`. `idem-browser` does all of the above with a real
+//! browser.
 
 mod shop;
 #[path = "../store/mod.rs"]
@@ -64,7 +69,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         },
         None => (Idempotency::builder(MemoryStore::new()), Book::in_memory()),
     };
-    // Nobody guesses a token. Who tries is told to wait, and is seen.
+    // Tokens cannot be found by guessing. A client that tries is refused for a while, and shows up
+    // in the events.
     let idempotency = builder.limit_token_failures(20, Duration::from_secs(60)).build();
     let shop = Shop::new(idempotency, book, SlowWarehouse { takes: Duration::from_secs(takes) });
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;

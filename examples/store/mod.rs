@@ -20,8 +20,8 @@ pub(crate) fn missing_feature(url: &str) -> Option<&'static str> {
     (!is_there).then_some(feature)
 }
 
-/// Builds and runs the example again, with other features. A store's client takes longer to build than all the rest, so the example is
-/// built without it until it is asked for.
+/// Builds and runs the example again, with other features. A store's client takes longer to build
+/// than all the rest, so the example is built without it until it is asked for.
 pub(crate) fn run_with_features(example: &str, features: &str) -> Result<bool, Box<dyn Error>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");

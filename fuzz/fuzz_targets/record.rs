@@ -1,4 +1,5 @@
-//! `idem_fuzz::record` under libFuzzer; built without it, a program that runs it over the files that it is given.
+//! `idem_fuzz::record` under libFuzzer; built without it, a program that runs it over the files
+//! that it is given.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

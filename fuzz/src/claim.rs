@@ -1,4 +1,5 @@
-//! What a claim makes of a record that was read, against the table in the documentation of `Store::claim`.
+//! The effect of a claim on a record that was read, against the table in the documentation of
+//! `Store::claim`.
 
 use bytes::Bytes;
 use idem_core::record::{Claim, Claimed, InFlight, OnClaim, Origin, RanOut, Record, RecordId, ReleaseTo};
@@ -34,17 +35,12 @@ pub fn run(data: &[u8]) {
 
 fn claim(input: &mut Input<'_>) -> Claim {
     let id = Key::encode("k").and_then(|key| RecordId::new("fuzz", &key)).expect("a valid name and key");
-    Claim {
-        id,
-        owner: record::owner(input),
-        lease: input.length(),
-        hold: input.length(),
-        fingerprint: record::fingerprint(input),
-        take_over: input.flag(),
-        take_over_after: input.flag().then(|| input.length()),
-        max_attempts: if input.flag() { Some(input.number()) } else { None },
-        must_be_issued: input.flag(),
-    }
+    Claim::new(id, record::owner(input), input.length(), input.length())
+        .with_fingerprint(record::fingerprint(input))
+        .with_take_over(input.flag())
+        .with_take_over_after(input.flag().then(|| input.length()))
+        .with_max_attempts(if input.flag() { Some(input.number()) } else { None })
+        .with_must_be_issued(input.flag())
 }
 
 /// The rows of the table, from the top.
@@ -56,7 +52,7 @@ fn by_the_table(record: &Record, claim: &Claim) -> OnClaim {
     };
     let counted = attempts.saturating_sub(asked);
     let exhausted = matches!(claim.max_attempts, Some(max) if counted.saturating_add(1) > max || max == counted);
-    let next = |origin| InFlight { questions: asked, ..claim.in_flight(attempts.saturating_add(1), origin) };
+    let next = |origin| claim.in_flight(attempts.saturating_add(1), origin).with_questions(asked);
     let another = match (record.fingerprint(), claim.fingerprint) {
         (Some(one), Some(two)) => one != two,
         _ => false,
@@ -103,7 +99,7 @@ fn taken(next: &InFlight, claim: &Claim) {
     assert_eq!(record.on_claim(claim), OnClaim::Answer(owned));
 }
 
-/// What an owner leaves behind that gives its key up.
+/// Checks the record after its owner releases the key.
 fn given_up(held: &InFlight, claim: &Claim) {
     let keep = claim.hold;
     let left_behind = |to| held.released(to).map(|(record, _)| record);
@@ -121,7 +117,7 @@ fn given_up(held: &InFlight, claim: &Claim) {
 
     // Whoever claims after a claim that was undone gets the attempt that was undone.
     let claim =
-        Claim { take_over: true, max_attempts: None, fingerprint: None, must_be_issued: false, ..claim.clone() };
+        claim.clone().with_take_over(true).with_max_attempts(None).with_fingerprint(None).with_must_be_issued(false);
     let again = left_behind(ReleaseTo::Undone { keep }).map(|record| record.on_claim(&claim));
     if held.took_over.is_some() {
         return;
@@ -136,7 +132,7 @@ fn given_up(held: &InFlight, claim: &Claim) {
     }
 }
 
-/// What people are told agrees with the record.
+/// Checks that the description agrees with the record.
 fn described(record: &Record, left: std::time::Duration) {
     let info = RecordInfo::new(record, left);
     assert_eq!((info.attempt, info.fingerprint), (record.attempt(), record.fingerprint()));

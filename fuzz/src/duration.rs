@@ -36,7 +36,7 @@ fn foreign(text: &str) {
         }
         Err(message) => assert!(message.len() > 20, "{text:?}: {message}"),
     }
-    // What surrounds a text does not matter.
+    // Whitespace around a text does not matter.
     assert_eq!(parse(&format!(" {text}\t")).ok(), read.ok(), "{text:?}");
 }
 
@@ -62,7 +62,8 @@ fn written(input: &mut Input<'_>) {
     assert_eq!(parse(&text).ok(), expected, "{text:?}");
 }
 
-/// The sum of numbers with units in nanoseconds; `None` where a number has no unit, or one that has no fixed length.
+/// The sum of numbers with units in nanoseconds; `None` where a number has no unit, or one that has
+/// no fixed length.
 fn by_hand(text: &str) -> Option<u128> {
     let mut compact = text.chars().filter(|c| !c.is_whitespace()).peekable();
     let mut sum = 0;

@@ -1,4 +1,5 @@
-//! Values made of a fuzzer's bytes: whatever the bytes are, there is a value, and small changes of them make small changes of it.
+//! Values made of a fuzzer's bytes: whatever the bytes are, there is a value, and small changes of
+//! them make small changes of it.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Keys: whatever the parts hold, they can be read out of the key again, so no two lists of parts have one key.
+//! Keys: whatever the parts hold, they can be read out of the key again, so no two lists of parts
+//! have one key.
 
 use std::fmt;
 
@@ -107,7 +108,7 @@ impl Part {
         (0..len).map(|_| Self::made_up(input, depth + 1)).collect()
     }
 
-    /// What it stands for, however it is written; false if something is missing.
+    /// Collects its meaning, however it is written; false if a part is missing.
     fn list(&self, outermost: &mut bool, nodes: &mut Vec<Node>) -> bool {
         let mut leaf = |text: String| {
             *outermost = false;
@@ -177,7 +178,7 @@ impl fmt::Display for Pieces<'_> {
     }
 }
 
-/// What a key says: texts, and groups of them.
+/// The content of a key: texts, and groups of them.
 #[derive(Debug, PartialEq, Eq)]
 enum Node {
     Leaf(String),

@@ -1,7 +1,8 @@
-//! What reads foreign bytes, each with the properties that hold for every input.
+//! The code that reads foreign bytes, with the properties that hold for every input.
 //!
-//! A target is a plain function of some bytes that panics where a property does not hold. libFuzzer runs it (`cargo xtask fuzz`), and so
-//! does an ordinary test, over the corpus and what a few dice make of it (`cargo xtask fuzz --corpus`).
+//! A target is a plain function of some bytes that panics where a property does not hold. libFuzzer
+//! runs it (`cargo xtask fuzz`), and so does an ordinary test, over the corpus and what a few dice
+//! make of it (`cargo xtask fuzz --corpus`).
 
 use std::{env, fs, io};
 
@@ -20,7 +21,8 @@ pub(crate) use self::input::Input;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../idem-redis/src/error.rs"]
 mod error;
-/// Where a server is: private to idem-redis, and read here from its source, so that its public face stays as it is.
+/// The address of a server. The module is private to idem-redis; including its source here keeps
+/// the public API unchanged.
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../idem-redis/src/target.rs"]
 mod target;

@@ -1,4 +1,5 @@
-//! Outcomes: what a duplicate gets when something stands in the record that no body of this version wrote.
+//! Outcomes: what a duplicate gets when something stands in the record that no body of this version
+//! wrote.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -24,7 +25,7 @@ pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let kind = input.byte();
     let codec = if kind & 2 == 0 { CodecId::JSON } else { CodecId::parse(b"cbor").unwrap_or(CodecId::JSON) };
-    let outcome = Encoded { is_error: kind & 1 == 1, codec, payload: Bytes::copy_from_slice(input.rest()) };
+    let outcome = Encoded::new(codec, Bytes::copy_from_slice(input.rest())).with_is_error(kind & 1 == 1);
     RUNTIME.with(|runtime| runtime.block_on(found(&outcome)));
 }
 
@@ -75,7 +76,8 @@ enum Refusal {
     Other(String),
 }
 
-/// A value that can be read is what JSON says; anything else is an error that says so, and no panic.
+/// A value that can be read is what JSON says; anything else is an error that says so, and no
+/// panic.
 fn read<T: DeserializeOwned + PartialEq + Debug>(recorded: &Recorded, outcome: &Encoded) {
     let json = serde_json::from_slice::<T>(&outcome.payload).ok().filter(|_| outcome.codec == CodecId::JSON);
     same(recorded.decode::<T>(), json.as_ref().filter(|_| !outcome.is_error));
@@ -99,7 +101,7 @@ async fn replayed<T: Serialize + DeserializeOwned + PartialEq + Debug>(idempoten
     same(answer.map(idem_core::Outcome::<T>::into_inner), expected);
 }
 
-/// What one call returned is what the next one gets.
+/// Checks that the next call gets the value of the first one.
 async fn kept<T: Serialize + DeserializeOwned + Clone + PartialEq + Debug>(value: T) {
     let idempotency = Idempotency::new(MemoryStore::new());
     for is_replayed in [false, true] {

@@ -1,4 +1,4 @@
-//! Records: a text that a store holds, whoever wrote it.
+//! Records: any text that a store may hold.
 
 use bytes::Bytes;
 use idem_core::record::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Owner, Record};
@@ -65,7 +65,7 @@ fn written(record: &Record, input: &mut Input<'_>) {
     foreign(&text);
 }
 
-/// What holds for each text that is a record.
+/// Checks the properties of each text that is a record.
 fn whole(text: &[u8], record: &Record) {
     cut(text);
     match record {
@@ -84,7 +84,7 @@ fn whole(text: &[u8], record: &Record) {
     }
 }
 
-/// Cut short or made longer, it is no record any more, but for the mark of those who wait.
+/// Cut short or extended, it is not a record any more, except for the waiters' mark.
 fn cut(text: &[u8]) {
     // A long outcome is cut at some places only.
     let step = 1 + text.len() / 512;
@@ -98,7 +98,8 @@ fn cut(text: &[u8]) {
     }
 }
 
-/// What is read is what would be written; only a number may have zeros before it, if somebody wrote the text by hand.
+/// A record is written as it was read, except for leading zeros of a number in a text written by
+/// hand.
 fn same_but_for_zeros(text: &[u8], again: &[u8]) {
     let text = wire::without_waited(text);
     let zeros = text.windows(3).any(|three| three[0] == b' ' && three[1] == b'0' && three[2].is_ascii_digit());
@@ -123,27 +124,21 @@ pub(crate) fn made_up(input: &mut Input<'_>) -> Record {
         kind => Record::Committed {
             attempt: input.number(),
             fingerprint: fingerprint(input),
-            outcome: Encoded {
-                is_error: kind == 5,
-                codec: CodecId::parse(input.bytes()).unwrap_or(CodecId::JSON),
-                payload: Bytes::copy_from_slice(input.bytes()),
-            },
+            outcome: Encoded::new(
+                CodecId::parse(input.bytes()).unwrap_or(CodecId::JSON),
+                Bytes::copy_from_slice(input.bytes()),
+            )
+            .with_is_error(kind == 5),
         },
     }
 }
 
 /// A record in flight that took over no more than so many, one from the other.
 fn in_flight(input: &mut Input<'_>, room: usize) -> InFlight {
-    InFlight {
-        owner: owner(input),
-        attempt: input.number(),
-        origin: origin(input),
-        lease: input.length(),
-        hold: input.length(),
-        fingerprint: fingerprint(input),
-        questions: few(input),
-        took_over: (room > 0 && input.below(3) == 0).then(|| Box::new(in_flight(input, room - 1))),
-    }
+    InFlight::new(owner(input), input.number(), origin(input), input.length(), input.length())
+        .with_fingerprint(fingerprint(input))
+        .with_questions(few(input))
+        .with_took_over((room > 0 && input.below(3) == 0).then(|| Box::new(in_flight(input, room - 1))))
 }
 
 /// Often none.

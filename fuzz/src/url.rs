@@ -21,7 +21,8 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// `scheme://user:..password..@host..`, or a socket, or with other slashes than two, with anything at all around the password that people may have forgotten to encode.
+/// `scheme://user:..password..@host..`, or a socket, or with other slashes than two, with anything
+/// at all around the password that people may have forgotten to encode.
 fn with_password(input: &mut Input<'_>) {
     let begin = usize::from(input.byte());
     let (scheme, slashes) = (SCHEMES[begin % 9], ["//", "", "/", "///"][begin / 9 % 4]);
@@ -32,7 +33,7 @@ fn with_password(input: &mut Input<'_>) {
     // A URL is read without these, wherever they stand.
     let user = user.replace(['\t', '\n', '\r'], "");
     let text = if scheme.ends_with("unix") && (slashes != "//" || user.contains('/')) {
-        // A socket has a path, in which nobody looks for a password: that is a parameter.
+        // A socket has a path, which does not hold a password: that is a parameter.
         format!("{scheme}:///run/redis.sock?pass={before}{SECRET}{after}")
     } else {
         format!("{scheme}:{slashes}{user}:{before}{SECRET}{after}@{host}")

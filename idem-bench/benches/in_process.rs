@@ -1,6 +1,8 @@
-//! Single calls in process, in nanoseconds: the library over `MemoryStore`, caches that people use for the same, and the plain call.
+//! Single calls in process, in nanoseconds: the library over `MemoryStore`, caches that people use
+//! for the same, and the plain call.
 //!
-//! `cargo xtask bench` runs it once for each round, each time all of it, so that drift hits all alike.
+//! `cargo xtask bench` runs it once for each round, each time all of it, so that drift hits all
+//! alike.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -23,7 +25,8 @@ use tokio::runtime::Runtime;
 
 /// As the library's default.
 const TTL: Duration = Duration::from_secs(86_400);
-/// How many outcomes are replayed in turn: some, as in a service, and few enough to be in the processor's caches for all alike.
+/// How many outcomes are replayed in turn: some, as in a service, and few enough to be in the
+/// processor's caches for all alike.
 const HELD: u64 = 1000;
 /// How many others are there already where something new comes.
 const OTHERS: u64 = 10_000;

@@ -1,4 +1,4 @@
-//! What calls cost the server: commands and bytes.
+//! The server's cost of calls: commands and bytes.
 
 use anyhow::{Context as _, Result, ensure};
 use idem::Idempotency;
@@ -15,7 +15,8 @@ const CALLS: u64 = 1000;
 /// How much longer than the floor's a record may be.
 const BYTES: f64 = 40.0;
 
-/// Counts the commands that clients send: those that a script calls inside the server are not among them.
+/// Counts the commands that clients send: those that a script calls inside the server are not among
+/// them.
 pub(crate) struct Counter {
     _proxy: Proxy,
     all: Passing,

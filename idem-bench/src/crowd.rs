@@ -28,7 +28,8 @@ const IN_ONE: usize = 1000;
 /// What is measured here, by round.
 #[derive(Default)]
 pub(crate) struct Crowds {
-    /// Milliseconds from the beginning of the body to the last answer, and of these how many after its end.
+    /// Milliseconds from the beginning of the body to the last answer, and of these how many after
+    /// its end.
     floor: Vec<f64>,
     ours: Vec<f64>,
     after: Vec<f64>,
@@ -79,7 +80,7 @@ impl Crowds {
         let before = counter.commands();
         let key = unused(target);
         crowd(OVER_TWO, |caller, body| guard(runtimes[caller % 2].clone(), key.clone(), body)).await?;
-        // What comes after the last answer: subscriptions that end.
+        // After the last answer, subscriptions end.
         sleep(Duration::from_millis(200)).await;
         self.our_commands.push(since(&counter, before));
 

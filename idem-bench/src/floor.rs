@@ -4,10 +4,11 @@ use anyhow::{Context as _, Result, ensure};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Script, cmd};
 
-/// What stands in the record while a body runs.
+/// The record's value while a body runs.
 const IN_FLIGHT: &str = "in flight, by an owner";
 
-/// Writes the outcome if the owner's record still stands there, as any guard must that outlives a pause.
+/// Writes the outcome if the owner's record still stands there, as any guard must that outlives a
+/// pause.
 const COMMIT: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return 1 end return 0";
 
 /// A connection, and the commands on it.
@@ -46,7 +47,7 @@ impl Floor {
         self.claim(key).await?.map(|found| found.len()).context("there was no outcome")
     }
 
-    /// What stands at the key; `None` if it is claimed now.
+    /// Claims the key and returns its earlier value; `None` if it is claimed now.
     pub(crate) async fn claim(&self, key: &str) -> Result<Option<String>> {
         let mut claim = cmd("SET");
         claim.arg(key).arg(IN_FLIGHT).arg("NX").arg("GET").arg("PX").arg(self.ttl);

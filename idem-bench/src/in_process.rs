@@ -1,4 +1,5 @@
-//! What the other two programs left: criterion's estimates of `benches/in_process.rs`, and the counts of `allocations`.
+//! Reads the results of the other two programs: criterion's estimates of `benches/in_process.rs`,
+//! and the counts of `allocations`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -99,7 +100,7 @@ fn compared(times: &Times) -> Vec<Figure> {
     figures
 }
 
-/// What `allocations` counted.
+/// The counts of `allocations`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Counts {

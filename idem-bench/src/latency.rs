@@ -1,4 +1,4 @@
-//! How long one call takes while there is no other.
+//! The duration of a single call without other calls.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,9 +17,11 @@ const SHARES: [f64; 9] = [0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999];
 pub(crate) struct Latencies([[Vec<Vec<f64>>; 2]; Subject::ALL.len()]);
 
 impl Latencies {
-    /// One round: call by call in turns, in an order that goes round, so that none is always behind the same other.
+    /// One round: call by call in turns, in an order that goes round, so that none is always behind
+    /// the same other.
     pub(crate) async fn round(&mut self, subjects: &Arc<Subjects>, calls: u64, from: u64) -> Result<()> {
-        // In a task, as a service has it: the thread that drives the connection can be the one that calls.
+        // In a task, as a service has it: the thread that drives the connection can be the one that
+        // calls.
         let times = tokio::spawn(sequential(subjects.clone(), calls, from)).await??;
         for (all, round) in self.0.iter_mut().zip(times) {
             for (all, round) in all.iter_mut().zip(round) {

@@ -1,4 +1,5 @@
-//! What the benchmarks call, in the programs that time it and in the one that counts its allocations.
+//! The subjects of the benchmarks, for the programs that time them and the one that counts
+//! allocations.
 #![allow(clippy::unused_async, reason = "bodies that do nothing: what is measured is what comes on top of them")]
 
 use idem::{Error, idempotent};

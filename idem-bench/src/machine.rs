@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 const UNKNOWN: &str = "unknown";
 
-/// What a reader must know of the machine.
+/// The facts about the machine that a reader needs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
@@ -38,7 +38,7 @@ impl Machine {
 /// The commit that was measured.
 pub(crate) fn commit() -> String {
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return UNKNOWN.to_owned() };
-    // The page itself is written anew.
+    // The page itself changes in each run.
     let dirty = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs"]);
     if dirty.is_none_or(|changes| changes.is_empty()) { commit } else { format!("{commit}, with changes") }
 }

@@ -1,8 +1,10 @@
-//! The benchmarks: what a call costs beside the bare commands of its store, and beside caches in process.
+//! The benchmarks: what a call costs beside the bare commands of its store, and beside caches in
+//! process.
 //!
-//! `idem-bench run` measures what needs Redis, many tasks or much memory, all in turns in one process; `benches/in_process.rs`, by
-//! criterion, measures single calls in process; `allocations` counts. `idem-bench page` shows all of it, and writes
-//! `docs/benchmarks.md`. `cargo xtask bench` runs them all.
+//! `idem-bench run` measures what needs Redis, many tasks or much memory, all in turns in one
+//! process; `benches/in_process.rs`, by criterion, measures single calls in process; `allocations`
+//! counts. `idem-bench page` shows all of it, and writes `docs/benchmarks.md`. `cargo xtask bench`
+//! runs them all.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times itself; it is no part of the library")]
 
 mod cost;
@@ -45,7 +47,7 @@ enum What {
     Run(run::Args),
     /// Show what was measured, as tables, and write it as a page
     Page(page::Args),
-    /// Measure what a call costs server and caller, and show what follows: what a server holds, and a simulation of many
+    /// Measure what a call costs server and caller, and show what a server holds
     Scaling(scaling::Args),
     /// Fill a store in memory, and say what it took; `run` starts it
     #[command(hide = true)]

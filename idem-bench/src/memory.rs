@@ -1,4 +1,5 @@
-//! What records cost in the `MemoryStore`: memory, and the longest that one call takes while the store grows and forgets.
+//! The cost of records in the `MemoryStore`: memory, and the longest call while the store grows and
+//! forgets.
 //!
 //! In a process of its own, whose memory is that of the store.
 
@@ -19,7 +20,7 @@ use crate::report::{Figure, Group, Unit};
 #[allow(clippy::cast_precision_loss)]
 const PAYLOAD: f64 = (KEY_BYTES + RESULT_BYTES + 2) as f64;
 
-/// What the other process found.
+/// The results of the other process.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Found {
     records: u32,
@@ -27,7 +28,8 @@ pub(crate) struct Found {
     bytes: Option<f64>,
     growing: Longest,
     expiring: Longest,
-    /// Of a loop that does nothing but read the clock, for as long as the records took to expire: what the machine takes from any program.
+    /// Of a loop that does nothing but read the clock, for as long as the records took to expire:
+    /// what the machine takes from any program.
     idle: Longest,
     /// How many records were left of those that had expired.
     left: usize,
@@ -91,7 +93,7 @@ async fn measure(records: u32) -> Result<Found> {
     let store = MemoryStore::with_capacity(records as usize / 10 * 11 + 1000);
     let idempotency = Idempotency::builder(store.clone()).ttl(ttl).build();
     let mut keys = Keys::new(0);
-    // What a first call brings along is no record's.
+    // The allocations of a first call do not belong to a record.
     insert(&idempotency, &mut keys, 1000).await?;
     let before = machine::resident();
     let growing = insert(&idempotency, &mut keys, records).await?;
@@ -136,7 +138,7 @@ fn idle(turns: u32, each: f64) -> Longest {
     Longest::of(processor, wall, all.elapsed(), turns)
 }
 
-/// What the processor has given this thread so far.
+/// Returns the processor time of this thread so far.
 fn processor_ns() -> i64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec * 1_000_000_000 + time.tv_nsec

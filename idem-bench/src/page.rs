@@ -1,4 +1,4 @@
-//! What was measured, as tables for a terminal and as `docs/benchmarks.md`.
+//! The results, as tables for a terminal and as `docs/benchmarks.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -114,15 +114,15 @@ fn write(report: &Report, args: &Args, docs: &Path) -> Result<()> {
 fn markdown(report: &Report, command: &str, notes: &str) -> Result<String> {
     let mut page = String::new();
     let machine = &report.machine;
-    writeln!(page, "<!-- `{command}` writes this page. What is written by hand is in benchmarks/notes.md. -->")?;
+    writeln!(page, "<!-- `{command}` writes this page. The hand-written part is benchmarks/notes.md. -->")?;
     writeln!(page, "# Benchmarks\n")?;
     writeln!(
         page,
-        "What a call costs beside the bare commands of its store, and beside caches in process. The floor is redis-rs \
-         alone: `SET NX GET PX`, then one script that compares the owner and sets; a replay is the first command alone. \
-         Keys of 32 bytes, results of 200. Everything is measured in one process, in turns, in {} rounds after one to warm \
-         up; each figure is the median of the rounds, and the range is that of the rounds' own figures. Ratios carry over \
-         to other machines; times and rates do not.\n",
+        "The cost of a call next to the bare commands of its store, and next to caches in process. The floor is \
+         redis-rs alone: `SET NX GET PX`, then one script that compares the owner and sets; a replay is only the first \
+         command. Keys have 32 bytes, results 200. Everything is measured in one process, in turns, in {} rounds after \
+         one to warm up. Each figure is the median of the rounds, with the range of the rounds' own figures. Ratios hold \
+         on other machines; times and rates do not.\n",
         report.rounds
     )?;
     writeln!(page, "```sh\n{command}\n```\n")?;

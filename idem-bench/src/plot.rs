@@ -27,14 +27,14 @@ const COLOURS: [RGBColor; 4] =
 /// Its place, the median, and the range.
 type Point = (f64, f64, Option<(f64, f64)>);
 
-/// What was measured of one subject.
+/// The results of one subject.
 struct Line<'a> {
     name: &'a str,
     colour: RGBColor,
     points: Vec<Point>,
 }
 
-/// What one half of a plot shows.
+/// One half of a plot.
 struct Panel<'a> {
     title: String,
     x_title: &'static str,
@@ -199,7 +199,8 @@ impl Panel<'_> {
             area.draw(&Circle::new((x + 13, middle), 4, line.colour.filled())).map_err(failed)?;
             area.draw(&Text::new(line.name.to_owned(), (x + 34, middle - 8), (FONT, 16).into_font().color(&INK)))
                 .map_err(failed)?;
-            // How wide the text is, the reader's font says; so much is enough for those named above.
+            // How wide the text is, the reader's font says; so much is enough for those named
+            // above.
             x += 74 + 7 * i32::try_from(line.name.len()).unwrap_or(20);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What was measured, as it goes from the program that measures to the one that shows it.
+//! The results, as the measuring program passes them to the one that shows them.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub(crate) struct Report {
     pub(crate) latencies: Vec<Latency>,
     /// Calls of many tasks at once.
     pub(crate) throughputs: Vec<Throughput>,
-    /// What was left out, and why.
+    /// The parts that were left out, and why.
     pub(crate) left_out: Vec<String>,
 }
 
@@ -38,18 +38,18 @@ pub(crate) struct Figure {
     pub(crate) unit: Unit,
     /// One of each round.
     pub(crate) values: Vec<f64>,
-    /// What helps to read it.
+    /// A note that helps to read it.
     pub(crate) beside: String,
 }
 
-/// What must be reached.
+/// The goal of a figure.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Goal {
     AtMost(f64),
     AtLeast(f64),
 }
 
-/// What a value is.
+/// The unit of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Unit {
     Ratio,

@@ -26,8 +26,8 @@ const NUMBERS: u64 = 1_000_000_000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A server that is there already, in place of one that is started: only calls are made there, with keys that begin with
-    /// `idem-bench-` and expire, and what needs a server to itself is left out
+    /// Use an existing server instead of starting one. Only calls are made there, with keys that
+    /// begin with `idem-bench-` and expire; benchmarks that need their own server are left out
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
     /// How many rounds; at least 9
@@ -75,7 +75,7 @@ impl Extent {
 pub(crate) fn run(args: Args) -> Result<()> {
     ensure!(args.rounds >= ROUNDS, "at least {ROUNDS} rounds, or the ranges say little; --quick for a look");
     let (machine, extent) = (Machine::look(), Extent::of(&args));
-    // What has nothing to do with a server that was named is left to runs without.
+    // Benchmarks that do not use a named server are left to runs without one.
     let in_process = args.redis.is_none();
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let mut report = tokio.block_on(over_redis(machine, &extent, args.redis))?;

@@ -22,7 +22,7 @@ pub(crate) struct Subjects {
     floor: Floor,
     pub(crate) idempotency: Idempotency,
     result: String,
-    /// What all keys of this run begin with, so that runs on one server do not meet.
+    /// The prefix of all keys of this run, so that runs on one server do not collide.
     run: String,
 }
 
@@ -52,7 +52,7 @@ impl Subject {
 impl Subjects {
     pub(crate) async fn connect(target: &Target) -> Result<Self> {
         let idempotency = target.idempotency(target.store().await?);
-        // What annotated functions use.
+        // Annotated functions use the installed runtime.
         idem::install(idempotency.clone()).context("a runtime is installed already")?;
         let floor = Floor::connect(target.url(), target.ttl_ms()).await?;
         Ok(Self { floor, idempotency, result: result(), run: target.run.clone() })

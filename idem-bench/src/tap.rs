@@ -35,7 +35,8 @@ impl Tap {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// How often something was sent to the server after it had answered: a pipeline counts once, whatever it is cut into on its way.
+    /// How often something was sent to the server after it had answered: a pipeline counts once,
+    /// whatever it is cut into on its way.
     pub(crate) fn round_trips(&self) -> u64 {
         self.counts.round_trips.load(Ordering::Relaxed)
     }

@@ -13,12 +13,12 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// On a server that others use too: long enough for a round.
 const SHORT: Duration = Duration::from_secs(300);
 
-/// A server, and how its keys are told from others.
+/// A server, and the prefix of its keys.
 pub(crate) struct Target {
-    /// `None`: somebody else's, of which nothing is asked but calls.
+    /// `None`: an existing server, which gets only calls.
     own: Option<RedisServer>,
     url: String,
-    /// What all keys of this run begin with.
+    /// The prefix of all keys of this run.
     pub(crate) run: String,
 }
 
@@ -65,7 +65,7 @@ impl Target {
         Idempotency::builder(store).ttl(self.ttl()).build()
     }
 
-    /// Forgets all records, if nobody else has any there.
+    /// Forgets all records, if the server is our own.
     pub(crate) async fn clear(&self) -> Result<()> {
         if self.own.is_some() {
             self.ask(&["FLUSHALL", "SYNC"]).await?;

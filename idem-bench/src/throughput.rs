@@ -14,14 +14,15 @@ use crate::subject::{Subject, Subjects};
 pub(crate) const TASKS: [usize; 4] = [1, 8, 64, 512];
 /// Those for which there is a goal.
 const WITH_GOAL: [usize; 2] = [64, 512];
-/// How many outcomes each task replays in turn. No two tasks have one in common: calls of one key would share a round trip.
+/// How many outcomes each task replays in turn. No two tasks have one in common: calls of one key
+/// would share a round trip.
 const KEYS: u64 = 4;
 
 /// The calls a second of each round, by subject and number of tasks.
 #[derive(Default)]
 pub(crate) struct Throughputs([[[Vec<f64>; TASKS.len()]; 2]; Subject::ALL.len()]);
 
-/// What a slice is made of.
+/// The parts of a slice.
 #[derive(Clone, Copy)]
 struct Slice {
     subject: Subject,
@@ -31,7 +32,8 @@ struct Slice {
 }
 
 impl Throughputs {
-    /// One round: slices in turns, so that what slows the machine down hits all. Numbers of keys from `from` on are used.
+    /// One round: slices in turns, so that what slows the machine down hits all. Numbers of keys
+    /// from `from` on are used.
     pub(crate) async fn round(
         &mut self,
         subjects: &Arc<Subjects>,

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::driver::Driver;
 
-/// What a test waits for must come within this time, on a machine that has much else to do.
+/// Expected events must come within this time, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// How often it is looked whether it has.
@@ -32,7 +32,7 @@ pub struct Browser {
     _driver: Driver,
 }
 
-/// What a browser is like.
+/// The settings of a browser.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Whether it runs pages' scripts.
@@ -58,12 +58,13 @@ impl Browser {
     ///
     /// # Errors
     ///
-    /// If there is no chromedriver, or no browser that it can start.
+    /// If chromedriver is missing, or has no browser to start.
     pub async fn start(options: Options) -> Result<Self> {
         let driver = Driver::start().await?;
         let as_root = Path::new("/proc/self").metadata().is_ok_and(|process| process.uid() == 0);
         let client = match connect(&driver, options, !as_root).await {
-            // Some containers have no sandbox for other users either. The only pages that it would keep away are our own.
+            // Some containers have no sandbox for other users either. The only pages that it would
+            // keep away are our own.
             Err(error) if !as_root => {
                 connect(&driver, options, false).await.with_context(|| format!("and with the sandbox: {error:#}"))
             }
@@ -139,7 +140,7 @@ impl Browser {
     ///
     /// # Errors
     ///
-    /// If it does not come, or cannot be clicked.
+    /// If it does not come, or clicking fails.
     pub async fn click(&self, css: &str) -> Result<()> {
         Ok(self.find(css).await?.click().await?)
     }
@@ -148,7 +149,7 @@ impl Browser {
     ///
     /// # Errors
     ///
-    /// If it does not come, or cannot be clicked.
+    /// If it does not come, or clicking fails.
     pub async fn double_click(&self, css: &str) -> Result<()> {
         let element = self.find(css).await?;
         let click = |mouse: MouseActions| {
@@ -192,7 +193,7 @@ impl Browser {
         Ok(())
     }
 
-    /// What the page says, as it can be read.
+    /// Returns the visible text of the page.
     ///
     /// # Errors
     ///
@@ -314,7 +315,7 @@ async fn connect(driver: &Driver, options: Options, sandbox: bool) -> Result<Cli
         chrome["prefs"] = json!({ "profile.managed_default_content_settings.javascript": 2 });
     }
     if phone {
-        // A window cannot be as narrow.
+        // A real window has a larger minimum width.
         chrome["mobileEmulation"] = json!({ "deviceMetrics": { "width": 320, "height": 640, "pixelRatio": 2.0 } });
     }
     let Value::Object(capabilities) = json!({ "pageLoadStrategy": "none", "goog:chromeOptions": chrome }) else {

@@ -31,7 +31,7 @@ impl Driver {
         while let Some(line) = lines.next_line().await? {
             if let Some((_, port)) = line.split_once(SAYS_ITS_PORT) {
                 let port = port.trim_end_matches('.').parse().with_context(|| format!("chromedriver says {line:?}"))?;
-                // It says more later, and must find somebody who reads it.
+                // It prints more later, which must be read.
                 tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
                 return Ok(Self { port, _process: process });
             }
@@ -43,7 +43,8 @@ impl Driver {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Killed, it would leave its browsers running. Asked, it ends them first, and then closes the connection.
+    /// Killed, it would leave its browsers running. Asked, it ends them first, and then closes the
+    /// connection.
     fn shut_down(&self) -> std::io::Result<()> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of the host's monotonic clock, which means the same in every process. (`std::time::Instant` cannot be written down.)
+/// Nanoseconds of the host's monotonic clock, which means the same in every process.
+/// (`std::time::Instant` cannot be written down.)
 pub(crate) fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let (seconds, nanos) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));

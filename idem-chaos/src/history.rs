@@ -1,7 +1,8 @@
-//! What happened, as each process writes it down while it happens.
+//! The events, written down by each process as they happen.
 //!
-//! Each process has a file of its own and writes each event with one call of the system, so that a process that is killed leaves all
-//! that came before. Times are those of the clock (`clock.rs`) that all processes share.
+//! Each process has a file of its own and writes each event with one call of the system, so that a
+//! process that is killed leaves all that came before. Times are those of the clock (`clock.rs`)
+//! that all processes share.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -22,14 +23,15 @@ pub(crate) struct Line {
     pub(crate) event: Event,
 }
 
-/// What a body returns: which body it was, and for which call it ran. No two are equal, so a replay shows whose it is.
+/// The value of a body: its own number, and the call that it ran for. No two are equal, so a replay
+/// shows its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Receipt {
     pub(crate) call: u64,
     pub(crate) body: u64,
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
@@ -39,8 +41,8 @@ pub(crate) enum Event {
     Answer { call: u64, answer: Answer },
     /// Its future was dropped.
     Dropped { call: u64 },
-    /// A body is polled. `from`: when the poll of the call's whole future began, before anything looked at the lease; the event's own
-    /// time is that of the body.
+    /// A body is polled. `from`: when the poll of the call's whole future began, before anything
+    /// looked at the lease; the event's own time is that of the body.
     Poll { body: u64, call: u64, key: String, attempt: u64, from: u64, first: bool },
     /// A body has ended.
     End { body: u64, how: How },
@@ -72,7 +74,7 @@ pub(crate) enum Event {
     Healed,
 }
 
-/// What a call was answered.
+/// The answer to a call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
@@ -106,7 +108,7 @@ pub(crate) enum How {
     Cut,
 }
 
-/// Where a process writes its events. Cheap to clone.
+/// The writer of a process's events. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Journal {
     file: Arc<File>,
@@ -122,7 +124,7 @@ impl Journal {
         Ok(Self { file: Arc::new(file), by })
     }
 
-    /// Writes an event down. What cannot be written cannot be checked, so the process ends.
+    /// Writes an event down. If that fails, the history is incomplete, so the process ends.
     pub(crate) fn write(&self, event: Event) {
         self.write_at(clock::now(), event);
     }

@@ -1,4 +1,5 @@
-//! Which keys are called when: a small pool that changes with time, so that calls meet, and each key comes to an end.
+//! Which keys are called when: a small pool that changes with time, so that calls meet, and each
+//! key comes to an end.
 
 use fastrand::Rng;
 
@@ -7,7 +8,8 @@ const POOL: u64 = 1_500_000_000;
 /// How many keys there are in a pool.
 const KEYS: u64 = 12;
 
-/// A key for a call at a time of the run (ns): mostly of the present pool, now and then of an earlier one, which by now should be replays.
+/// A key for a call at a time of the run (ns): mostly of the present pool, now and then of an
+/// earlier one, which by now should be replays.
 pub(crate) fn pick(time: u64, dice: &mut Rng) -> String {
     let pool = time / POOL;
     let back = match dice.u8(..100) {

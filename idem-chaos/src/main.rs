@@ -1,8 +1,11 @@
-//! A fault run: real processes, a real Redis, faults made on purpose, and a checker of the promises.
+//! A fault run: real processes, a real Redis, faults made on purpose, and a checker of the
+//! promises.
 //!
-//! `idem-chaos run` starts servers and processes of workers that call one operation with few keys, kills and stops them, cuts and
-//! delays their connections, and checks what they wrote down against the promises of `docs/guarantees.md`. `idem-chaos mutants` does the
-//! same with stores that each break a promise, and fails if one is not found. `cargo xtask chaos` builds and runs both.
+//! `idem-chaos run` starts servers and worker processes that call one operation with few keys. It
+//! kills and stops them, and cuts and delays their connections. Then it checks their histories
+//! against the promises of `docs/guarantees.md`. `idem-chaos mutants` does the same with stores
+//! that each break a promise, and fails if one is not found. `cargo xtask chaos` builds and runs
+//! both.
 #![allow(clippy::disallowed_methods, reason = "a fault run times itself; it is no part of the library")]
 
 mod check;
@@ -79,8 +82,8 @@ struct RunArgs {
     /// The lease, in ms
     #[arg(long, default_value_t = 400)]
     lease: u64,
-    /// How many replicas acknowledge each claim and commit; as many as there are unless it is given. With fewer, a fail-over loses
-    /// what was acknowledged now and then, which this finds
+    /// How many replicas acknowledge each claim and commit; as many as there are unless it is
+    /// given. With fewer, a fail-over loses what was acknowledged now and then, which this finds
     #[arg(long)]
     replicas: Option<u32>,
     /// Breaks the store

@@ -16,7 +16,8 @@ use crate::process::Process;
 use crate::settings::Settings;
 use crate::topology::Servers;
 
-/// Everything that can be hit. What is hit is locked, so that no two faults meet at one place; the second is left out.
+/// Everything that can be hit. What is hit is locked, so that no two faults meet at one place; the
+/// second is left out.
 #[derive(Debug)]
 pub(crate) struct Field {
     settings: Settings,
@@ -28,7 +29,7 @@ pub(crate) struct Field {
     next: AtomicU64,
 }
 
-/// Where a process of workers runs, and its way to the server.
+/// A worker process, and its way to the server.
 #[derive(Debug)]
 struct Place {
     process: Mutex<Option<Process>>,
@@ -51,7 +52,8 @@ impl Field {
         Ok(Arc::new(field))
     }
 
-    /// Makes the faults, each at its time, until the run is over or `enough` says so; all are healed in the end.
+    /// Makes the faults, each at its time, until the run is over or `enough` says so; all are
+    /// healed in the end.
     pub(crate) async fn suffer(self: &Arc<Self>, faults: Vec<Fault>, enough: impl Future<Output = ()>) -> Result<()> {
         let start = tokio::time::Instant::now();
         let mut tasks = JoinSet::new();
@@ -78,7 +80,8 @@ impl Field {
         self.servers.settled().await
     }
 
-    /// Ends all processes; those that do not end by themselves are a violation, which the history shows.
+    /// Ends all processes; those that do not end by themselves are a violation, which the history
+    /// shows.
     pub(crate) async fn end(&self) -> Result<()> {
         self.journal.write(Event::Healed);
         let mut ends = JoinSet::new();

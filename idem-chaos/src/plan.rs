@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use fastrand::Rng;
 
-/// What goes wrong.
+/// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// A process of workers is killed, and another started in its place.
@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     Pause,
     /// The connections of a process end, and no new ones are made.
     Cut,
-    /// What a process asks of the server is done, and nobody hears of it.
+    /// A process's requests are carried out, and the replies are lost.
     Swallow,
     /// Replies are late.
     Delay,
@@ -37,7 +37,8 @@ impl Kind {
         }
     }
 
-    /// Whether it needs a proxy before the server: clients of a Sentinel or a cluster are told the servers' own addresses.
+    /// Whether it needs a proxy before the server. Clients of a Sentinel or a cluster learn the
+    /// servers' own addresses.
     pub(crate) fn needs_proxy(self) -> bool {
         matches!(self, Self::Cut | Self::Swallow | Self::Delay)
     }
@@ -69,7 +70,7 @@ pub(crate) struct Fault {
 /// A stretch of faults, and then a quiet one, in which it can be seen that all goes on.
 const STRETCH: Duration = Duration::from_millis(6_000);
 const QUIET: Duration = Duration::from_millis(3_000);
-/// Where servers fail over, which takes its time.
+/// For servers that fail over, which takes time.
 const LONG_STRETCH: Duration = Duration::from_millis(14_000);
 const LONG_QUIET: Duration = Duration::from_millis(7_000);
 /// Longer than it takes until a server is given up.

@@ -56,7 +56,7 @@ impl Process {
 
     /// Has it end its calls, and waits for it. Says whether it ended by itself.
     pub(crate) async fn end(mut self) -> Result<bool> {
-        // One that is gone already cannot be told, which is seen below.
+        // If it is gone already, the write fails; the check below notices.
         let _ = self.stdin.write_all(b".").await;
         if let Ok(status) = tokio::time::timeout(END, self.child.wait()).await {
             return Ok(status?.success());
@@ -66,7 +66,8 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        // It is not waited for yet, so the number is still its own; one that has ended takes no signal, which is as well.
+        // It is not waited for yet, so the number is still its own; one that has ended takes no
+        // signal, which is as well.
         let pid = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(pid) = pid {
             let _ = kill_process(pid, signal);

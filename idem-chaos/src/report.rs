@@ -1,4 +1,4 @@
-//! What a run says of itself: a table for people, and a piece of Markdown for `docs/proof.md`.
+//! The report of a run: a table for people, and Markdown for `docs/proof.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,8 @@ use crate::history::Line;
 use crate::run::Verdict;
 use crate::settings::Settings;
 
-/// How many violations of one promise are shown, and how many lines of their key's history before and after.
+/// How many violations of one promise are shown, and how many lines of their key's history before
+/// and after.
 const SHOWN: usize = 3;
 const LINES: (usize, usize) = (25, 5);
 

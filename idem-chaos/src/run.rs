@@ -16,7 +16,7 @@ const RECOVERY: Duration = Duration::from_secs(1);
 /// Beyond its length, a run may take this long: starting, the last calls, the verdict.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     pub(crate) findings: Findings,

@@ -20,7 +20,7 @@ pub(crate) struct Settings {
     /// How many replicas acknowledge each claim and commit.
     pub(crate) replicas: u32,
     pub(crate) mutant: Option<String>,
-    /// Where the history is written.
+    /// The folder of the history.
     pub(crate) folder: PathBuf,
     /// When the run began, by the clock that all share.
     pub(crate) epoch: u64,
@@ -32,7 +32,7 @@ impl Settings {
         plan::faults(self.seed, self.length, &self.kinds, self.lease, self.topology.fails_over())
     }
 
-    /// What can be expected of its history.
+    /// The rules for its history.
     pub(crate) fn rules(&self) -> Rules {
         Rules { lease: self.lease, fails_over: self.topology.fails_over() }
     }

@@ -33,8 +33,9 @@ impl Topology {
         self == Self::Single
     }
 
-    /// How many replicas must acknowledge what is not to be lost: all that could take the master's place. A master that comes back while
-    /// another is being chosen goes on for a while, and has the others acknowledge what the chosen one will never hear of.
+    /// How many replicas must acknowledge what is not to be lost: all that could take the master's
+    /// place. A master that comes back while another is being chosen goes on for a while, and has
+    /// the others acknowledge what the chosen one will never hear of.
     pub(crate) fn replicas(self) -> u32 {
         match self {
             Self::Single => 0,
@@ -49,7 +50,7 @@ impl Topology {
     }
 }
 
-/// The servers that were started. What they acknowledge they keep over a restart.
+/// The servers that were started. They keep acknowledged writes over a restart.
 #[derive(Debug)]
 pub(crate) enum Servers {
     Single(RedisServer),
@@ -95,7 +96,8 @@ impl Servers {
         }
     }
 
-    /// Kills a server, and starts it again after a while. `down` is told when there is none left, and before it is started.
+    /// Kills a server, and starts it again after a while. `down` is called when no server is left,
+    /// and before it is started.
     pub(crate) async fn kill(&self, target: usize, length: Duration, down: impl Fn(bool)) -> Result<()> {
         let server = self.server(target).await;
         let down = |is_down| {
@@ -127,7 +129,8 @@ impl Servers {
         }
     }
 
-    /// The server that is hit: under Sentinel the master every second time, for there much can go wrong.
+    /// The server that is hit: under Sentinel the master every second time, for there much can go
+    /// wrong.
     async fn server(&self, target: usize) -> &RedisServer {
         match self {
             Self::Single(server) => server,

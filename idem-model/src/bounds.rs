@@ -12,10 +12,11 @@ pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// Ticks that never pass: for what is kept longer than anybody looks.
 pub const FOREVER: u8 = u8::MAX;
 
-/// What a request that its sender gave up on may still do.
+/// The possible fates of a request that its sender gave up on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
-    /// A claim is carried out before the later steps of the same owner, or never. Anything else comes in any order.
+    /// A claim is carried out before the later steps of the same owner, or never. Anything else
+    /// comes in any order.
     ClaimsInOrder,
     /// Anything comes in any order.
     AnyOrder,
@@ -36,10 +37,11 @@ pub struct Bounds {
     pub remember: u8,
     /// How long the attempt count of a released key is kept, in ticks.
     pub keep: u8,
-    /// How many claims of each caller may come to own the key, or stay without an answer. Those that find it in flight or
-    /// committed are not counted.
+    /// How many claims of each caller may come to own the key, or stay without an answer. Those
+    /// that find it in flight or committed are not counted.
     pub calls: u8,
-    /// How many crashes, dropped callers, lost messages and time-outs there are, all callers together.
+    /// How many crashes, dropped callers, lost messages and time-outs there are, all callers
+    /// together.
     pub faults: u8,
     /// How many requests of one caller may still be on their way after it gave up on them.
     pub strays: u8,
@@ -47,11 +49,13 @@ pub struct Bounds {
     pub polls: u8,
     /// Whether an abandoned record may be claimed (`abandoned = rerun`), or not (`reject`).
     pub take_over: bool,
-    /// For how many ticks an abandoned record is rejected, where it is; `None`: as long as it is there.
+    /// For how many ticks an abandoned record is rejected, where it is; `None`: as long as it is
+    /// there.
     pub rejected_for: Option<u8>,
     /// Whether callers have one of two fingerprints, or none has any.
     pub prints: bool,
-    /// Whether a body that is not the first asks what became of an earlier one, and may get no answer.
+    /// Whether a body that is not the first asks what became of an earlier one, and may get no
+    /// answer.
     pub asks: bool,
     /// How many attempts may begin a body.
     pub max_attempts: Option<u8>,
@@ -94,7 +98,8 @@ impl Bounds {
     /// For a look at what takes longer.
     pub const LARGE: Self = Self { faults: 2, ..Self::SMALL };
 
-    /// For how many ticks of the store's clock an owner may go on, whose own clock is as slow as is promised: a tenth.
+    /// For how many ticks of the store's clock an owner may go on, whose own clock is as slow as is
+    /// promised: a tenth.
     pub(crate) fn stops_after(&self, mutant: Option<Mutant>) -> u8 {
         let lease = TICK * u32::from(self.lease);
         let by_its_clock = if mutant == Some(Mutant::LeaseToItsEnd) { lease } else { owner_stops_after(lease) };

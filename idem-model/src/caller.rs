@@ -4,7 +4,7 @@ use std::fmt;
 
 use idem_core::record::Owner;
 
-/// Who claimed: a caller, and which of its claims. 0 is nobody.
+/// A claim: a caller, and which of its claims. 0 is none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub(crate) u8);
 
@@ -47,7 +47,7 @@ impl fmt::Debug for Id {
 /// One of the callers. Its process, its task and its keeper are one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Caller {
-    /// Where its call is.
+    /// The phase of its call.
     pub phase: Phase,
     /// The step of its call that is under way.
     pub wire: Wire,
@@ -63,12 +63,12 @@ pub struct Caller {
     pub strays: [Option<Stray>; 2],
     /// Seen from outside: another body has begun since this caller's did.
     pub superseded: bool,
-    /// Seen from outside: which of its claims may be left alone at the store, as bits: its process died, its body was cut, or the
-    /// time for undoing it passed.
+    /// Seen from outside: which of its claims may be left alone at the store, as bits: its process
+    /// died, its body was cut, or the time for undoing it passed.
     pub excused: u8,
 }
 
-/// Where a call is.
+/// The phase of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// There is none; or it waits, and claims again when it likes.
@@ -125,7 +125,7 @@ pub enum Ended {
     Value,
 }
 
-/// A step that is under way. What it is follows from the phase.
+/// A step that is under way. The phase determines which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wire {
     /// None is.
@@ -136,12 +136,12 @@ pub enum Wire {
     Reply(Reply),
 }
 
-/// What the store said.
+/// The store's reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reply {
     /// To a claim: the caller is the owner, as this attempt.
     Owned(u8),
-    /// To a claim: somebody else is.
+    /// To a claim: another caller is.
     InFlight,
     /// To a claim that does not take over: abandoned.
     Abandoned,
@@ -161,12 +161,12 @@ pub enum Reply {
     Lost,
 }
 
-/// A request that nobody waits for any more.
+/// A request whose sender no longer waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stray {
     /// Which claim of its caller it belongs to.
     pub call: u8,
-    /// What it asks for.
+    /// The step that it asks for.
     pub request: Request,
 }
 
@@ -246,7 +246,7 @@ impl Caller {
         self.enters(Phase::Idle);
     }
 
-    /// A renewal that is under way is nobody's from now on.
+    /// From now on no sender waits for a renewal that is under way.
     pub(crate) fn stops_renewing(&mut self, room: u8) {
         if let (Wire::Sent, Phase::Body { attempt, .. }) = (self.renewal, self.phase) {
             self.strays(Request::Renew { attempt }, room);
@@ -254,7 +254,8 @@ impl Caller {
         (self.renewal, self.renewal_age) = (Wire::Free, 0);
     }
 
-    /// Leaves a request on its way, where there is room. One that is never carried out is one that was lost.
+    /// Leaves a request on its way, where there is room. One that is never carried out is one that
+    /// was lost.
     pub(crate) fn strays(&mut self, request: Request, room: u8) -> bool {
         let stray = Stray { call: self.call, request };
         let free = self.strays.iter_mut().take(usize::from(room)).find(|place| place.is_none());

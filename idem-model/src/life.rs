@@ -32,8 +32,9 @@ pub enum Act {
     Tick,
     /// A caller sends a claim, with a fingerprint, or 0.
     Claims(usize, u8),
-    /// The store carries out the step under way, and unless it is a claim that comes to own the key, the reply is received at once:
-    /// one that comes later is as a step that is carried out later, and a lost reply as a time-out of a request that strays.
+    /// The store carries out the step under way. Unless that is a claim that becomes the owner, the
+    /// reply is received at once. A later reply is like a step that is carried out later, and a
+    /// lost reply like a timeout of a request that strays.
     CarriedOut(usize),
     /// The reply to a claim is received: the caller owns the key.
     Receives(usize),
@@ -61,7 +62,7 @@ pub enum Act {
     Crashes(usize),
 }
 
-/// What becomes of a request whose sender gave up on it.
+/// The fate of a request whose sender gave up on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// It is not carried out, or its reply is lost.
@@ -70,7 +71,7 @@ pub enum Fate {
     Strays,
 }
 
-/// What a poll of the body gives.
+/// The result of a poll of the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Poll {
     /// Nothing yet.

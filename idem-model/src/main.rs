@@ -1,7 +1,8 @@
 //! Explores the model, and each mutant, and prints the figures as tables.
 //!
-//! `cargo run --release -p idem-model` explores what the tests do. `-- large`: with one fault more. `-- mutants`: the mutants alone, from
-//! one on if it is named. `-- trace`: how P10 breaks where requests arrive in any order.
+//! `cargo run --release -p idem-model` explores what the tests do. `-- large`: with one fault more.
+//! `-- mutants`: the mutants alone, from one on if it is named. `-- trace`: how P10 breaks where
+//! requests arrive in any order.
 
 use std::io::{Write as _, stdout};
 

@@ -45,7 +45,7 @@ mutants! {
     RenewalNotCarriedOut P1,
     /// A commit leaves the expiry as it was.
     CommitKeepsExpiry P2,
-    /// A claim that finds an abandoned record replays an outcome that nobody committed.
+    /// A claim that finds an abandoned record replays an outcome that was never committed.
     ReplaysUncommitted P2,
     /// A second commit replaces the outcome.
     CommitOverCommit P3,
@@ -55,7 +55,7 @@ mutants! {
     UndoCounts P10,
     /// Undoing a claim of an abandoned record leaves a released one.
     UndoReleasesAbandoned P10,
-    /// Undoing a claim of an abandoned record leaves one of nobody.
+    /// Undoing a claim of an abandoned record leaves one without an owner.
     UndoForgetsTheOwner P10,
     /// Undoing a claim of an abandoned record leaves one without its fingerprint.
     UndoForgetsTheFingerprint P10,
@@ -92,8 +92,8 @@ mutants! {
     LeaseToItsEnd P1,
     /// A renewal that stays without an answer is taken for a success.
     UnansweredRenewalCounts P1,
-    /// A renewal that was carried out counts, although its reply is received after the deadline that it was to put off, when nothing has
-    /// looked at that deadline meanwhile.
+    /// A renewal that was carried out counts, although its reply is received after the deadline
+    /// that it was to put off, when nothing has looked at that deadline meanwhile.
     LateRenewalCounts P1,
     /// A claim is sent again as another owner.
     ResendAsAnother P10,

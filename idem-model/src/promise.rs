@@ -21,20 +21,21 @@ pub enum Promise {
     P7,
     /// A dropped caller is a crash.
     P8,
-    /// A failed commit is no release.
+    /// A failed commit does not release.
     P9,
-    /// A lost reply is no lock-out.
+    /// A lost reply locks no caller out.
     P10,
     /// A token counts only if it was issued.
     P13,
 }
 
-/// What an onlooker knows, who sees everything, and whom nobody asks.
+/// The knowledge of an onlooker that sees everything and takes no part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Onlooker {
     /// The promises that were seen broken, as bits.
     broken: u16,
-    /// The last outcome that was recorded, and for how many ticks it is to be replayed, and to be known of.
+    /// The last outcome that was recorded, and for how many ticks it is to be replayed, and to be
+    /// known of.
     recorded: Option<(Id, u8, u8)>,
     /// The highest attempt under which a body has begun, since the record is there.
     pub(crate) highest: u8,

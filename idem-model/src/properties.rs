@@ -1,4 +1,5 @@
-//! The promises as properties of states, and what must be reachable so that they are not kept by doing nothing.
+//! The promises as properties of states, and what must be reachable so that they are not kept by
+//! doing nothing.
 
 use idem_core::record::Origin;
 use stateright::Property;
@@ -65,7 +66,8 @@ fn kept(promise: Promise) -> Condition {
     }
 }
 
-/// Whether, after a lease in which the store hears of nobody, the next claim owns the key, or learns what became of it.
+/// Checks that after a lease without messages to the store, the next claim owns the key, or learns
+/// its outcome.
 fn is_free_after_a_lease(life: &Life, state: &State) -> bool {
     if state.slot.is_none_or(|slot| slot.owner().is_none()) {
         return true;
@@ -89,7 +91,7 @@ fn is_held_by_somebody(state: &State) -> bool {
     (caller.call == call && caller.phase != Phase::Idle) || caller.excused & (1 << call) != 0
 }
 
-/// What must be reachable.
+/// The events that must be reachable.
 const SOMETIMES: &[(&str, Condition)] = &[
     ("what the first claim finds is claimed", |life, state| {
         came_from(state, if life.bounds.issued { Origin::Issued } else { Origin::Nothing })

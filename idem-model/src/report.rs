@@ -12,7 +12,7 @@ use crate::mutant::Mutant;
 use crate::promise::Promise;
 use crate::state::State;
 
-/// What an exploration found.
+/// The results of an exploration.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// How many states were come upon, each as often as that was.
@@ -25,13 +25,14 @@ pub struct Found {
     pub took: Duration,
     /// The promises that were broken, each with the number of steps that led there.
     pub broken: Vec<(Promise, usize)>,
-    /// What was to be reached and was not, where the whole was explored.
+    /// Events that were not reached, if the exploration was complete.
     pub unreached: Vec<&'static str>,
     /// How the first broken promise was broken.
     pub trace: Vec<(State, Option<Act>)>,
 }
 
-/// Explores the whole, or until one of some promises is broken. (`None` only where [`Life::new`] gives none.)
+/// Explores the whole, or until one of some promises is broken. (`None` only where [`Life::new`]
+/// gives none.)
 pub fn explore(bounds: Bounds, mutant: Option<Mutant>, until: &[Promise]) -> Option<Found> {
     let began = now();
     let life = Life::new(bounds, mutant)?;

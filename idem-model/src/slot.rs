@@ -1,4 +1,4 @@
-//! What stands at the key, kept small, and as the record that the functions of `idem-core` work on.
+//! The value at the key: in a small form, and as the record that the functions of `idem-core` use.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -20,18 +20,19 @@ pub struct Slot {
     pub then_done: u8,
 }
 
-/// A [`Record`], with times in ticks, with the owner's id as the outcome, and with a number as the fingerprint: 0 is none.
+/// A [`Record`], with times in ticks, with the owner's id as the outcome, and with a number as the
+/// fingerprint: 0 is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Entry {
     /// See [`Record::Issued`].
     Issued,
     /// See [`Record::InFlight`].
     InFlight {
-        /// Who claimed it.
+        /// Its owner.
         owner: Id,
         /// Which claim of this key it is.
         attempt: u8,
-        /// What the claim found.
+        /// The state that the claim found.
         origin: Origin,
         /// How long the lease is.
         lease: u8,
@@ -75,9 +76,9 @@ pub type Over = [Option<TakenOver>; MOST_TAKEN_OVER];
 /// A record that was taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TakenOver {
-    /// Who claimed it.
+    /// Its owner.
     pub owner: Id,
-    /// What its claim found.
+    /// The state that its claim found.
     pub origin: Origin,
     /// The expiry with which it was written.
     pub hold: u8,
@@ -98,7 +99,7 @@ impl Slot {
         Some(Self { entry: Entry::from(&expired), left: self.then_done, then_done: 0 })
     }
 
-    /// Who owns it, alive or not.
+    /// Returns its owner, alive or not.
     pub(crate) fn owner(self) -> Option<Id> {
         match self.entry {
             Entry::InFlight { owner, .. } => Some(owner),
@@ -123,21 +124,17 @@ impl Entry {
             Self::Issued => Record::Issued { grace: Duration::ZERO },
             Self::InFlight { owner, attempt, origin, lease, hold, print, questions, over } => {
                 let top = TakenOver { owner, origin, hold, print, questions };
-                let held = |of: TakenOver, attempt: u8, took_over| InFlight {
-                    owner: of.owner.owner(),
-                    attempt: attempt.into(),
-                    origin: of.origin,
-                    lease: Duration::ZERO,
-                    hold: duration(of.hold),
-                    fingerprint: fingerprint(of.print),
-                    questions: of.questions.into(),
-                    took_over,
+                let held = |of: TakenOver, attempt: u8, took_over| {
+                    InFlight::new(of.owner.owner(), attempt.into(), of.origin, Duration::ZERO, duration(of.hold))
+                        .with_fingerprint(fingerprint(of.print))
+                        .with_questions(of.questions.into())
+                        .with_took_over(took_over)
                 };
                 let before = over.iter().flatten().zip(1..).collect::<Vec<_>>().into_iter().rev();
                 let took_over = before.fold(None, |took_over, (of, back)| {
                     Some(Box::new(held(*of, attempt.saturating_sub(back), took_over)))
                 });
-                Record::InFlight(InFlight { lease: duration(lease), ..held(top, attempt, took_over) })
+                Record::InFlight(held(top, attempt, took_over).with_lease(duration(lease)))
             }
             Self::Released { attempt, questions } => {
                 Record::Released { attempt: attempt.into(), questions: questions.into() }
@@ -228,7 +225,7 @@ impl From<&Record> for Entry {
 
 /// The outcome that a body of this owner gives.
 pub(crate) fn encoded(id: Id) -> Encoded {
-    Encoded { is_error: false, codec: CodecId::JSON, payload: vec![id.0].into() }
+    Encoded::new(CodecId::JSON, vec![id.0].into())
 }
 
 /// Whose outcome it is.

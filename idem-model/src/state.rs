@@ -11,13 +11,13 @@ pub const CALLERS: usize = 3;
 /// One state of the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct State {
-    /// What stands at the key.
+    /// The value at the key.
     pub slot: Option<Slot>,
     /// Those who want it.
     pub callers: [Caller; CALLERS],
     /// How many faults there were.
     pub faults: u8,
-    /// What an onlooker saw.
+    /// The onlooker's knowledge.
     pub seen: Onlooker,
 }
 
@@ -50,8 +50,8 @@ impl State {
         [one, two, three, four, self.seen.names()]
     }
 
-    /// The same world with the callers in an order that depends on nothing but what each does: callers have no identity, so one of
-    /// each such family is enough.
+    /// The same world with the callers in an order that depends on nothing but what each does:
+    /// callers have no identity, so one of each such family is enough.
     pub(crate) fn in_order(mut self) -> Self {
         let called = self.names().map(|id| id.map(|id| *id).and_then(Id::of));
         let key = |caller: usize| {

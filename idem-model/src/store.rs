@@ -1,4 +1,5 @@
-//! The store: each step as `MemoryStore` carries it out, by the functions of `idem_core::record`, and what the onlooker makes of it.
+//! The store: each step as `MemoryStore` carries it out, by the functions of `idem_core::record`,
+//! and what the onlooker makes of it.
 
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ impl Store {
         reply
     }
 
-    /// What a claim makes of what stands there, for somebody who has nothing to do with it.
+    /// The result of a claim of this key by an uninvolved caller.
     pub(crate) fn probe(&self, slot: Option<Slot>) -> Reply {
         self.claim(&mut slot.clone(), Id::STRANGER, 0)
     }
@@ -92,23 +93,17 @@ impl Store {
             },
             OnClaim::Take(next) | OnClaim::IfIssueLives { then: next, .. } => next,
         };
-        let next = self.in_flight(&InFlight { fingerprint: fingerprint(print), ..next });
+        let next = self.in_flight(&next.with_fingerprint(fingerprint(print)));
         *slot = Some(next);
         Reply::Owned(attempt_of(next.entry))
     }
 
     fn commit(&self, slot: &mut Option<Slot>, by: Id, attempt: u8, print: u8) -> Reply {
         let Some(found) = *slot else { return Reply::Lost };
-        let mut commit = Commit {
-            id: self.id.clone(),
-            owner: by.owner(),
-            attempt: attempt.into(),
-            fingerprint: fingerprint(print),
-            outcome: Some(encoded(by)),
-            ttl: duration(self.bounds.ttl),
-            remember: duration(self.bounds.remember),
-            as_claimed: None,
-        };
+        let mut commit =
+            Commit::new(self.id.clone(), by.owner(), attempt.into(), Some(encoded(by)), duration(self.bounds.ttl))
+                .with_fingerprint(fingerprint(print))
+                .with_remember(duration(self.bounds.remember));
         if let Some(owner) = found.owner().filter(|_| self.is(Mutant::CommitWithoutOwner)) {
             commit.owner = owner.owner();
         }
@@ -126,7 +121,7 @@ impl Store {
 
     fn release(&self, slot: &mut Option<Slot>, by: Id, to: ReleaseTo) -> Reply {
         let Some(found) = *slot else { return Reply::Lost };
-        let mut release = Release { id: self.id.clone(), owner: by.owner(), to };
+        let mut release = Release::new(self.id.clone(), by.owner(), to);
         if let Some(owner) = found.owner().filter(|_| self.is(Mutant::ReleaseWithoutOwner)) {
             release.owner = owner.owner();
         }
@@ -162,7 +157,7 @@ impl Store {
 
     fn renew(&self, slot: &mut Option<Slot>, by: Id) -> Reply {
         let Some(found) = *slot else { return Reply::Lost };
-        let mut renewal = Renewal { id: self.id.clone(), owner: by.owner(), hold: duration(self.bounds.hold) };
+        let mut renewal = Renewal::new(self.id.clone(), by.owner(), duration(self.bounds.hold));
         if let Some(owner) = found.owner().filter(|_| self.is(Mutant::RenewalWithoutOwner)) {
             renewal.owner = owner.owner();
         }
@@ -184,17 +179,12 @@ impl Store {
     }
 
     fn claim_of(&self, by: Id, print: u8) -> Claim {
-        Claim {
-            id: self.id.clone(),
-            owner: by.owner(),
-            lease: duration(self.bounds.lease),
-            hold: duration(self.bounds.hold),
-            fingerprint: fingerprint(print),
-            take_over: self.bounds.take_over,
-            take_over_after: self.bounds.rejected_for.map(duration),
-            max_attempts: self.bounds.max_attempts.map(u64::from),
-            must_be_issued: self.bounds.issued && !self.is(Mutant::ClaimsWhatWasNotIssued),
-        }
+        Claim::new(self.id.clone(), by.owner(), duration(self.bounds.lease), duration(self.bounds.hold))
+            .with_fingerprint(fingerprint(print))
+            .with_take_over(self.bounds.take_over)
+            .with_take_over_after(self.bounds.rejected_for.map(duration))
+            .with_max_attempts(self.bounds.max_attempts.map(u64::from))
+            .with_must_be_issued(self.bounds.issued && !self.is(Mutant::ClaimsWhatWasNotIssued))
     }
 
     fn in_flight(&self, held: &InFlight) -> Slot {
@@ -228,7 +218,7 @@ impl Store {
         } else {
             seen.expects(Promise::P2, after == before);
         }
-        // Another payload is told of the mismatch, and gets no outcome.
+        // Another payload gets the mismatch, and no outcome.
         if let Some(outcome) = seen.must_replay().filter(|_| !mismatches) {
             seen.expects(Promise::P2, reply == Reply::Committed(outcome));
         } else {
@@ -253,7 +243,8 @@ impl Store {
             seen.expects(Promise::P3, after == before && (reply == Reply::Lost || again));
         }
         if reply != Reply::Held {
-            // The last owner's commit is accepted, however late. So it must not be sent under another id than its claim.
+            // The last owner's commit is accepted, however late. So it must not be sent under
+            // another id than its claim.
             let own = owner.and_then(Id::of).zip(by.of()).is_some_and(|(one, two)| one.0 == two.0 && one.1 < two.1);
             seen.expects(Promise::P9, !matches!(request, Request::Commit { .. }) || !own);
             return;
@@ -277,7 +268,8 @@ impl Store {
     }
 }
 
-/// What must stand at the key when the claim that wrote this is undone, by what its record says of that.
+/// The value that must be at the key when the claim that wrote this record is undone, according to
+/// the record.
 fn undone(written: Option<Slot>) -> Option<Entry> {
     let Some(Slot { entry: Entry::InFlight { attempt, origin, questions, over, .. }, .. }) = written else {
         return None;

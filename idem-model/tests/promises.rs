@@ -58,8 +58,9 @@ fn the_other_promises_break_under_mutants() {
     mutants(|mutant| mutant.breaks() != Promise::P1);
 }
 
-/// A limit that is known. A claim that its sender gave up on, and sent again, may arrive when its owner has given the key up, and makes it
-/// the owner once more, which it does not know: nobody holds the key, for a lease.
+/// A known limit. A claim that its sender gave up on, and sent again, may arrive after its owner
+/// released the key. It makes the sender the owner again without its knowledge: for a lease, the
+/// key has no real holder.
 #[test]
 #[ignore = "takes a minute"]
 fn a_claim_that_arrives_after_later_steps_of_its_owner_breaks_p10_alone() {

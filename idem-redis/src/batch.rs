@@ -1,9 +1,10 @@
 //! Commands of many callers in one message.
 //!
-//! Each message to a connection's task costs a place in its line, a wake-up, often a write to the socket of its own, and a way back for
-//! the answer. Where many callers are busy at the same time, they put their commands together instead, and one message carries
-//! them all. A command never waits for others to come: a caller who finds none under way sends at once, and what has come
-//! together is sent as soon as the callers that are ready to run have run.
+//! Each message to a connection's task costs a place in its line, a wake-up, often a separate write
+//! to the socket, and a way back for the answer. So concurrent callers put their commands together,
+//! and one message carries them all. A command never waits for others to come. If no command is
+//! under way, a caller sends at once; otherwise the collected commands go as soon as the callers
+//! that are ready to run have run.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +13,8 @@ use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// The most in one message. The server answers a message as a whole, so a longer one would only keep its first answers back.
+/// The most in one message. The server answers a message as a whole, so a longer one would only
+/// keep its first answers back.
 const MOST: usize = 256;
 
 /// The commands of one connection that are not sent yet. Cheap to clone.
@@ -21,11 +23,12 @@ pub(crate) struct Batches(Arc<Inner>);
 
 struct Inner {
     state: Mutex<State>,
-    /// The connection's own: a caller's may be held up by a blocked thread, or driven by nobody, while callers of others wait.
+    /// The connection's own: a caller's runtime may be blocked or not driven, while other callers
+    /// wait.
     runtime: Handle,
 }
 
-/// Who waits for an answer.
+/// The sender to a waiting caller.
 type Caller = oneshot::Sender<RedisResult<Value>>;
 
 #[derive(Default)]
@@ -37,13 +40,14 @@ struct State {
     under_way: usize,
 }
 
-/// The task that is about to send what waits. It may be dropped with its tokio runtime before it does.
+/// The task that is about to send what waits. It may be dropped with its tokio runtime before it
+/// does.
 struct Scheduled {
     batches: Batches,
     is_due: bool,
 }
 
-/// Commands that were sent, until they are answered, or nobody waits for the answer.
+/// Commands that were sent, until they are answered or their callers have gone.
 struct UnderWay(Batches, usize);
 
 /// How a command goes.
@@ -121,7 +125,7 @@ impl Scheduled {
             return;
         }
         match connection.req_packed_commands(&commands, 0, callers.len()).await {
-            // A caller that has gone needs no answer; one that gets none is told so.
+            // A caller that has gone needs no answer. A missing answer is an error for its caller.
             Ok(answers) => {
                 callers.into_iter().zip(answers).for_each(|(caller, answer)| drop(caller.send(answered(answer))));
             }
@@ -129,7 +133,8 @@ impl Scheduled {
         }
     }
 
-    /// The commands of the next message, and who waits for their answers. Says whether there are more, which another task is to send.
+    /// The commands of the next message, and who waits for their answers. Says whether there are
+    /// more, which another task is to send.
     fn take(&mut self) -> (Pipeline, Vec<Caller>, bool) {
         let mut state = self.batches.lock();
         // Whose time limit has passed meanwhile has gone.
@@ -153,13 +158,13 @@ impl Drop for Scheduled {
             state.is_scheduled = false;
             let unsent = std::mem::take(&mut state.waiting);
             drop(state);
-            // Who waits, on another tokio runtime, is told so by the loss of the sender.
+            // Dropping the senders tells the waiting callers, on other tokio runtimes.
             drop(unsent);
         }
     }
 }
 
-/// What the server said of a command: an answer, or an error.
+/// Turns the server's reply to a command into an answer or an error.
 fn answered(answer: Value) -> RedisResult<Value> {
     match answer {
         Value::ServerError(error) => Err(RedisError::from(error)),

@@ -1,4 +1,5 @@
-//! The claim: one `SET .. NX GET PX` where the key is free or its outcome stands there, a compare-and-set where there is more to decide.
+//! The claim: one `SET .. NX GET PX` where the key is free or its outcome stands there, a
+//! compare-and-set where there is more to decide.
 
 use std::time::Duration;
 
@@ -14,17 +15,19 @@ use crate::lane::Lane;
 use crate::quick::{Quick, is_refused};
 use crate::script::{ISSUED, Swap, TAKEOVER, TOUCH, evalsha, millis, ownership, swap};
 
-/// How often a record may change under a claim. Each change is somebody's progress, so this is seen by nobody but in a fault.
+/// The number of times that a record may change under a claim. Each change is another caller's
+/// progress, so only a fault reaches this limit.
 const ROUNDS: usize = 16;
 
-/// What the first command of a claim came to.
+/// The result of the first command of a claim.
 enum Begun {
     Over(Claimed),
     /// This record is there.
     Found(Bytes),
 }
 
-/// Carries a claim out as most claims are: the key is free, or its outcome stands there. Else says what it found, if it knows.
+/// Carries a claim out as most claims are: the key is free, or its outcome stands there. Else says
+/// what it found, if it knows.
 pub(crate) fn claim_quickly<'a>(
     quick: Quick,
     key: &str,
@@ -165,8 +168,8 @@ fn owned(next: &InFlight) -> Claimed {
     Claimed::Owned { attempt: next.attempt, from: next.origin }
 }
 
-/// The command that writes the first attempt, if there is no record, or if the key was issued, as the claim has it. Of any other record it
-/// says what that is.
+/// The command that writes the first attempt, if the key has no record, or if it was issued, as the
+/// claim requires. It returns any other record.
 fn first(key: &str, claim: &Claim) -> Cmd {
     if only_looks(claim) {
         let mut get = redis::cmd("GET");
@@ -195,7 +198,7 @@ fn first_origin(claim: &Claim) -> Origin {
     if claim.must_be_issued { Origin::Issued } else { Origin::Nothing }
 }
 
-/// What the first command answered.
+/// Reads the answer to the first command.
 fn begun(claim: &Claim, server: &str, answer: Value) -> Result<Begun, StoreError> {
     let owned = Claimed::Owned { attempt: 1, from: first_origin(claim) };
     match answer {
@@ -218,8 +221,8 @@ async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Begun, Store
     }
     let answer = match lane.try_send(&first(key, claim)).await {
         Ok(answer) => answer,
-        // A server whose memory is full refuses the command before it looks. A new key is refused, but a record that is there is
-        // still answered with.
+        // A server whose memory is full refuses the command before it looks. A new key is refused,
+        // but a record that is there is still answered with.
         Err(error) if error.code() == Some("OOM") => match lane.send(redis::cmd("GET").arg(key)).await? {
             Value::Nil => return Err(failed(lane.server(), error)),
             answer => answer,
@@ -229,14 +232,14 @@ async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Begun, Store
     begun(claim, lane.server(), answer)
 }
 
-/// Writes one's own record again as it is. `WAIT` counts what its own connection has written: where the record was written on another
-/// that is lost by now, it would be content at once.
+/// Writes one's own record again as it is. `WAIT` counts what its own connection has written: where
+/// the record was written on another that is lost by now, it would be content at once.
 async fn touch(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Ownership, StoreError> {
     let answer = lane.script(&TOUCH, &[key], &[wire::owner_prefix(claim.owner).as_bytes()]).await?;
     ownership(lane.server(), answer)
 }
 
-/// What must be so of the record's lease for another record to take its place.
+/// The condition on a record's lease for another record to replace it.
 enum Lease {
     Any,
     /// Of this length: by the server's clock and by our own.

@@ -1,12 +1,16 @@
-//! How much of the server's time has truly passed: its clock is the wall clock of a host, and somebody may set it.
+//! Measures how much of the server's time has truly passed: its clock is a host's wall clock, and
+//! may be set.
 //!
-//! The age of a lease is read off the expiry of its record. If the server's clock jumps ahead, every lease looks older by as much,
-//! and a living owner looks dead until it renews. So each link looks at the server's time beside its own monotonic clock, and keeps
-//! by how much the server's clock was ahead of its own at each look. A take-over demands that nearly a whole lease has passed on our
-//! own clock too: [`ServerClock::renewed_by`] gives the latest server time at which the lease may have been renewed last.
+//! The age of a lease is read off the expiry of its record. If the server's clock jumps ahead,
+//! every lease looks older by as much, and a living owner looks dead until it renews. So each link
+//! looks at the server's time beside its own monotonic clock, and keeps by how much the server's
+//! clock was ahead of its own at each look. A take-over demands that nearly a whole lease has
+//! passed on our own clock too: [`ServerClock::renewed_by`] gives the latest server time at which
+//! the lease may have been renewed last.
 //!
-//! Between two looks the clock may have been set at any moment, so the smallest lead within the last lease counts. That covers any
-//! number of jumps, of any size, and any time without a look. What it costs after a jump is waiting: at most one lease.
+//! Between two looks the clock may have been set at any moment, so the smallest lead within the
+//! last lease counts. That covers any number of jumps, of any size, and any time without a look.
+//! After a jump it costs a wait of at most one lease.
 //!
 //! No clocks of two hosts are compared: only the lengths that passed on each between two looks.
 #![allow(clippy::disallowed_methods, reason = "the one place that lays the server's clock beside our own")]
@@ -17,11 +21,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What a look cannot tell, and no warning is worth.
+/// A difference below the precision of a look, which is not worth a warning.
 const SLACK: Duration = Duration::from_millis(50);
 /// By which part of the time two clocks may part, as is promised: a tenth.
 const RATE: u32 = 10;
-/// How many hundredths of a lease must have passed on our own clock. An owner stops after ninety by its own.
+/// How many hundredths of a lease must have passed on our own clock. An owner stops after ninety by
+/// its own.
 const SURE: u32 = 95;
 /// The most leads that are kept. A clock that keeps its pace needs one.
 const MOST: usize = 64;
@@ -68,7 +73,8 @@ pub(crate) fn now() -> Instant {
 }
 
 impl ServerClock {
-    /// Takes in the server's time, which was asked for at `asked`. Says whether its clock was set since the look before.
+    /// Takes in the server's time, which was asked for at `asked`. Says whether its clock was set
+    /// since the look before.
     pub(crate) fn looked(&self, server: Duration, asked: Instant) -> Option<Jump> {
         let look = Look { server, asked, heard: now() };
         let mut state = self.lock();
@@ -82,8 +88,8 @@ impl ServerClock {
         jump
     }
 
-    /// The latest time by the server's clock at which a lease of this length may have been renewed, if it has run out by our own clock as
-    /// well. `None` if nobody has looked yet.
+    /// The latest time by the server's clock at which a lease of this length may have been renewed,
+    /// if it has run out by our own clock as well. `None` before the first look.
     pub(crate) fn renewed_by(&self, lease: Duration) -> Option<Duration> {
         let (now, state) = (now(), self.lock());
         let is_recent = |lead: &&Lead| lead.until.is_none_or(|until| now.saturating_duration_since(until) < lease);
@@ -163,7 +169,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// A server whose clock shows an hour more than the time since the test began, and the milliseconds that it was set by.
+    /// A server whose clock shows an hour more than the time since the test began, and the
+    /// milliseconds that it was set by.
     struct Server {
         clock: ServerClock,
         begun: Instant,
@@ -185,7 +192,8 @@ mod tests {
             self.clock.looked(self.time(), now())
         }
 
-        /// Whether a lease that was renewed at this time by the server's clock may be taken over, as the script decides.
+        /// Whether a lease that was renewed at this time by the server's clock may be taken over,
+        /// as the script decides.
         fn gives_up(&self, renewed: Duration, lease: Duration) -> bool {
             renewed + lease <= self.time() && self.clock.renewed_by(lease).is_none_or(|latest| renewed <= latest)
         }

@@ -1,10 +1,12 @@
 //! The nodes of a cluster: which of them has a slot, and a [`Link`] to each.
 //!
-//! Not redis-rs's `ClusterConnection` (1.8) behind a URL: while it asks for the slots anew, which it does at every sign of trouble, it holds
-//! back all commands, those to healthy nodes too, until every node has answered or timed out (redis-rs issue 2092); it does not say on
-//! which connection a command went, which `WAIT` needs; and a server that takes a sharded subscription away unasked (`SSUBSCRIBE`, when
-//! a slot moves) puts the replies on that connection out of step. Here a node that is silent costs only the calls on its own slots, and
-//! each node has a connection as a single server has: with its wake-ups, its scripts and its upkeep.
+//! A URL does not use redis-rs's `ClusterConnection` (1.8), for three reasons. It refreshes the
+//! slots at every sign of trouble, and holds back all commands until every node has answered or
+//! timed out, those to healthy nodes too (redis-rs issue 2092). It does not say on which connection
+//! a command went, which `WAIT` needs. If a server ends a sharded subscription unasked
+//! (`SSUBSCRIBE`, when a slot moves), the replies on that connection get out of step. Here a silent
+//! node costs only the calls on its own slots. Each node has a connection like a single server's,
+//! with its wake-ups, its scripts and its upkeep.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -85,7 +87,7 @@ impl Cluster {
                 biased;
                 connected = connecting => return connected,
                 _ = slots.changed() => {}
-                // The node is lost, or nobody has the slot.
+                // The node is lost, or the slot has no node.
                 () = sleep(LOOK_AGAIN) => self.doubt(),
             }
         }
@@ -172,7 +174,8 @@ impl Inner {
         }
     }
 
-    /// Asks who has which slot: the masters as far as they are connected, or else every node that was ever heard of.
+    /// Asks who has which slot: the masters as far as they are connected, or else every node that
+    /// was ever heard of.
     async fn refresh(&self) -> Result<(), StoreError> {
         let mut asked = JoinSet::new();
         for (node, link) in self.links().iter().filter(|(_, link)| link.is_up()) {
@@ -205,8 +208,8 @@ impl Inner {
         Ok(())
     }
 
-    /// The answer that most give: a node that was cut off from the others is of yesterday. Where fewer than half of those that are asked
-    /// answer within the limit, what there is has to do.
+    /// Returns the answer of the majority, because a node that was cut off may be out of date. If
+    /// fewer than half of the nodes answer within the limit, their majority counts.
     async fn most_say(
         &self,
         mut asked: JoinSet<Result<Slots, StoreError>>,
@@ -231,7 +234,7 @@ impl Inner {
                             None => said.push((slots, 1)),
                         }
                     }
-                    // What passes by itself says more than what a person has to mend at one of them.
+                    // A passing failure outweighs one that an operator must fix at a single node.
                     Ok(Err(error)) if failure.as_ref().is_none_or(|other| other.kind() == StoreErrorKind::Refused) => {
                         failure = Some(error);
                     }
@@ -273,7 +276,8 @@ async fn keep_slots(inner: Weak<Inner>, doubt: Arc<Notify>) {
     }
 }
 
-/// Where an answer sends the command: `MOVED` and `ASK`. A node that does not know its own name leaves the host out.
+/// Reads the target of a `MOVED` or `ASK` reply. A node that does not know its own name leaves the
+/// host out.
 pub(crate) fn redirected(error: &RedisError, asked: Option<&str>) -> Option<(u16, Address)> {
     let (address, slot) = error.redirect_node()?;
     let (host, port) = address.rsplit_once(':')?;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use idem_core::StoreError;
 
 use crate::connect;
@@ -15,7 +16,8 @@ use crate::replicas::Replicas;
 use crate::server::Server;
 use crate::store::RedisStore;
 
-/// Two of them fit into the two seconds within which a call on a dead server has to fail, so that a claim is sent twice.
+/// Two of them fit into the two seconds within which a call on a dead server has to fail, so that a
+/// claim is sent twice.
 const TIME_LIMIT: Duration = Duration::from_millis(900);
 const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(2);
 
@@ -63,7 +65,7 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// Where the records are:
+    /// Sets the location of the records:
     ///
     /// | URL | |
     /// | --- | --- |
@@ -72,91 +74,109 @@ impl RedisStoreBuilder {
     /// | `redis+sentinel://user:password@host:26379,host:26379/main?db=0&sentinel_user=..&sentinel_password=..` | the master that these Sentinels know as `main` |
     /// | `redis+cluster://user:password@host:6379,host:6379` | a cluster: some of its nodes, which know the others |
     ///
-    /// With `rediss` in place of `redis`, by TLS (feature `tls`): to the Sentinels too. User, password, port and database can be left
-    /// out; those before the `@` are for the servers that hold the records, and what the Sentinels want stands in the parameters.
-    /// Special characters are percent-encoded.
+    /// `rediss` in place of `redis` uses TLS (feature `tls`), also to the Sentinels. User,
+    /// password, port and database are optional. The user and password before the `@` are for the
+    /// servers that hold the records; those for the Sentinels are parameters. Special characters
+    /// are percent-encoded.
     ///
-    /// Under Sentinel all Sentinels are asked at each connection, and the server is taken that most of those who answer name, if it says
-    /// itself that it is a master; a fail-over that a Sentinel tells of, another answer of most of them, who are asked every few seconds,
-    /// a `READONLY`, a silent server and a lost connection each lead to the next. In a
-    /// cluster each command goes to the node that has its key, and a node that is lost or silent costs only the calls of its keys.
+    /// Under Sentinel, each connection asks all Sentinels. It goes to the server that most of the
+    /// answers name, if that server itself says that it is a master. These lead to a new
+    /// connection: a failover that a Sentinel announces; another answer of most Sentinels, which
+    /// are asked every few seconds; a `READONLY` reply; a silent server; a lost connection. In a
+    /// cluster each command goes to the node that has its key. A lost or silent node costs only the
+    /// calls of its keys.
     ///
-    /// This, or [`connection`](Self::connection).
+    /// Set either this or [`connection`](Self::connection).
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.url = Some(url.into());
         self
     }
 
-    /// A connection that the application already has, in place of a URL. It is not replaced by the store when it is lost: a
-    /// [`ConnectionManager`](redis::aio::ConnectionManager) and a `ClusterConnection` do
-    /// that by themselves, a [`MultiplexedConnection`](redis::aio::MultiplexedConnection) does not.
+    /// A connection that the application already has, in place of a URL. It is not replaced by the
+    /// store when it is lost: a [`ConnectionManager`](redis::aio::ConnectionManager) and a
+    /// `ClusterConnection` do that by themselves, a
+    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection) does not.
     ///
-    /// The server cannot push to a store that did not make the connection, so waiters look again and again, after 5 ms and then at
-    /// twice the time up to 200 ms, unless there is a [`wake_url`](Self::wake_url).
+    /// The server cannot push over a connection that the store did not make. So without a
+    /// [`wake_url`](Self::wake_url) waiters poll: after 5 ms, then at twice the time up to 200 ms.
     pub fn connection(mut self, connection: impl Into<Connection>) -> Self {
         self.connection = Some(connection.into());
         self
     }
 
-    /// The URL of the same server, in any of the forms of [`url`](Self::url), for a second connection on which waiters are woken. Only with a
-    /// [`connection`](Self::connection): one made from a [`url`](Self::url) serves for both.
+    /// The URL of the same server, in any of the forms of [`url`](Self::url), for a second
+    /// connection on which waiters are woken. Only with a [`connection`](Self::connection): one
+    /// made from a [`url`](Self::url) serves for both.
     pub fn wake_url(mut self, url: impl Into<String>) -> Self {
         self.wake_url = Some(url.into());
         self
     }
 
-    /// What all keys and channels begin with, before a colon; `idem` unless it is set. Not empty, without braces, white space and
-    /// control characters. Stores with one prefix share their records: that is how several processes guard one operation. Of two
-    /// prefixes that are to be apart, none may be the other with a colon and more behind it (`a` and `a:b`).
+    /// Sets the text before the first colon of all keys and channels; the default is `idem`. It
+    /// must not be empty, and must not contain braces, white space or control characters. Stores
+    /// with the same prefix share their records: so several processes guard one operation. If two
+    /// prefixes must not share records, neither may be the other plus a colon and more (`a` and
+    /// `a:b`).
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long one step of the store may take in all, connecting again included; 900 ms unless it is set. Then it fails, and may or
-    /// may not have been carried out. A wait is not bounded by it, but its questions to the server are.
+    /// How long one step of the store may take in all, connecting again included; 900 ms unless it
+    /// is set. Then it fails, and may or may not have been carried out. A wait is not bounded by
+    /// it, but its questions to the server are.
     ///
-    /// Whoever makes it longer should know that a claim is sent a second time when the first got no answer.
+    /// Whoever makes it longer should know that a claim is sent a second time when the first got no
+    /// answer.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
-    /// How long one attempt to connect may take, name look-up, TLS and password included; 2 s unless it is set. The first attempt is
-    /// made by [`connect`](Self::connect), which fails with it; a connection that is lost later is tried again until there is one.
+    /// How long one attempt to connect may take, name look-up, TLS and password included; 2 s
+    /// unless it is set. The first attempt is made by [`connect`](Self::connect), which fails with
+    /// it; a connection that is lost later is tried again until there is one.
     pub fn connect_time_limit(mut self, limit: Duration) -> Self {
         self.connect_time_limit = limit;
         self
     }
 
-    /// Has each claim and each commit wait until so many replicas have acknowledged it, for at most `timeout` (`WAIT`). Where fewer do,
-    /// the step fails closed: a claim starts no body and is given back, a commit is tried again while the caller already has its value.
-    /// Not asked for unless this is called.
+    /// Makes each claim and each commit wait until `count` replicas have acknowledged it, for at
+    /// most `timeout` (`WAIT`). If fewer acknowledge, the step fails closed: a claim starts no body
+    /// and is undone; a commit is retried while the caller already has its value. Off by default.
     ///
-    /// Redis replicates asynchronously: without this, a fail-over forgets what the master had acknowledged and not yet passed on. A claim
-    /// that is forgotten lets a second body run beside the first; a commit that is forgotten lets the body run again. With it, a claim
-    /// starts a body, and a commit counts as recorded, only when `count` replicas besides the master have it.
+    /// Redis replicates asynchronously: without this, a fail-over forgets what the master had
+    /// acknowledged and not yet passed on. A claim that is forgotten lets a second body run beside
+    /// the first; a commit that is forgotten lets the body run again. With it, a claim starts a
+    /// body, and a commit counts as recorded, only when `count` replicas besides the master have
+    /// it.
     ///
-    /// `WAIT` is no consensus, and what remains is this:
+    /// `WAIT` does not provide consensus. These risks remain:
     ///
-    /// - A fail-over may choose a replica that is not among those that acknowledged. Sentinel and a cluster prefer the one that has most,
-    ///   among those that they can reach. And a master that comes back while it is being failed over can still have a replica of its own
-    ///   acknowledge what is lost when both are made replicas of the new one. Ask for all replicas, where losing nothing matters more than
-    ///   going on while one of them is down; a smaller count narrows the gap and does not close it.
-    /// - A replica acknowledges what it has in memory. A restart of all servers without their data forgets it.
-    /// - A master that is cut off goes on to accept what it cannot replicate. Claims and commits there fail, but a duplicate that asks
-    ///   it meanwhile is answered with what it has, which the others may never have.
-    /// - Releases and renewals are not waited for. A fail-over that loses the last renewal shortens the lease by up to the time between
-    ///   two renewals (a third of the lease), in which another call may take it over while the owner's body goes on until its next
-    ///   renewal is refused.
-    /// - What was written and not acknowledged still stands at the master, and a duplicate sees it there.
+    /// - A failover may choose a replica that did not acknowledge. Sentinel and a cluster prefer
+    ///   the replica with the most data, among those that they can reach. A master that comes back
+    ///   while it is being failed over can still get acknowledgements from its own replica; these
+    ///   writes are lost when both become replicas of the new master. If losing nothing matters
+    ///   more than working while a replica is down, ask for all replicas. A smaller count narrows
+    ///   the gap and does not close it.
+    /// - A replica acknowledges writes that it has in memory. A restart of all servers without
+    ///   their data forgets them.
+    /// - A master that is cut off still accepts writes that it cannot replicate. Claims and commits
+    ///   there fail. But a duplicate that asks it meanwhile gets its record, which the others may
+    ///   never have.
+    /// - Releases and renewals do not wait. A failover that loses the last renewal shortens the
+    ///   lease by up to the time between two renewals (a third of the lease). In that time another
+    ///   call may take it over, while the owner's body runs until its next renewal is refused.
+    /// - A write without acknowledgement is still at the master, and a duplicate sees it there.
     ///
-    /// It costs one more round trip for a claim and for a commit, and the way from the master to its replicas; all calls that ask at the
-    /// same time share one `WAIT`. While a connection waits, its other commands stand behind, so a replica that does not answer slows
-    /// all calls down by `timeout`: make it a fraction of the [`time_limit`](Self::time_limit), such as 100 to 300 ms.
+    /// It costs a claim and a commit one more round trip, and the way from the master to its
+    /// replicas. Concurrent calls share one `WAIT`. While a connection waits, its other commands
+    /// queue, so a silent replica delays all calls by `timeout`. Make it a fraction of the
+    /// [`time_limit`](Self::time_limit), such as 100 to 300 ms.
     ///
-    /// Only with a [`url`](Self::url), since a `WAIT` must go on the very connection of the write. At least one replica, and a timeout
-    /// shorter than the `time_limit` and than three seconds, or [`connect`](Self::connect) fails; it also fails while a master has fewer replicas.
+    /// Only with a [`url`](Self::url), since a `WAIT` must go on the very connection of the write.
+    /// At least one replica, and a timeout shorter than the `time_limit` and than three seconds, or
+    /// [`connect`](Self::connect) fails; it also fails while a master has fewer replicas.
     pub fn replicas(mut self, count: u32, timeout: Duration) -> Self {
         self.replicas = Some(Replicas { count, timeout });
         self
@@ -164,19 +184,38 @@ impl RedisStoreBuilder {
 
     /// Connects, and looks whether the server can be used.
     ///
-    /// Takes at most one [`connect_time_limit`](Self::connect_time_limit) and one [`time_limit`](Self::time_limit), or two with
-    /// [`replicas`](Self::replicas). Must be called in a tokio runtime, in which all connections of the
-    /// store then live; if it ends, or runs nothing for three seconds, they move to the runtime of a call. When the future is
-    /// dropped, the connection is closed.
+    /// It takes at most one [`connect_time_limit`](Self::connect_time_limit) and one
+    /// [`time_limit`](Self::time_limit), or two with [`replicas`](Self::replicas). Call it in a
+    /// tokio runtime: all connections of the store then live there. If that runtime ends, or runs
+    /// nothing for three seconds, they move to the runtime of a call. If the future is dropped, the
+    /// connection is closed.
     ///
     /// # Errors
     ///
-    /// [`Refused`](idem_core::StoreErrorKind::Refused) for settings that cannot be, a wrong password, a user without the
-    /// [rights](crate#what-it-needs) to record an outcome, a server that renames or disables their commands or is older than Redis 7.0, a
-    /// replica, and for a URL of the wrong form: a Sentinel or a cluster's node by `redis://`, a single server by `redis+cluster://`;
-    /// [`Unavailable`](idem_core::StoreErrorKind::Unavailable) for a server that does not answer, a cluster in which a slot has no
-    /// node, and a master with fewer replicas than are [asked for](Self::replicas). Each names the server, without user and password. A server that evicts keys is warned of (tracing, target `idem`).
+    /// Each error names the server, without user and password.
+    /// [`Refused`](idem_core::StoreErrorKind::Refused) is returned for
+    ///
+    /// - invalid settings, or a wrong password;
+    /// - a user without the [rights](https://docs.rs/idem-rs/latest/idem/guide/redis/#requirements)
+    ///   to record an outcome, or a server that renames or disables their commands;
+    /// - a server older than Redis 7.0, or a replica;
+    /// - a URL of the wrong form: a Sentinel or a cluster's node by `redis://`, a single server by
+    ///   `redis+cluster://`.
+    ///
+    /// [`Unavailable`](idem_core::StoreErrorKind::Unavailable) is returned for a server that does
+    /// not answer, a cluster in which a slot has no node, and a master with fewer
+    /// [replicas](Self::replicas) than required. A server that evicts keys is logged as a warning
+    /// (tracing, target `idem`).
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
+        self.connecting().await
+    }
+
+    /// In a box that is made here, so that the programs that connect need not compile all of it again.
+    fn connecting(self) -> BoxFuture<'static, Result<RedisStore, StoreError>> {
+        Box::pin(self.connect_and_check())
+    }
+
+    async fn connect_and_check(self) -> Result<RedisStore, StoreError> {
         let keys = Keys::new(&self.prefix)?;
         if self.time_limit.is_zero() || self.connect_time_limit.is_zero() {
             return Err(refused("a time limit is zero, so nothing could succeed; leave it out, or make it longer"));

@@ -1,4 +1,4 @@
-//! What a server must be to keep promises: looked at once, when the store is made.
+//! The requirements on a server for keeping the promises, checked once, when the store is made.
 
 use futures_util::future::join_all;
 use idem_core::{StoreError, StoreErrorKind};
@@ -16,15 +16,17 @@ const OLDEST_MAJOR: u32 = 7;
 /// `SET .. IFEQ`, the commit in one plain command, came with these: of Redis, and of Valkey.
 const COMPARES: [(u32, u32); 2] = [(8, 4), (8, 1)];
 
-/// Looks at the server, or at each master of a cluster. Warns of what endangers records, fails where it cannot be used.
+/// Looks at the server, or at each master of a cluster. Warns of what endangers records, fails
+/// where it cannot be used.
 pub(crate) async fn check(server: &Server, keys: &Keys) -> Result<(), StoreError> {
     let checks = server.slots().into_iter().map(|slot| check_at(server, slot, keys));
     join_all(checks).await.into_iter().collect::<Result<(), _>>()?;
     server.must_cover()
 }
 
-/// The first words on a new connection: makes the scripts known, and refuses a server that would carry out a claim and then not its commit.
-/// Says whether the server has `SET .. IFEQ`: another one may have been asked before, on another connection.
+/// The first words on a new connection: makes the scripts known, and refuses a server that would
+/// carry out a claim and then not its commit. Says whether the server has `SET .. IFEQ`: another
+/// one may have been asked before, on another connection.
 pub(crate) async fn greet(
     connection: &mut MultiplexedConnection,
     server: &str,
@@ -49,7 +51,8 @@ pub(crate) async fn greet(
     Ok(facts.compares())
 }
 
-/// Refuses a server that refuses a command for good. What passes (it is loading, say) is for the calls to meet.
+/// Refuses a server that refuses a command for good. Passing failures (such as loading) are left to
+/// the calls.
 fn needed(server: &str, command: &str, right: &str, answer: &RedisResult<Value>) -> Result<(), StoreError> {
     let Err(error) = answer else { return Ok(()) };
     let error = failed(server, error.clone());
@@ -166,7 +169,7 @@ async fn has_replicas(server: &Server, slot: u16, wanted: Replicas) -> Result<()
     }
 }
 
-/// What INFO says about a server.
+/// The facts about a server from `INFO`.
 #[derive(Debug, Default)]
 struct Facts<'a> {
     redis_version: Option<&'a str>,
@@ -230,7 +233,7 @@ impl<'a> Facts<'a> {
 
     fn compares(&self) -> bool {
         let [redis, valkey] = COMPARES;
-        // What Valkey says of Redis is with which of its versions it can be used in the same way.
+        // Valkey's Redis version is the one with which it is compatible.
         let (version, oldest) = match self.valkey_version {
             Some(version) => (Some(version), valkey),
             None => (self.redis_version, redis),

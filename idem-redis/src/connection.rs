@@ -5,11 +5,13 @@ use redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
 use redis::cluster_async::ClusterConnection;
 use redis::{Cmd, Pipeline, RedisFuture, Value};
 
-/// A connection that the application already has: a [`ConnectionManager`], which reconnects, or a [`MultiplexedConnection`], which does
-/// not. With the feature `cluster-connection` (of `idem-rs`: `redis-cluster-connection`) also a `ClusterConnection`, which finds the nodes
-/// of a cluster by itself.
+/// A connection that the application already has: a [`ConnectionManager`], which reconnects, or a
+/// [`MultiplexedConnection`], which does not. With the feature `cluster-connection` (of `idem-rs`:
+/// `redis-cluster-connection`) also a `ClusterConnection`, which finds the nodes of a cluster by
+/// itself.
 ///
-/// Made by `From`, so [`RedisStore::from_connection`](crate::RedisStore::from_connection) takes each as it is. Cheap to clone.
+/// Made by `From`, so [`RedisStore::from_connection`](crate::RedisStore::from_connection) takes
+/// each as it is. Cheap to clone.
 #[derive(Clone)]
 pub struct Connection(Kind);
 

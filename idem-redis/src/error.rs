@@ -1,4 +1,4 @@
-//! What redis-rs and the server say, in the words of a store.
+//! Turns errors of redis-rs and of the server into store errors.
 
 use std::time::Duration;
 
@@ -12,10 +12,12 @@ pub(crate) fn failed(server: &str, error: RedisError) -> StoreError {
     StoreError::new(kind, format!("Redis ({server}): {}{advice}", said(&error))).with_source(error)
 }
 
-/// A connection that could not be made. Nothing was sent, so only what a person has to mend is no passing failure.
+/// The error for a failed connection attempt. No command was sent, so the failure is passing unless
+/// an operator must fix it.
 pub(crate) fn unconnected(server: &str, error: RedisError) -> StoreError {
     let (kind, advice) = match judge(&error) {
-        // `HELLO`, by which every connection begins. Not its name: redis-rs may send it in any case.
+        // `HELLO`, by which every connection begins. Not its name: redis-rs may send it in any
+        // case.
         (kind, _) if error.detail().is_some_and(|detail| detail.starts_with("unknown command")) => (
             kind,
             "; idem needs RESP3, which Redis 7.0 or newer and Valkey speak: is there a proxy between that does not?",
@@ -56,7 +58,7 @@ pub(crate) fn unreadable(error: WireError) -> StoreError {
     StoreError::new(StoreErrorKind::Unreadable, error.to_string()).with_source(error)
 }
 
-/// A record in flight without an expiry: the age of its lease cannot be told.
+/// The error for a record in flight without an expiry: the age of its lease is unknown.
 pub(crate) fn no_expiry() -> StoreError {
     StoreError::new(
         StoreErrorKind::Unreadable,
@@ -64,7 +66,7 @@ pub(crate) fn no_expiry() -> StoreError {
     )
 }
 
-/// An answer that no server should give. What was done is not known.
+/// The error for an answer that no server should give. The effect of the command is unknown.
 pub(crate) fn unexpected(server: &str, answer: &Value) -> StoreError {
     let kind = match answer {
         Value::Nil => "nothing",
@@ -81,7 +83,7 @@ pub(crate) fn unexpected(server: &str, answer: &Value) -> StoreError {
     )
 }
 
-/// What the server or the system said, without redis-rs's own words around it.
+/// Returns the message of the server or the system, without redis-rs's own words.
 fn said(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
@@ -89,7 +91,7 @@ fn said(error: &RedisError) -> String {
     }
 }
 
-/// What kind of failure it is, and what to do about it.
+/// Returns the kind of failure, and advice.
 fn judge(error: &RedisError) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind::{Refused, Timeout, Unavailable};
 
@@ -109,7 +111,8 @@ fn judge(error: &RedisError) -> (StoreErrorKind, &'static str) {
                 (Unavailable, "; this is a replica: a fail-over is under way, or the address is wrong")
             }
             ServerErrorKind::NoPerm => (Refused, NEEDED_RIGHTS),
-            // Followed, where the URL says that it is a cluster; then the slots are being moved under us.
+            // Followed, where the URL says that it is a cluster; then the slots are being moved
+            // under us.
             ServerErrorKind::Moved | ServerErrorKind::Ask => (
                 Unavailable,
                 "; the cluster is being changed, or its node was named by `redis://` in place of `redis+cluster://`",

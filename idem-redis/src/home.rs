@@ -1,8 +1,9 @@
 //! The tokio runtime in which a store's connections live: the one in which the store was made.
 //!
-//! redis-rs drives a connection in the runtime in which it was made, so each is made by a task of this runtime, whichever runtime a call
-//! comes from. The runtimes of callers may end or stand still; that is no concern of other callers. Only when this runtime itself has
-//! ended, or runs nothing any more, do the connections move to that of a caller.
+//! redis-rs drives a connection in the runtime in which it was made, so each is made by a task of
+//! this runtime, whichever runtime a call comes from. So if a caller's runtime ends or stands
+//! still, other callers are not affected. The connections move to a caller's runtime only when this
+//! one has ended, or runs nothing any more.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,7 +40,7 @@ impl Home {
         Self(Arc::new(Mutex::new(Place::new(Handle::current(), 0))))
     }
 
-    /// Where it is: the current runtime from now on, if the one before has ended.
+    /// Returns the home; if the former runtime has ended, that is the current one from now on.
     pub(crate) fn place(&self) -> Place {
         let mut place = self.lock();
         if place.pulse.has_stopped()
@@ -55,7 +56,8 @@ impl Home {
         self.place().spawn(task)
     }
 
-    /// Waits so long for the runtime to run anything. If it does not, the current runtime takes its place; says whether that was so.
+    /// Waits so long for the runtime to run anything. If it does not, the current runtime takes its
+    /// place; says whether that was so.
     pub(crate) async fn leave_if_stuck(&self, patience: Duration) -> bool {
         let before = self.place();
         // Dropped with its runtime, it answers too.

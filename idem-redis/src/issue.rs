@@ -1,4 +1,5 @@
-//! Issues: keys that are given out for one use, many in few round trips. One `SET .. NX GET PX` each.
+//! Issues: keys that are given out for one use, many in few round trips. One `SET .. NX GET PX`
+//! each.
 
 use std::time::Duration;
 
@@ -25,10 +26,11 @@ pub(crate) async fn issue(server: &Server, keys: &Keys, issues: &[Issue]) -> Vec
     many::carry_out(server, &steps, None, |index, server, answer| issued(&issues[index], server, answer)).await
 }
 
-/// The issue with a grace as the record can hold it, so that it is known again; and not so long that its expiry has no room for more.
+/// The issue with a grace as the record can hold it, so that it is known again; and not so long
+/// that its expiry has no room for more.
 fn as_sent(issue: &Issue) -> Issue {
     let whole = u64::try_from(issue.grace.as_millis()).unwrap_or(FOREVER).min(FOREVER / 2);
-    Issue { grace: Duration::from_millis(whole), ..issue.clone() }
+    issue.clone().with_grace(Duration::from_millis(whole))
 }
 
 fn issued(issue: &Issue, server: &str, answer: Value) -> Result<Issued, StoreError> {

@@ -17,7 +17,8 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Refuses a prefix that would let two records share a key, or take the hash tag out of our hands.
+    /// Refuses a prefix that would let two records share a key, or take the hash tag out of our
+    /// hands.
     pub(crate) fn new(prefix: &str) -> Result<Self, StoreError> {
         if prefix.is_empty() {
             return Err(refused(
@@ -41,13 +42,15 @@ impl Keys {
         [&*self.prefix, ":{}"].concat()
     }
 
-    /// The key of a record, and the channel on which those who wait for it are woken: in a cluster, one slot serves both.
+    /// The key of a record, and the channel on which those who wait for it are woken: in a cluster,
+    /// one slot serves both.
     pub(crate) fn record(&self, id: &RecordId) -> String {
         [&*self.prefix, ":", id.as_str()].concat()
     }
 
-    /// The key of an outcome that is kept aside. The braces put it into the slot of its record, and the prefix stands in front, so
-    /// that a rule for the prefix covers it. No record has this key: ids have no braces.
+    /// The key of an outcome that is kept aside. The braces put it into the slot of its record, and
+    /// the prefix stands in front, so that a rule for the prefix covers it. No record has this key:
+    /// ids have no braces.
     pub(crate) fn aside(&self, id: &RecordId) -> String {
         [&*self.prefix, ":{", &*self.prefix, ":", id.as_str(), "}"].concat()
     }

@@ -1,4 +1,4 @@
-//! What one step of the store sends its commands through, and what is sent again.
+//! The path of one step's commands, and which of them are sent again.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use crate::sentinel::Address;
 /// The name of a server that only the application knows.
 pub(crate) const GIVEN: &str = "the application's own connection";
 
-/// Before a command is sent again that a server refused for the moment. Then the refusal is the answer: the step has a limit, and who
-/// asked may ask again.
+/// Before a command is sent again that a server refused for the moment. Then the refusal is the
+/// answer: the step has a limit, and who asked may ask again.
 const PAUSES: [Duration; 5] = [
     Duration::from_millis(20),
     Duration::from_millis(40),
@@ -29,13 +29,14 @@ const PAUSES: [Duration; 5] = [
     Duration::from_millis(160),
 ];
 
-/// A lease that is over so soon is waited for. It is what a slow answer to a look at the clock leaves open.
+/// A lease that is over so soon is waited for. It is what a slow answer to a look at the clock
+/// leaves open.
 const SOON: Duration = Duration::from_millis(50);
 
-/// What one step of the store uses.
+/// The connection, limits and state of one step of the store.
 pub(crate) struct Lane {
     connection: Connection,
-    /// Where the connection is our own.
+    /// Set if the connection is our own.
     bound: Option<Bound>,
 }
 
@@ -49,7 +50,7 @@ struct Bound {
     replicas: Option<Replicas>,
 }
 
-/// What to do about a command that was not carried out.
+/// The reaction to a command that was not carried out.
 enum Again {
     /// The same, where the slot is by now.
     Here,
@@ -82,8 +83,8 @@ impl Lane {
         self.try_send(command).await.map_err(|error| failed(self.server(), error))
     }
 
-    /// Sends one command, for callers who look at the error's code. What a server refused without carrying it out, because it has not
-    /// the slot, is no master any more or is not ready, is sent again.
+    /// Sends one command, for callers that look at the error's code. If a server refuses it
+    /// unexecuted (it lacks the slot, lost its master role, or is not ready), it is sent again.
     pub(crate) async fn try_send(&mut self, command: &Cmd) -> RedisResult<Value> {
         self.send_unless(command, |_| false).await
     }
@@ -98,7 +99,7 @@ impl Lane {
             if is_final(error) {
                 break;
             }
-            // Again: there is no other master yet.
+            // The second time: another master does not exist yet.
             if std::mem::replace(&mut was_replica, is_read_only(error)) && was_replica {
                 break;
             }
@@ -129,8 +130,8 @@ impl Lane {
         outcome.map_err(|error| failed(self.server(), error))
     }
 
-    /// Runs a script on several keys. `None`: their slot is on its way to another node, and they are perhaps not all at the same one; then
-    /// each has to be gone to by itself.
+    /// Runs a script on several keys. `None`: their slot is on its way to another node, and they
+    /// are perhaps not all at the same one; then each has to be gone to by itself.
     pub(crate) async fn script_on_all(
         &mut self,
         script: &Script,
@@ -192,7 +193,8 @@ impl Lane {
         Ok(answers)
     }
 
-    /// Whether a command that got this error was not carried out, and may be sent again a little later, perhaps elsewhere.
+    /// Whether a command that got this error was not carried out, and may be sent again a little
+    /// later, perhaps elsewhere.
     pub(crate) fn is_passing(error: &RedisError) -> bool {
         use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain};
 
@@ -211,7 +213,8 @@ impl Lane {
         }
     }
 
-    /// Makes sure that what was just written will outlast a fail-over, as far as that was asked for.
+    /// Makes sure that what was just written will outlast a fail-over, as far as that was asked
+    /// for.
     pub(crate) async fn acknowledged(&self) -> Result<(), StoreError> {
         let Some(Bound { link, session, replicas: Some(replicas), .. }) = &self.bound else { return Ok(()) };
         let answer = session.acknowledgements.count(&session.connection, *replicas).await;
@@ -221,15 +224,15 @@ impl Lane {
         replicas::judge(link.server(), answer, *replicas)
     }
 
-    /// The latest time by the server's clock, in milliseconds, at which a lease that has run out may have been renewed; empty if nobody
-    /// has looked at that clock.
+    /// The latest time by the server's clock, in milliseconds, at which an expired lease may have
+    /// been renewed; empty before the first look at that clock.
     pub(crate) fn renewed_by(&self, lease: Duration) -> String {
         let latest = self.bound.as_ref().and_then(|bound| bound.link.clock().renewed_by(lease));
         latest.map(|latest| latest.as_millis().to_string()).unwrap_or_default()
     }
 
-    /// Looks at the server's clock, by which a lease has run out while by our own `left` remains. `None`: that was so little that it is
-    /// over. Else how long the lease counts as alive.
+    /// Looks at the server's clock, by which a lease has run out while by our own `left` remains.
+    /// `None`: that was so little that it is over. Else how long the lease counts as alive.
     pub(crate) async fn sure_after(&self, left: Duration, lease: Duration) -> Result<Option<Duration>, StoreError> {
         if let Some(Bound { link, session, .. }) = &self.bound {
             link.look_at_clock(session).await.map_err(|error| failed(link.server(), error))?;
@@ -255,7 +258,7 @@ impl Lane {
         self.judge(error);
         let kind = error.kind();
         let Some(Bound { own, slot, session, .. }) = &self.bound else {
-            // Where a slot is, and who is the master, is for the application's connection to find out.
+            // The application's connection finds the slot and the master itself.
             sleep(pause).await;
             return (kind == ServerErrorKind::BusyLoading.into()).then_some(Again::Here);
         };

@@ -1,9 +1,11 @@
 //! The store's own connection to a server, and how it is replaced when it is lost.
 //!
-//! Not redis-rs's `ConnectionManager` (1.8): after one attempt to reconnect that fails for another reason than I/O (a password that is
-//! being changed, say) it gives that error to every call for ever; after one that was given up, the next call gets a failure that is
-//! long past; it never replaces a connection that is silently dead; and it cannot ask anew where the server is. Here, a lost
-//! connection is replaced in the background until there is one, and calls wait for it as long as their time limit allows.
+//! This is not redis-rs's `ConnectionManager` (1.8), for four reasons. If a reconnect fails for a
+//! reason other than I/O (such as a password change), it returns that error to every later call.
+//! After an attempt that was given up, the next call gets the stale failure. It never replaces a
+//! silently dead connection. It has no way to look up the server's address again. Here, a lost
+//! connection is replaced in the background until one succeeds, and calls wait for it as long as
+//! their time limit allows.
 
 mod heard;
 
@@ -32,18 +34,21 @@ pub(crate) use crate::session::Session;
 use crate::target::Target;
 use crate::wake::{Ear, Hub};
 
-/// Between two attempts to reconnect: doubles from the first to the second. A server that is back is found within the second.
+/// Between two attempts to reconnect: doubles from the first to the second. A server that is back
+/// is found within the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
-/// The same where a person has to mend something first.
+/// The same if an operator must fix something first.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
-/// A connection on which a call timed out must answer within this time, or it is replaced: a cut cable tells nobody. Longer than a
-/// call's time limit, so that a server that is merely slow is not given new connections on top.
+/// A connection on which a call timed out must answer within this time, or it is replaced: a cut
+/// cable gives no notice. It is longer than a call's time limit, so that a slow server does not get
+/// new connections in addition.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3);
-/// Between two looks at the server's clock: seldom enough to cost nothing, and often enough that a clock which is set by more than half a
-/// second is noticed.
+/// Between two looks at the server's clock: seldom enough to cost nothing, and often enough that a
+/// clock which is set by more than half a second is noticed.
 const CLOCK: Duration = Duration::from_secs(5);
 
-/// A connection that is replaced when it is lost. Cheap to clone; the connection is closed with the last clone.
+/// A connection that is replaced when it is lost. Cheap to clone; the connection is closed with the
+/// last clone.
 #[derive(Clone)]
 pub(crate) struct Link(Arc<Inner>);
 
@@ -59,14 +64,15 @@ struct Inner {
     was_up: AtomicBool,
     keepers: Mutex<Keepers>,
     heard: Mutex<Heard>,
-    /// Told when an attempt to connect goes to a server that is no longer the master.
+    /// Signals that an attempt to connect goes to a former master.
     astray: watch::Sender<()>,
-    /// Of whichever server this is: one that takes over has a clock of its own, which is as if it had been set.
+    /// Of whichever server this is: one that takes over has a clock of its own, which is as if it
+    /// had been set.
     clock: ServerClock,
     probe: Mutex<Option<Probe>>,
 }
 
-/// The tasks that go on for as long as somebody holds the link.
+/// The tasks that run while the link is held.
 #[derive(Default)]
 struct Keepers {
     /// Of the place in which they run.
@@ -81,7 +87,7 @@ struct Probe {
     since: Instant,
 }
 
-/// What a link is made for.
+/// The purpose of a link.
 #[derive(Clone)]
 pub(crate) struct Terms {
     pub(crate) connect_limit: Duration,
@@ -99,7 +105,8 @@ enum Place {
 
 enum Slot {
     Up(Session),
-    /// It is being replaced. Holds the last attempt's failure; closed when there is a connection, or the task that makes one is gone.
+    /// It is being replaced. Holds the last attempt's failure; closed when there is a connection,
+    /// or the task that makes one is gone.
     Down(watch::Receiver<Option<Failure>>),
 }
 
@@ -178,7 +185,8 @@ impl Link {
         &self.0.server
     }
 
-    /// The connection, as soon as there is one. Waits for as long as it takes, unless the server refuses us.
+    /// The connection, as soon as there is one. Waits for as long as it takes, unless the server
+    /// refuses us.
     pub(crate) async fn session(&self) -> Result<Session, StoreError> {
         loop {
             if let Some(session) = self.ready() {
@@ -211,7 +219,7 @@ impl Link {
         None
     }
 
-    /// Why there is no connection, if there is none and an attempt has failed.
+    /// Returns the reason if an attempt has failed and no connection exists.
     pub(crate) fn failure(&self) -> Option<StoreError> {
         match &*self.0.lock() {
             Slot::Up(_) => None,
@@ -224,13 +232,14 @@ impl Link {
         if error.is_unrecoverable_error() {
             self.0.lost(&session.hub, Duration::ZERO);
         } else if error.kind() == ServerErrorKind::ReadOnly.into() {
-            // A fail-over made a replica of it. The name may stand for another server by now, or soon.
+            // A fail-over made a replica of it. The name may stand for another server by now, or
+            // soon.
             self.0.lost(&session.hub, PAUSE.1);
         }
     }
 
-    /// Finds out whether a connection on which a call timed out still answers, and replaces it if not; and whether the runtime in which
-    /// connections live runs at all.
+    /// Finds out whether a connection on which a call timed out still answers, and replaces it if
+    /// not; and whether the runtime in which connections live runs at all.
     pub(crate) fn probe(&self) {
         let session = self.ready();
         let mut probe = self.0.probe.lock().unwrap_or_else(PoisonError::into_inner);
@@ -295,7 +304,8 @@ impl Inner {
             }
             Ok(())
         };
-        // The line of commands stays as short as redis-rs has it: a longer one made no difference to ten thousand callers.
+        // The line of commands stays as short as redis-rs has it: a longer one made no difference
+        // to ten thousand callers.
         let config = AsyncConnectionConfig::new()
             // `open` has one limit for it all.
             .set_connection_timeout(None)
@@ -308,7 +318,7 @@ impl Inner {
             sentinel::must_be_master(&mut connection, &self.server).await?;
         }
         let compares = AtomicBool::new(connect::greet(&mut connection, &self.server, &self.sample, is_node).await?);
-        // Where this is refused, the clock is believed.
+        // If this is refused, the clock is trusted.
         if let Err(error) = self.look_at_clock(connection.clone()).await
             && error.code() == Some("NOPERM")
         {
@@ -346,10 +356,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Puts a new connection to use; `false` if it is lost already, or goes to a server that is no longer the master.
+    /// Puts a new connection to use; `false` if it is lost already, or goes to a former master.
     fn publish(&self, session: Session) -> bool {
         let mut slot = self.lock();
-        // Whoever loses it from here on waits for the lock, and finds it; so does whoever hears of a fail-over from here on.
+        // From here on, a loss of the connection and news of a failover wait for the lock, and find
+        // the session.
         let is_right = self.news().is_none_or(|news| session.address.as_ref() == Some(&news.address));
         let alive = is_right && !session.hub.is_closed();
         if alive {
@@ -359,7 +370,7 @@ impl Inner {
         alive
     }
 
-    /// Wakes whoever waits on a connection, and replaces it if that has not been done.
+    /// Wakes the waiters of a connection, and replaces it if that has not been done.
     fn lost(self: &Arc<Self>, hub: &Arc<Hub>, pause: Duration) {
         hub.close();
         let mut slot = self.lock();
@@ -407,7 +418,7 @@ impl Inner {
         }
     }
 
-    /// What an attempt failed with, for the calls.
+    /// Returns an attempt's failure, for the calls.
     fn failure(&self, error: StoreError) -> Failure {
         let is_refusal = error.kind() == StoreErrorKind::Refused;
         if !is_refusal || !self.was_up.load(Ordering::Relaxed) {
@@ -436,7 +447,7 @@ impl Drop for Keepers {
     }
 }
 
-/// Looks at the server's clock now and then, for as long as somebody holds the link.
+/// Looks at the server's clock regularly, while the link is held.
 async fn watch_clock(inner: Weak<Inner>) {
     loop {
         sleep(CLOCK).await;
@@ -449,7 +460,7 @@ async fn watch_clock(inner: Weak<Inner>) {
     }
 }
 
-/// A connection that nobody looks after. The caller sets a limit around it.
+/// Opens a connection without upkeep. The caller sets a time limit around it.
 pub(crate) async fn plain(target: &Target, config: AsyncConnectionConfig) -> Result<MultiplexedConnection, StoreError> {
     let config = config.set_connection_timeout(None).set_response_timeout(None);
     let connection = client(target.clone())?.get_multiplexed_async_connection_with_config(&config).await;
@@ -459,14 +470,15 @@ pub(crate) async fn plain(target: &Target, config: AsyncConnectionConfig) -> Res
 fn client(target: Target) -> Result<Client, StoreError> {
     #[cfg(feature = "tls")]
     if target.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
-        // rustls panics where it cannot tell which provider to use, which is so as soon as another crate switches on a second one.
+        // rustls panics where it cannot tell which provider to use, which is so as soon as another
+        // crate switches on a second one.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
     Client::open(target.info)
         .map_err(|error| refused(format!("the Redis URL `{}` cannot be used: {error}", target.name)).with_source(error))
 }
 
-/// Makes a new connection, until there is one or nobody holds the link any more.
+/// Tries to connect until it succeeds or the link is dropped.
 async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<Failure>>, mut pause: Duration) {
     let mut next = PAUSE.0;
     let mut warned = false;
@@ -475,7 +487,8 @@ async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<Failure>>, m
         sleep(pause).await;
         let Some(inner) = inner.upgrade() else { return };
         astray.mark_unchanged();
-        // An attempt at a server that is dead or cut off takes as long as it may, while another is the master by now.
+        // An attempt at a server that is dead or cut off takes as long as it may, while another is
+        // the master by now.
         let opened = tokio::select! {
             biased;
             _ = astray.changed() => {
@@ -499,7 +512,8 @@ async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<Failure>>, m
                 let failure = inner.failure(error);
                 let is_refusal = failure.is_refusal;
                 progress.send_replace(Some(failure));
-                // Half of it by chance, or all processes that lost a server would come back to it at once.
+                // Half of it by chance, or all processes that lost a server would come back to it
+                // at once.
                 pause = if is_refusal { REFUSED_PAUSE } else { next.mul_f64(0.5 + fastrand::f64() / 2.0) };
                 next = (next * 2).min(PAUSE.1);
             }

@@ -20,7 +20,8 @@ use crate::server::Server;
 const BATCH: usize = 500;
 /// How many messages to a node are sent before the first of them is answered.
 const AHEAD: usize = 4;
-/// How often a step is sent that the server does not carry out for the moment, and the pause before.
+/// How often a step is sent that the server does not carry out for the moment, and the pause
+/// before.
 const ROUNDS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -33,10 +34,12 @@ pub(crate) struct Step {
     pub(crate) command: Cmd,
 }
 
-/// Carries steps out, those of each node at the same time, a few messages ahead of the answers. Each message has the limit of one step; after one
-/// without an answer, the rest for that node is not sent any more.
+/// Carries steps out, those of each node at the same time, a few messages ahead of the answers.
+/// Each message has the limit of one step; after one without an answer, the rest for that node is
+/// not sent any more.
 ///
-/// `script` is what their commands run, if they run one; `read` says what the answer to a step means.
+/// `script` is what their commands run, if they run one; `read` says what the answer to a step
+/// means.
 pub(crate) async fn carry_out<T, R>(
     server: &Server,
     steps: &[Step],
@@ -51,7 +54,7 @@ where
     join_all(all.by_node((0..steps.len()).collect()).into_iter().map(|node| all.send_to_node(node))).await;
     let All { answers, .. } = all;
     let answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().zip(steps);
-    // What was answered before stays; the rest may or may not have been carried out.
+    // Earlier answers stay; the other steps may or may not have been carried out.
     let or_late = |(answer, step): (Option<Result<T, StoreError>>, &Step)| {
         answer.unwrap_or_else(|| Err(server.timed_out(server.slot(&step.key))))
     };
@@ -168,7 +171,7 @@ where
                 self.answer(index, Err(error.clone()));
             }
         }
-        // While a slot is on its way, for as long as that takes: each by itself, as the node says for each anew.
+        // While a slot is moving, each step goes by itself, and the node redirects each.
         join_all(elsewhere.into_iter().map(|index| self.send_alone(index))).await;
         Ok(again)
     }

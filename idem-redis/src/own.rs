@@ -1,4 +1,5 @@
-//! The store's own connections: to one server, to the master under Sentinel, or to the nodes of a cluster.
+//! The store's own connections: to one server, to the master under Sentinel, or to the nodes of a
+//! cluster.
 
 use std::time::Duration;
 
@@ -79,7 +80,8 @@ impl Own {
         }
     }
 
-    /// Why there was no answer in time, if there is no connection. What there is is looked after.
+    /// Returns the reason for a missing answer if the connection is down. A live connection has its
+    /// own upkeep.
     pub(crate) fn failure(&self, slot: u16) -> Option<StoreError> {
         let link = match self {
             Self::One(link) => link.clone(),

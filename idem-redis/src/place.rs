@@ -1,4 +1,4 @@
-//! What a URL names: one server, a master under Sentinel, or a cluster.
+//! The place that a URL names: one server, a master under Sentinel, or a cluster.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use url::Url;
 use crate::error::refused;
 use crate::target::{Target, disguised};
 
-/// Where Sentinels listen, unless their URL says otherwise.
+/// The default port of Sentinels.
 const SENTINEL_PORT: u16 = 26379;
 const NODE_PORT: u16 = 6379;
 
-/// What a URL names.
+/// The place that a URL names.
 pub(crate) enum Place {
     Server(Target),
     Sentinel(Watched),

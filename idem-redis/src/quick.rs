@@ -1,7 +1,8 @@
 //! The way of a step that one command does: nearly every claim and commit.
 //!
-//! Whatever does not go as usual is left to the [`Lane`](crate::lane::Lane), which knows about slots that move, servers that are
-//! not ready, scripts that are not known, and replicas. A step may be sent again by the same owner, so it begins anew there.
+//! Unusual cases are left to the [`Lane`](crate::lane::Lane): slots that move, servers that are not
+//! ready, unknown scripts, and replicas. The same owner may send a step again, so it starts over
+//! there.
 
 use futures_util::future::FutureExt as _;
 use redis::{Cmd, RedisError, RedisResult, Value};
@@ -28,8 +29,8 @@ impl Quick {
         self.session.compares()
     }
 
-    /// Takes note of why the server refused a `SET .. IFEQ`: what it does not know, or does not let this user do, it refuses each time. Not so
-    /// for the lack of memory, or while it loads.
+    /// Takes note of why the server refused a `SET .. IFEQ`: what it does not know, or does not let
+    /// this user do, it refuses each time. Not so for the lack of memory, or while it loads.
     pub(crate) fn refused_to_compare(&self, error: &RedisError) {
         if matches!(error.code(), Some("ERR" | "NOPERM")) {
             self.session.compares_not();
@@ -44,7 +45,7 @@ impl Quick {
     }
 }
 
-/// Whether the server has said that it did not carry a command out: then the step can begin anew.
+/// Returns whether the server refused a command unexecuted: then the step can start over.
 pub(crate) fn is_refused(error: &RedisError) -> bool {
     error.code().is_some()
 }

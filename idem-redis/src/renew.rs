@@ -13,7 +13,8 @@ use crate::many::{self, Step};
 use crate::script::{RENEW, evalsha, millis, ownership};
 use crate::server::Server;
 
-/// The most leases in one command. The server does nothing else meanwhile, for less than a millisecond.
+/// The most leases in one command. The server does nothing else meanwhile, for less than a
+/// millisecond.
 const MOST: usize = 250;
 
 type Answer = Result<Ownership, StoreError>;
@@ -52,7 +53,8 @@ struct Renewals<'a> {
 }
 
 impl Renewals<'_> {
-    /// Sends one command for each group. An answer for each renewal of a group, or one error for all.
+    /// Sends one command for each group. An answer for each renewal of a group, or one error for
+    /// all.
     async fn send(&self, groups: Vec<Vec<usize>>) -> Vec<(Vec<usize>, Result<Vec<Answer>, StoreError>)> {
         let steps: Vec<Step> = groups.iter().map(|group| self.step(group)).collect();
         let read = |index: usize, server: &str, answer| answers(server, groups[index].len(), answer);

@@ -1,4 +1,5 @@
-//! Replicas that have to acknowledge what was written: `WAIT`, once for all who ask at the same time.
+//! Replicas that have to acknowledge what was written: `WAIT`, once for all who ask at the same
+//! time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,7 +25,8 @@ pub(crate) struct Replicas {
 
 /// The `WAIT`s on one connection.
 ///
-/// A connection that waits does nothing else meanwhile, so there is one at a time, for all who have written before it is sent.
+/// A connection that waits does nothing else meanwhile, so there is one at a time, for all who have
+/// written before it is sent.
 pub(crate) struct Acknowledgements {
     /// The connection's own: a caller's may end or stand still while callers of others wait.
     runtime: Handle,
@@ -66,7 +68,8 @@ impl Acknowledgements {
             }
             *next = Some(receiver.clone());
         }
-        // A task, so that it goes on when whoever asked first is dropped. Not under the lock: a runtime that has ended drops it at once.
+        // A task, so that it continues if the first caller is dropped. Not under the lock: a
+        // runtime that has ended drops it at once.
         self.runtime.spawn(wait(Arc::clone(self), connection.clone(), replicas, sender));
         receiver
     }
@@ -97,7 +100,8 @@ fn gone() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
-/// What too few acknowledgements are: the write stands at the master, and whether it will stay is not known.
+/// Judges the number of acknowledgements. With too few, the write is at the master, and may be
+/// lost.
 pub(crate) fn judge(server: &str, answer: RedisResult<u32>, wanted: Replicas) -> Result<(), StoreError> {
     let Replicas { count, timeout } = wanted;
     match answer {

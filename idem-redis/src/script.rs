@@ -28,7 +28,8 @@ pub(crate) static INSPECT: LazyLock<Script> = script!("inspect");
 pub(crate) static REMOVE: LazyLock<Script> = script!("remove");
 pub(crate) static RIGHTS: LazyLock<Script> = script!("rights");
 
-/// The scripts that every execution or duplicate may need: known to the server before the first call, which would pay for it.
+/// The scripts that every execution or duplicate may need: known to the server before the first
+/// call, which would pay for it.
 pub(crate) fn load_all() -> redis::Pipeline {
     let mut pipeline = redis::pipe();
     for code in [
@@ -60,7 +61,8 @@ pub(crate) fn evalsha(script: &Script, keys: &[&str], args: &[&[u8]]) -> Cmd {
     cmd
 }
 
-/// The longest time that is sent: some 35 000 years, which the server's and Lua's numbers hold exactly.
+/// The longest time that is sent: some 35 000 years, which the server's and Lua's numbers hold
+/// exactly.
 pub(crate) const FOREVER: u64 = 1 << 50;
 
 /// A length of time as it is sent. The server refuses an expiry of zero.
@@ -68,7 +70,7 @@ pub(crate) fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(FOREVER).clamp(1, FOREVER)
 }
 
-/// What an owner's step on its record answered: `commit`, `release`, `renew` and `touch`.
+/// Reads the answer to an owner's step: `commit`, `release`, `renew` and `touch`.
 pub(crate) fn ownership(server: &str, answer: Value) -> Result<Ownership, StoreError> {
     match answer {
         Value::Int(1) => Ok(Ownership::Held),
@@ -79,9 +81,9 @@ pub(crate) fn ownership(server: &str, answer: Value) -> Result<Ownership, StoreE
     }
 }
 
-/// What a compare-and-set answered: `takeover` and `remove`.
+/// The answer of a compare-and-set: `takeover` and `remove`.
 pub(crate) enum Swap {
-    /// There is no record.
+    /// The key has no record.
     Gone,
     /// Another record than the one that was read.
     Changed(Bytes),
@@ -91,7 +93,8 @@ pub(crate) enum Swap {
     Free,
     /// It was written, or removed.
     Done,
-    /// The lease has run out by the server's clock, which may have been set: so long remains by our own.
+    /// The lease has run out by the server's clock, which may have been set: so long remains by our
+    /// own.
     Unsure(Duration),
 }
 
@@ -109,7 +112,7 @@ pub(crate) fn swap(server: &str, answer: &Value) -> Result<Swap, StoreError> {
     }
 }
 
-/// What `watch` answered: how long the lease is alive, `None` if there is nothing to wait for.
+/// Reads the answer of `watch`: the time left of the lease, `None` if there is nothing to wait for.
 pub(crate) fn watched(server: &str, answer: Value) -> Result<Option<Duration>, StoreError> {
     match answer {
         Value::Int(0) => Ok(None),
@@ -123,11 +126,11 @@ pub(crate) fn watched(server: &str, answer: Value) -> Result<Option<Duration>, S
 /// A value and how long it lives.
 pub(crate) struct Found {
     pub(crate) value: Bytes,
-    /// `None`: for ever, because somebody took the expiry away.
+    /// `None`: without limit, because the expiry was removed.
     pub(crate) left: Option<Duration>,
 }
 
-/// What `inspect` answered: the record, and the outcome that is kept aside for it.
+/// Reads the answer of `inspect`: the record, and the outcome with its own key.
 pub(crate) fn inspected(server: &str, answer: &Value) -> Result<Option<(Found, Option<Found>)>, StoreError> {
     let found = |value: &[u8], left: i64| Found {
         value: Bytes::copy_from_slice(value),

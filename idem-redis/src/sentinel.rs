@@ -1,7 +1,8 @@
-//! Where the master is, by what the Sentinels say.
+//! Finds the master by asking the Sentinels.
 //!
-//! Not redis-rs's `sentinel` (1.8): it asks one Sentinel after the other, each for as long as the network takes, so that one that is
-//! silent keeps a reconnection from the others; and it does not listen to them.
+//! This is not redis-rs's `sentinel` (1.8). That asks one Sentinel after the other, each for as
+//! long as the network takes, so a silent one delays the reconnection. It also does not listen to
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,27 +24,30 @@ use crate::target::Target;
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// Sentinels that have not answered so long after most have are left out.
 const GRACE: Duration = Duration::from_millis(200);
-/// A Sentinel that is listened to is asked so often: it may have become silent, and its news may have been lost.
+/// A Sentinel that is listened to is asked so often: it may have become silent, and its news may
+/// have been lost.
 const ASKED_EVERY: Duration = Duration::from_secs(3);
 /// Between two Sentinels that are listened to.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Where a server listens.
+/// The host and port of a server.
 pub(crate) type Address = (String, u16);
 
-/// What a Sentinel that is listened to said of where the master is.
+/// A statement about the master by a Sentinel that is listened to.
 pub(crate) enum Said {
     /// The news of a fail-over: nothing that was said before is newer.
     Switched(Address),
-    /// What it believes. It may be cut off from the others, and know nothing of a fail-over.
+    /// Its current view. It may be cut off from the others, and miss a failover.
     Believes(Address),
 }
 
-/// Asks all Sentinels at once where the master is, and gives what most of them say, in less than `limit`.
+/// Asks all Sentinels at once where the master is, and gives what most of them say, in less than
+/// `limit`.
 ///
-/// One alone is not believed while others answer: after a fail-over, one that was cut off still names the old master, which may be cut
-/// off with it and so take itself for the master. Where fewer than half of them answer, what there is has to do. Of
-/// two that are named as often: `now`, or else the first.
+/// One alone is not trusted while others answer. After a failover, a Sentinel that was cut off
+/// still names the old master, which may be cut off with it and still act as master. If fewer than
+/// half of them answer, their majority counts. If two are named equally often, `now` wins, or else
+/// the first.
 pub(crate) async fn most_say(
     watched: &Arc<Watched>,
     now: Option<&Address>,
@@ -61,7 +65,7 @@ pub(crate) async fn most_say(
         while !votes.are_enough() {
             match asked.join_next().await {
                 Some(Ok(Ok(address))) => votes.add(address),
-                // What passes by itself says more than what a person has to mend at one of them.
+                // A passing failure outweighs one that an operator must fix at a single Sentinel.
                 Some(Ok(Err(error)))
                     if failure.as_ref().is_none_or(|other| other.kind() == StoreErrorKind::Refused) =>
                 {
@@ -86,7 +90,7 @@ pub(crate) async fn most_say(
     votes.most(now).ok_or_else(|| failure.unwrap_or_else(|| unconnected_in_time(&watched.name, limit)))
 }
 
-/// Who said what.
+/// The votes for each address.
 struct Votes {
     asked: usize,
     given: Vec<(Address, usize)>,
@@ -121,7 +125,7 @@ impl Votes {
     }
 }
 
-/// What one Sentinel says.
+/// Asks one Sentinel.
 async fn ask(sentinel: &Target, master: &str) -> Result<Address, StoreError> {
     let asking = async {
         let mut connection = link::plain(sentinel, AsyncConnectionConfig::new()).await?;
@@ -150,7 +154,8 @@ async fn address(
     }
 }
 
-/// Listens to one Sentinel after the other, for as long as there is one, and tells what it says: at each fail-over, and every few seconds.
+/// Listens to one Sentinel after the other, for as long as there is one, and tells what it says: at
+/// each fail-over, and every few seconds.
 pub(crate) async fn listen(watched: Arc<Watched>, said: impl Fn(Said)) {
     for index in (0..watched.sentinels.len()).cycle() {
         // Why it ended is of no interest: the next one is listened to.
@@ -200,7 +205,7 @@ async fn listen_to(watched: &Watched, index: usize, said: &impl Fn(Said)) -> Res
     }
 }
 
-/// Where the master went, if that is what was pushed: `name old-ip old-port new-ip new-port`.
+/// Reads the master's new address from a push: `name old-ip old-port new-ip new-port`.
 fn switched(push: &PushInfo, master: &str) -> Option<Address> {
     let (PushKind::Message, [_, Value::BulkString(text)]) = (&push.kind, push.data.as_slice()) else { return None };
     let words: Vec<&str> = std::str::from_utf8(text).ok()?.split(' ').collect();
@@ -210,7 +215,8 @@ fn switched(push: &PushInfo, master: &str) -> Option<Address> {
     }
 }
 
-/// Refuses a server that is no master by its own word. A Sentinel may be behind, or ahead of the server.
+/// Refuses a server that itself denies being a master. A Sentinel may be behind, or ahead of the
+/// server.
 pub(crate) async fn must_be_master(connection: &mut MultiplexedConnection, server: &str) -> Result<(), StoreError> {
     let role: Value = redis::cmd("ROLE").query_async(connection).await.map_err(|error| failed(server, error))?;
     match &role {
@@ -228,7 +234,7 @@ pub(crate) async fn must_be_master(connection: &mut MultiplexedConnection, serve
     }
 }
 
-/// A server said that it is no master.
+/// A server said that it is not a master.
 #[derive(Debug)]
 struct NoMaster;
 

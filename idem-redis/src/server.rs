@@ -1,4 +1,4 @@
-//! Where the store's steps are carried out, and the one time limit around each.
+//! Runs the store's steps, with one time limit around each.
 
 use std::fmt;
 use std::future::Future;
@@ -83,10 +83,11 @@ impl Server {
         self.limited(slot, deadline, async { step(self.first_lane(slot, deadline).await?).await }).await
     }
 
-    /// Carries out a step that one command does nearly always: `quick` sends it, if there is a connection, and says what it came to, or
-    /// what the whole step has to know of it.
+    /// Runs a step that one command nearly always completes. If there is a connection, `quick`
+    /// sends it, and returns the result, or the facts that the whole step needs.
     ///
-    /// No `async fn`, here and below: what it is given would be in its future twice, and every call has one.
+    /// No `async fn`, here and below: what it is given would be in its future twice, and every call
+    /// has one.
     pub(crate) fn step_quickly<'a, T, N, Q, F>(
         &'a self,
         key: &str,
@@ -126,7 +127,8 @@ impl Server {
         now.checked_add(self.limit).unwrap_or_else(|| now + FAR)
     }
 
-    /// What a step sends its first command through. Until there is a connection, nothing is sent, and the error says so.
+    /// Returns the lane for a step's first command. Until there is a connection, no command is
+    /// sent, and the error says so.
     async fn first_lane(&self, slot: u16, deadline: Instant) -> Result<Lane, StoreError> {
         match timeout_at(deadline, self.lane(slot)).await {
             Ok(lane) => lane,
@@ -146,7 +148,8 @@ impl Server {
         })
     }
 
-    /// A connection of our own that is there. Not where replicas are asked for, which every step waits for.
+    /// A connection of our own that is there. Not where replicas are asked for, which every step
+    /// waits for.
     fn quick(&self, slot: u16) -> Option<Quick> {
         match &self.way {
             Way::Own(own) if self.replicas.is_none() => {
@@ -156,15 +159,15 @@ impl Server {
         }
     }
 
-    /// An error that was not told to the connection, or that nobody told of.
+    /// Reports an error that the connection has not seen.
     pub(crate) fn noticed(&self, error: &StoreError) {
         if let (Way::Own(own), true) = (&self.way, error.is_unknown()) {
             own.doubt();
         }
     }
 
-    /// The error of a step that had no answer in time. Something was sent, so whether it was carried out is not known, whatever became of
-    /// the connection since.
+    /// The error of a step that had no answer in time. Something was sent, so whether it was
+    /// carried out is not known, whatever became of the connection since.
     pub(crate) fn timed_out(&self, slot: u16) -> StoreError {
         let error = timed_out(self.name(), self.limit);
         match self.failure(slot) {
@@ -175,7 +178,7 @@ impl Server {
         }
     }
 
-    /// Why there is no connection, if there is none.
+    /// Returns the reason if the connection is down.
     fn failure(&self, slot: u16) -> Option<StoreError> {
         let Way::Own(own) = &self.way else { return None };
         own.doubt();

@@ -16,15 +16,16 @@ use crate::wake::Hub;
 #[derive(Clone)]
 pub(crate) struct Session(pub(crate) Arc<Connected>);
 
-/// What belongs to one connection.
+/// The state of one connection.
 pub(crate) struct Connected {
     pub(crate) connection: MultiplexedConnection,
     pub(crate) hub: Arc<Hub>,
     pub(crate) acknowledgements: Arc<Acknowledgements>,
     pub(crate) batches: Batches,
-    /// Whether the server has `SET .. IFEQ`: as it said when the connection was made, until it refuses it.
+    /// Whether the server has `SET .. IFEQ`: as it said when the connection was made, until it
+    /// refuses it.
     pub(crate) compares: AtomicBool,
-    /// Where the server is, if Sentinels or the nodes of a cluster named it.
+    /// The server's address, if Sentinels or the nodes of a cluster named it.
     pub(crate) address: Option<Address>,
     /// Of the tokio runtime that drives the connection.
     pub(crate) pulse: Pulse,
@@ -44,7 +45,8 @@ impl Connected {
         self.address.as_ref().map(|(host, _)| host.as_str())
     }
 
-    /// Whether the tokio runtime that drove the connection has ended: what is sent would not arrive.
+    /// Whether the tokio runtime that drove the connection has ended: what is sent would not
+    /// arrive.
     pub(crate) fn is_orphaned(&self) -> bool {
         self.pulse.has_stopped()
     }
@@ -54,7 +56,8 @@ impl Connected {
         self.compares.load(Ordering::Relaxed)
     }
 
-    /// The server has refused to, whatever it says of itself, and is not asked again on this connection.
+    /// The server has refused to, whatever it says of itself, and is not asked again on this
+    /// connection.
     pub(crate) fn compares_not(&self) {
         self.compares.store(false, Ordering::Relaxed);
     }

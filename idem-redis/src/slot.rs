@@ -3,7 +3,8 @@
 /// How many slots every cluster has.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: the CRC16 (XMODEM) of what stands in its first pair of braces, or else of all of it.
+/// The slot of a key: the CRC16 (XMODEM) of what stands in its first pair of braces, or else of all
+/// of it.
 pub(crate) fn of(key: &str) -> u16 {
     let crc = tag(key).bytes().fold(0_u16, |crc, byte| {
         (0..8)

@@ -11,12 +11,12 @@ use crate::link;
 use crate::sentinel::Address;
 use crate::target::Target;
 
-/// Who has which slots.
+/// The map from slots to nodes.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Slots {
     /// In the order of their slots.
     ranges: Vec<Range>,
-    /// What was said since.
+    /// Redirections since then.
     moved: HashMap<u16, Address>,
 }
 
@@ -67,7 +67,8 @@ impl Slots {
         self.ranges.iter().filter(|range| masters.insert(range.nodes.first())).map(|range| range.first).collect()
     }
 
-    /// Reads the answer to `CLUSTER SLOTS`. A node that does not know its own name is at the host that was asked.
+    /// Reads the answer to `CLUSTER SLOTS`. A node that does not know its own name is at the host
+    /// that was asked.
     fn read(answer: &Value, asked: &str) -> Option<Self> {
         let Value::Array(ranges) = answer else { return None };
         let address = |node: &Value| {

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use idem_core::record::{
-    Claim, Claimed, Commit, InFlight, Issue, Issued, Ownership, Record, RecordId, RecordInfo, Release, ReleaseTo,
-    Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, Ownership, Record, RecordId, RecordInfo, Release, ReleaseTo, Removed,
+    Renewal,
 };
+use idem_core::store::StoreHandle;
 use idem_core::wire::{self, Parsed};
 use idem_core::{Store, StoreError, StoreErrorKind};
 use redis::{Cmd, Value};
@@ -29,15 +30,18 @@ use crate::{claim, connect, issue, renew, wait};
 /// How often a record may change under a removal.
 const ROUNDS: usize = 16;
 
-/// Keeps records in Redis 7.0 or newer, or in Valkey: in one server, under Sentinel, or in a cluster.
+/// Keeps records in Redis 7.0 or newer, or in Valkey: in one server, under Sentinel, or in a
+/// cluster.
 ///
-/// Cheap to clone; clones share one connection (in a cluster: one to each master), which all calls use at once. They live in the
-/// tokio runtime in which the store was made, whichever runtime a call comes from. When that runtime has ended, or has run nothing for three
-/// seconds, they are made anew in the runtime of a call.
-/// A connection that is lost is replaced in the background; calls wait for it as long as their time limit allows.
+/// Cheap to clone; clones share one connection (in a cluster: one to each master), which all calls
+/// use at once. They live in the tokio runtime in which the store was made, whichever runtime a
+/// call comes from. When that runtime has ended, or has run nothing for three seconds, they are
+/// made again in the runtime of a call. A connection that is lost is replaced in the background;
+/// calls wait for it as long as their time limit allows.
 ///
-/// Every call fails within the time limit, 900 ms unless the [builder](Self::builder) is given another; a call that failed for the
-/// lack of an answer, or whose future was dropped, may have been carried out. A wait that is dropped ends its subscription.
+/// Every call fails within the time limit: 900 ms by default, set by the [builder](Self::builder).
+/// A call that failed without an answer, or whose future was dropped, may have been carried out. A
+/// dropped wait ends its subscription.
 ///
 /// # Examples
 ///
@@ -62,10 +66,12 @@ struct Inner {
 }
 
 impl RedisStore {
-    /// Connects to the server that a URL names, and looks whether it can be used. For other settings there is
-    /// [`builder`](Self::builder), whose [`url`](RedisStoreBuilder::url) and [`connect`](RedisStoreBuilder::connect) say more.
+    /// Connects to the server that a URL names, and looks whether it can be used. For other
+    /// settings there is [`builder`](Self::builder), whose [`url`](RedisStoreBuilder::url) and
+    /// [`connect`](RedisStoreBuilder::connect) say more.
     ///
-    /// Takes at most 2.9 s. Must be called in a tokio runtime. When the future is dropped, the connection is closed.
+    /// Takes at most 2.9 s. Must be called in a tokio runtime. When the future is dropped, the
+    /// connection is closed.
     ///
     /// # Errors
     ///
@@ -74,16 +80,20 @@ impl RedisStore {
         Self::builder().url(url).connect().await
     }
 
-    /// A store on a connection that the application already has: a [`ConnectionManager`](redis::aio::ConnectionManager), a
-    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection), or, with the feature `cluster-connection` (of `idem-rs`:
-    /// `redis-cluster-connection`), a `redis::cluster_async::ClusterConnection`. Of a cluster, a [`url`](RedisStoreBuilder::url) is the better choice:
-    /// redis-rs holds all commands back while one node is silent, and its own retries and time-outs (seconds by default) outlast the
-    /// store's time limit.
+    /// Creates a store on a connection that the application already has. That is a
+    /// [`ConnectionManager`](redis::aio::ConnectionManager), a
+    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection), or a
+    /// `redis::cluster_async::ClusterConnection` (feature `cluster-connection`, in `idem-rs`
+    /// `redis-cluster-connection`). For a cluster, a [`url`](RedisStoreBuilder::url) is better.
+    /// redis-rs holds all commands back while one node is silent, and its own retries and timeouts
+    /// (seconds by default) outlast the store's time limit.
     ///
-    /// Nothing is sent yet, so nothing is known of the server: call [`check`](Self::check) once at start-up, or make the store with
-    /// [`builder`](Self::builder), [`connection`](RedisStoreBuilder::connection) and [`connect`](RedisStoreBuilder::connect), which
-    /// does. Waiters on such a store ask again and again instead of being woken, unless the builder is given a
-    /// [`wake_url`](RedisStoreBuilder::wake_url). The connection's own time-outs hold beside the store's.
+    /// Nothing is sent yet, so nothing is known of the server: call [`check`](Self::check) once at
+    /// start-up, or make the store with [`builder`](Self::builder),
+    /// [`connection`](RedisStoreBuilder::connection) and [`connect`](RedisStoreBuilder::connect),
+    /// which does. Waiters on such a store ask again and again instead of being woken, unless the
+    /// builder is given a [`wake_url`](RedisStoreBuilder::wake_url). The connection's own time-outs
+    /// hold beside the store's.
     ///
     /// # Examples
     ///
@@ -106,10 +116,11 @@ impl RedisStore {
         RedisStoreBuilder::new()
     }
 
-    /// Asks the server what it is, and says whether records are safe there. [`connect`](RedisStoreBuilder::connect) has done it.
+    /// Asks the server what it is, and says whether records are safe there.
+    /// [`connect`](RedisStoreBuilder::connect) has done it.
     ///
-    /// Warns (tracing, target `idem`) of a server that evicts keys, and of one that does not let this user ask. Takes at most the time
-    /// limit; changes nothing.
+    /// Warns (tracing, target `idem`) of a server that evicts keys, and of one that does not let
+    /// this user ask. Takes at most the time limit; changes nothing.
     ///
     /// # Errors
     ///
@@ -163,7 +174,8 @@ impl Store for RedisStore {
                 // Marked by a waiter, recorded before, another's, gone: the script knows.
                 Ok(Value::Nil) if is_compared => Err(()),
                 Ok(answer) if is_compared => Ok(Err(unexpected(quick.server(), &answer))),
-                // Recorded in one piece perhaps, while its slot was on its way: the whole step knows.
+                // Recorded in one piece perhaps, while its slot was on its way: the whole step
+                // knows.
                 Ok(Value::BulkString(_)) if written.aside.is_some() => Err(()),
                 Ok(answer) => Ok(ownership(quick.server(), answer)),
                 Err(error) if is_refused(&error) => {
@@ -222,16 +234,20 @@ impl Store for RedisStore {
         let key = &keys.record(id);
         server.step(key, |mut lane| async move { remove(&mut lane, key, &keys.aside(id)).await }).await
     }
+
+    fn into_handle(self) -> StoreHandle {
+        StoreHandle::new(self)
+    }
 }
 
-/// The claim with lengths of time as the record can hold them: what is written and the expiry must be the same number, or the lease's
-/// age would be wrong.
+/// The claim with lengths of time as the record can hold them: what is written and the expiry must
+/// be the same number, or the lease's age would be wrong.
 fn as_sent(claim: &Claim) -> Cow<'_, Claim> {
     let (lease, hold) = lengths_as_sent(claim.lease, claim.hold);
     if (lease, hold) == (claim.lease, claim.hold) {
         return Cow::Borrowed(claim);
     }
-    Cow::Owned(Claim { lease, hold, ..claim.clone() })
+    Cow::Owned(claim.clone().with_lease(lease).with_hold(hold))
 }
 
 /// A lease and its hold, likewise.
@@ -241,15 +257,15 @@ fn lengths_as_sent(lease: Duration, hold: Duration) -> (Duration, Duration) {
     (if lease.as_millis() == 0 { Duration::ZERO } else { sent(lease) }, sent(hold))
 }
 
-/// What a commit writes.
+/// The data that a commit writes.
 struct Written {
     /// The record as it was claimed, where that is known, else the owner's prefix.
     claimed: Vec<u8>,
     record: Vec<u8>,
     /// How long that stays, in ms.
     stays: String,
-    /// Where the outcome is kept aside, since it is to be forgotten before its record: that record, the outcome's key, and how long the
-    /// record stays.
+    /// Set if the outcome expires before its record and so has its own key: that record, the
+    /// outcome's key, and how long the record stays.
     aside: Option<(Vec<u8>, String, String)>,
 }
 
@@ -269,7 +285,8 @@ impl Written {
         Self { claimed, record, stays: stays.to_string(), aside }
     }
 
-    /// The plain command that writes it over the record as it was claimed, where that is known and one key is all there is to write.
+    /// The plain command that writes it over the record as it was claimed, where that is known and
+    /// one key is all there is to write.
     fn compared(&self, key: &str, commit: &Commit) -> Option<Cmd> {
         let Self { claimed, record, stays, aside: None } = self else { return None };
         commit.in_flight()?;
@@ -295,7 +312,7 @@ impl Written {
 fn claimed(commit: &Commit) -> Vec<u8> {
     let Some(found) = commit.in_flight() else { return wire::owner_prefix(commit.owner).into_bytes() };
     let (lease, hold) = lengths_as_sent(found.lease, found.hold);
-    wire::encode(&Record::InFlight(InFlight { lease, hold, ..found }))
+    wire::encode(&Record::InFlight(found.with_lease(lease).with_hold(hold)))
 }
 
 async fn record_outcome(lane: &mut Lane, key: &str, written: &Written) -> Result<Ownership, StoreError> {
@@ -320,12 +337,13 @@ async fn record_outcome(lane: &mut Lane, key: &str, written: &Written) -> Result
     Ok(outcome)
 }
 
-/// Records an outcome while the slot of its two keys is on its way to another node: in one piece, as in one step, and for as long as it is to
-/// be known that there was one.
+/// Records an outcome while the slot of its two keys moves to another node. The record holds the
+/// outcome, as in one step, and is kept for as long as the fact is remembered.
 async fn record_whole(lane: &mut Lane, key: &str, aside: &str, args: [&[u8]; 5]) -> Result<Value, StoreError> {
     let [claimed, mark, remember, record, _] = args;
     match lane.script(&COMMIT, &[key], &[claimed, record, remember]).await? {
-        // Recorded before the slot began to move; or the mark is another's, who had the same attempt in another life of the key.
+        // Recorded before the slot began to move; or the mark is another's, who had the same
+        // attempt in another life of the key.
         Value::BulkString(found) if found == mark => match lane.send(redis::cmd("GET").arg(aside)).await? {
             Value::BulkString(kept) if kept != record => Ok(Value::Int(0)),
             _ => Ok(Value::Int(1)),
@@ -339,7 +357,8 @@ async fn look(lane: &mut Lane, key: &str, aside: &str) -> Result<Option<(Found, 
     if let Some(answer) = lane.script_on_all(&INSPECT, &[key, aside], &[]).await? {
         return inspected(lane.server(), &answer);
     }
-    // Their slot is on its way to another node. The outcome is compared with the mark, so that it matters little that they are read apart.
+    // Their slot is on its way to another node. The outcome is compared with the mark, so that it
+    // matters little that they are read apart.
     let answer = lane.script(&INSPECT, &[key], &[]).await?;
     let Some((record, _)) = inspected(lane.server(), &answer)? else { return Ok(None) };
     let mut outcome = None;
@@ -373,7 +392,8 @@ fn describe(record: &Found, outcome: Option<Found>) -> Result<RecordInfo, StoreE
     }
 }
 
-/// Reads, then removes what was read: a script cannot tell a damaged record from a whole one, and what is damaged is left alone.
+/// Reads, then removes what was read: a script cannot tell a damaged record from a whole one, and
+/// what is damaged is left alone.
 async fn remove(lane: &mut Lane, key: &str, aside: &str) -> Result<Removed, StoreError> {
     let mut found = match lane.send(redis::cmd("GET").arg(key)).await? {
         Value::Nil => return Ok(Removed::Nothing),
@@ -420,8 +440,8 @@ async fn remove_found(
     if let Some(answer) = lane.script_on_all(&REMOVE, &[key, aside], args).await? {
         return Ok(answer);
     }
-    // Their slot is on its way to another node: one after the other. The outcome only if it is still the same, since the key may have
-    // a new life as soon as its record is gone.
+    // Their slot is on its way to another node: one after the other. The outcome only if it is
+    // still the same, since the key may have a new life as soon as its record is gone.
     let outcome = lane.send(redis::cmd("GET").arg(aside)).await?;
     let answer = lane.script(&REMOVE, &[key], args).await?;
     if let (Swap::Done, Value::BulkString(outcome)) = (swap(lane.server(), &answer)?, outcome) {

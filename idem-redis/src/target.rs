@@ -1,4 +1,4 @@
-//! Where a server is: the URL, read once, and named ever after without its secrets.
+//! The address of a server: the URL is parsed once, and shown only without its secrets.
 
 use std::sync::Arc;
 
@@ -47,13 +47,14 @@ impl Target {
             ))
         })?;
         let is_socket = unix && url.host_str().is_none_or(str::is_empty) && !url.path().is_empty();
-        // As it was written: `/@/..` is no part of the path that was read.
+        // As it was written: `/@/..` is not part of the parsed path.
         let behind = match text.split_once("://") {
             Some((_, rest)) => rest.split_once(['/', '?', '#']).map_or("", |(_, behind)| behind),
             None => text,
         };
         if !is_socket && behind.contains('@') {
-            // A password ended there at one of its own characters, and the rest of it would be shown.
+            // A password ended there at one of its own characters, and the rest of it would be
+            // shown.
             return Err(refused(format!(
                 "the Redis URL `{}` has an `@` behind the server's name; in user and password, `/` is written `%2F`, `?` `%3F`, `#` `%23` and `@` `%40`",
                 disguised(text)
@@ -84,7 +85,8 @@ impl Target {
             // Wake-ups are pushed on the connection that the commands use, which RESP2 cannot.
             .set_protocol(ProtocolVersion::RESP3)
             .set_lib_name(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-        // Without it, a command can be held back for the acknowledgement of the one before, some 40 ms.
+        // Without it, a command can be held back for the acknowledgement of the one before, some 40
+        // ms.
         let tcp = TcpSettings::default().set_nodelay(true);
         Ok(Self { info: info.set_redis_settings(redis).set_tcp_settings(tcp), name: name.into(), tls })
     }
@@ -119,8 +121,9 @@ impl Target {
     }
 }
 
-/// The URL without user, password, query and fragment. A path that is no database number is left out too: where a `/` in a password
-/// was not percent-encoded, the rest of the password stands there.
+/// The URL without user, password, query and fragment. A path other than a database number is left
+/// out too: if a `/` in a password was not percent-encoded, the path holds the rest of the
+/// password.
 fn name(url: &Url) -> String {
     let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {
         let is_socket = url.scheme().ends_with("unix") && url.username().is_empty() && url.password().is_none();
@@ -133,7 +136,8 @@ fn name(url: &Url) -> String {
     format!("{}://{host}{port}{}", url.scheme(), if numeric { format!("/{database}") } else { String::new() })
 }
 
-/// What can be shown of a URL that was not read: its scheme, and what stands behind the last `@`, unless that may be a parameter's.
+/// Returns the safe part of an unparsed URL: its scheme, and the text after the last `@`, unless
+/// that may belong to a parameter.
 pub(crate) fn disguised(text: &str) -> String {
     let is_scheme = |scheme: &str| scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
     let scheme = text.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));

@@ -1,4 +1,5 @@
-//! Waiting for a record to change: by being told where that is possible, else by looking ever more seldom.
+//! Waiting for a record to change: by being told where that is possible, else by looking ever more
+//! seldom.
 
 use std::time::Duration;
 
@@ -11,12 +12,14 @@ use crate::script::{WATCH, watched};
 use crate::server::Server;
 use crate::wake::Seat;
 
-/// A waiter looks again after this time although nobody told it anything: a message can get lost when a server fails over.
+/// A waiter looks again after this time even without a message, because a failover can lose
+/// messages.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Without wake-ups, the time between two looks doubles from the first to the second.
 const POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
-/// Waits while the record is in flight under this attempt and alive. The caller sets a limit around it.
+/// Waits while the record is in flight under this attempt and alive. The caller sets a limit around
+/// it.
 pub(crate) async fn wait(server: &Server, wake: Option<&Own>, key: &str, attempt: u64) -> Result<(), StoreError> {
     let attempt = attempt.to_string();
     let attempt = attempt.as_str();
@@ -46,13 +49,14 @@ pub(crate) async fn wait(server: &Server, wake: Option<&Own>, key: &str, attempt
     Ok(())
 }
 
-/// A seat whose subscription the server has confirmed; `None` where there are no wake-ups to be had.
+/// Returns a seat whose subscription the server has confirmed; `None` if wake-ups are not
+/// available.
 async fn seat(server: &Server, lane: &Lane, wake: Option<&Own>, channel: &str) -> Option<Seat> {
     if let Some(session) = lane.session() {
-        // Where the subscription is slow, there is still time to look.
+        // If the subscription is slow, there is still time to look.
         return timeout(server.limit / 2, confirmed(session.hub.sit(channel)?)).await.ok().flatten();
     }
-    // A connection of its own for wake-ups. Where it is slow or down, there is still time to look.
+    // A separate connection for wake-ups. If it is slow or down, there is still time to look.
     let wake = wake?;
     let slot = wake.slot(channel);
     let seat = async { confirmed(wake.session(slot).await.ok()?.1.hub.sit(channel)?).await };

@@ -1,14 +1,16 @@
-//! Who waits for which record at one server, and the subscriptions that this takes.
+//! The waiters for records at one server, and their subscriptions.
 //!
-//! They are on a connection of their own, the ear, which is made when the first waiter comes: to the server, a client that has subscribed
-//! to something is a *pubsub* client, whose replies are cut off by another and much smaller limit (`client-output-buffer-limit pubsub`).
+//! Subscriptions have a separate connection, the ear, which the first waiter opens. To the server,
+//! a client with a subscription is a *pubsub* client, whose replies are cut off by another and much
+//! smaller limit (`client-output-buffer-limit pubsub`).
 //!
-//! Waiters take a seat at a channel, one for each record. The first seat asks for the subscription, the last one to leave asks for its
-//! end. One task carries both out, one batch after the other, each confirmed by the server before the next: so a waiter who comes
-//! while the subscription is being ended is subscribed anew, and never mistakes the old one for its own.
+//! Waiters take a seat at a channel, one for each record. The first seat asks for the subscription,
+//! the last one to leave asks for its end. One task carries both out, one batch after the other,
+//! each confirmed by the server before the next: so a waiter that comes while the subscription is
+//! being ended gets a new subscription, and never mistakes the old one for its own.
 //!
-//! No wake-up is lost: a waiter looks at the record after its subscription was confirmed. A commit before that look is seen by it, one
-//! after it is told.
+//! No wake-up is lost: a waiter looks at the record after its subscription was confirmed. The look
+//! sees a commit before it, and a message announces one after it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -33,7 +35,7 @@ pub(crate) struct Hub {
 #[derive(Default)]
 struct Seats {
     closed: bool,
-    /// The channels at which somebody sits, or did a moment ago. A channel's receivers are its seats.
+    /// The channels with seats now or a moment ago. A channel's receivers are its seats.
     channels: HashMap<Arc<str>, watch::Sender<Status>>,
     /// Those that may need a subscription, or none any more.
     changed: HashSet<Arc<str>>,
@@ -100,7 +102,7 @@ impl Hub {
         }
     }
 
-    /// An ear is lost: whoever waits looks again, and whoever waits then has another.
+    /// An ear is lost: its waiters look again, and later waiters have another.
     fn is_deaf(&self, ear: u64) {
         let mut seats = self.lock();
         if seats.ear == ear && !seats.closed {
@@ -121,7 +123,7 @@ impl Hub {
         })
     }
 
-    /// The connection is lost: whoever waits looks again.
+    /// The connection is lost: its waiters look again.
     pub(crate) fn close(&self) {
         let mut seats = self.lock();
         seats.closed = true;
@@ -135,7 +137,7 @@ impl Hub {
         self.lock().closed
     }
 
-    /// What has to be subscribed to, and what no longer.
+    /// Returns the channels to subscribe to, and those to leave.
     fn changes(&self) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
         let mut seats = self.lock();
         let (mut joined, mut left) = (Vec::new(), Vec::new());
@@ -143,7 +145,7 @@ impl Hub {
             let Some(status) = seats.channels.get(&channel) else { continue };
             let subscription = status.borrow().subscription;
             if status.receiver_count() == 0 {
-                // Forgotten at once, so that whoever comes from here on asks for a subscription of its own.
+                // Forgotten at once, so that later waiters ask for a new subscription.
                 seats.channels.remove(&channel);
                 if subscription == Subscription::Confirmed {
                     left.push(channel);
@@ -289,7 +291,7 @@ async fn keep_subscriptions(hub: Weak<Hub>, work: Arc<Notify>, ear: Ear) {
                 }
             }
             if let (Some(connection), false) = (&mut connection, left.is_empty()) {
-                // Where this fails, the connection is lost, and the subscription with it.
+                // If this fails, the connection is lost, and the subscription with it.
                 let _ = timeout(CONFIRMED_WITHIN, connection.unsubscribe(names(&left))).await;
             }
             let Some(hub) = hub.upgrade() else { return };

@@ -1,5 +1,6 @@
-//! The conformance suite over `RedisStore`: on its own connection, to a server without `SET .. IFEQ` and to one with it (emulated, as
-//! [`front`] says), and on one that the application has.
+//! The conformance suite over `RedisStore`: on its own connection, to a server without
+//! `SET .. IFEQ` and to one with it (emulated, as [`front`] says), and on one that the application
+//! has.
 // Of the helper: a test stops where it cannot go on.
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Who waits for which record in this process.
+//! The waiters for records in this process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -32,7 +32,7 @@ impl Hub {
         Seat { hub: self.clone(), id, bell: Some(bell) }
     }
 
-    /// Wakes whoever waits for a record.
+    /// Wakes the waiters for a record.
     pub(crate) fn wake(&self, id: &str) {
         let bell = self.lock().get(id).and_then(Weak::upgrade);
         if let Some(bell) = bell {

@@ -1,4 +1,5 @@
-//! The conformance suite over each store, on a real server. One test for each: they start a server, which takes longer than most trials.
+//! The conformance suite over each store, on a real server. One test for each: they start a server,
+//! which takes longer than most trials.
 // Of the subjects: a test stops where it cannot go on.
 #![allow(clippy::unwrap_used)]
 #![cfg(all(feature = "postgres", feature = "mysql", feature = "sqlite"))]

@@ -179,7 +179,8 @@ async fn what_expired_is_swept() {
     assert_eq!(store.sweep().await.unwrap(), 0);
 }
 
-/// The file and the worker's name, for a process that [`several_processes_share_a_file_and_one_is_killed`] starts.
+/// The file and the worker's name, for a process that
+/// [`several_processes_share_a_file_and_one_is_killed`] starts.
 const WORKER: &str = "IDEM_SQLITE_WORKER";
 const KEYS: u32 = 60;
 
@@ -238,7 +239,8 @@ async fn several_processes_share_a_file_and_one_is_killed() {
         let (key, name) = line.split_once(' ').unwrap();
         bodies.entry(key.to_owned()).or_default().push(name.to_owned());
     }
-    // The victim's last body may have been cut off before its commit: that one alone may have run again.
+    // The victim's last body may have been cut off before its commit: that one alone may have run
+    // again.
     let again: Vec<_> = bodies.iter().filter(|(_, names)| names.len() > 1).collect();
     assert!(again.len() <= 1 && again.iter().all(|(_, names)| names[0] == "victim" && names.len() == 2), "{again:?}");
     let idempotency = Idempotency::new(SqliteStore::connect(&file).await.unwrap());

@@ -1,4 +1,4 @@
-//! What one trial works with: handles, ids of its own, records in every state, and time.
+//! The tools of one trial: handles, its own ids, records in every state, and time.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,13 +22,14 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// The lengths that a trial lets run out, where time is moved by hand.
 const MOVED_UNIT: Duration = Duration::from_secs(10);
-/// The same in real time: as short as can be, while a quick machine is done with what must happen before it is over.
+/// The same in real time: as short as can be, while a quick machine is done with what must happen
+/// before it is over.
 const REAL_UNIT: Duration = Duration::from_millis(200);
-/// What a store may be off by, that keeps lengths in whole milliseconds, on a real clock.
+/// The allowed error of a store that keeps lengths in whole milliseconds, on a real clock.
 const REAL_SLACK: Duration = Duration::from_millis(25);
 const MOVED_SLACK: Duration = Duration::from_millis(2);
 
-/// What one trial works with.
+/// The tools of one trial.
 pub(crate) struct Bench {
     /// A handle on the store.
     pub(crate) store: Handle,
@@ -37,7 +38,8 @@ pub(crate) struct Bench {
     /// How far the trial has moved the store's clock.
     moved: Mutex<Duration>,
     started: Instant,
-    /// How many times longer than usual the trial's lengths are, since the trial was held up before.
+    /// How many times longer than usual the trial's lengths are, since the trial was held up
+    /// before.
     scale: u32,
     operation: String,
     keys: AtomicU64,
@@ -81,7 +83,7 @@ impl Bench {
         self.subject.handle().await
     }
 
-    /// Puts a value that is no record at an id.
+    /// Puts a value that is not a record at an id.
     pub(crate) async fn plant(&self, id: &RecordId, value: &[u8]) -> Verdict {
         if self.subject.plant(id, value).await? {
             return Ok(());
@@ -113,7 +115,8 @@ impl Bench {
         if self.time.is_real() { REAL_SLACK } else { MOVED_SLACK }
     }
 
-    /// Lets time pass: a length, and on a real clock a little more, so that what lasts that long is over.
+    /// Lets time pass: a length, and on a real clock a little more, so that what lasts that long is
+    /// over.
     pub(crate) async fn pass(&self, length: Duration) {
         if self.time.advance(length) {
             let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,7 +128,8 @@ impl Bench {
 
     /// Lets nearly all of a length pass, and says what is left of it.
     pub(crate) async fn pass_nearly(&self, length: Duration) -> Duration {
-        // A real clock cannot be stopped just before a moment; half way is before it for sure, or measured not to be.
+        // A real clock does not stop just before a moment. Half way is before it for sure, or
+        // measured not to be.
         let rest = if self.time.is_real() { length / 2 } else { Duration::from_millis(1) };
         self.pass(length.saturating_sub(rest)).await;
         rest
@@ -157,11 +161,11 @@ impl Bench {
         Ok((Moment { earliest, latest: self.now() }, answer))
     }
 
-    /// That less than a length has passed since a moment, so that a lease of that length is alive. Otherwise the trial was held
-    /// up, and is tried again.
+    /// That less than a length has passed since a moment, so that a lease of that length is alive.
+    /// Otherwise the trial was held up, and is tried again.
     pub(crate) fn still(&self, length: Duration, since: Moment) -> Verdict {
         let longest = self.now().saturating_sub(since.earliest);
-        // What a real clock may be off by counts against the length; what a moved one is, is known.
+        // The error of a real clock counts against the length; a moved clock is exact.
         let slack = if self.time.is_real() { REAL_SLACK } else { Duration::ZERO };
         if longest + slack < length { Ok(()) } else { Err(Failure::delayed()) }
     }
@@ -217,7 +221,7 @@ impl Bench {
     /// A record in a state, after one attempt with a fingerprint.
     pub(crate) async fn given_with(&self, state: RecordState, print: Option<Fingerprint>) -> Result<Given, Failure> {
         let id = self.id()?;
-        let mut claim = Claim { fingerprint: print, ..claim(&id) };
+        let mut claim = claim(&id).with_fingerprint(print);
         let moment = Duration::from_millis(1);
         if state == RecordState::Abandoned {
             claim.lease = moment;
@@ -242,8 +246,8 @@ impl Bench {
         Ok(Given { id, claim, commit })
     }
 
-    /// Committed records of the two kinds: one whose outcome is kept for as long as the record, and one that remembers longer. A store
-    /// may well keep the outcome of the second in another place.
+    /// Committed records of the two kinds: one whose outcome is kept for as long as the record, and
+    /// one that remembers longer. A store may well keep the outcome of the second in another place.
     pub(crate) async fn both_committed(&self, print: Option<Fingerprint>) -> Result<[Given; 2], Failure> {
         let mut one = self.given_with(RecordState::InFlight, print).await?;
         one.commit.remember = one.commit.ttl;
@@ -286,72 +290,57 @@ impl Bench {
 
 /// Any claim: a long lease, no fingerprint, takes over.
 pub(crate) fn claim(id: &RecordId) -> Claim {
-    Claim {
-        id: id.clone(),
-        owner: Owner::generate(),
-        lease: LONG,
-        hold: LONG * 2,
-        fingerprint: None,
-        take_over: true,
-        take_over_after: None,
-        max_attempts: None,
-        must_be_issued: false,
-    }
+    Claim::new(id.clone(), Owner::generate(), LONG, LONG * 2)
 }
 
 /// A claim of a key that must have been issued.
 pub(crate) fn claim_issued(id: &RecordId) -> Claim {
-    Claim { must_be_issued: true, ..claim(id) }
+    claim(id).with_must_be_issued(true)
 }
 
 /// An issue: of lengths that do not run out, nor are those of any claim.
 pub(crate) fn issue(id: &RecordId) -> Issue {
-    Issue { id: id.clone(), ttl: LONG * 5, grace: LONG }
+    Issue::new(id.clone(), LONG * 5).with_grace(LONG)
 }
 
 /// A commit by the owner of a claim.
 pub(crate) fn commit(claim: &Claim, attempt: u64) -> Commit {
-    Commit {
-        id: claim.id.clone(),
-        owner: claim.owner,
-        attempt,
-        fingerprint: claim.fingerprint,
-        outcome: Some(outcome(format!("\"the outcome of attempt {attempt}\"").as_bytes())),
-        ttl: LONG,
-        remember: LONG * 2,
+    let outcome = outcome(format!("\"the outcome of attempt {attempt}\"").as_bytes());
+    Commit::new(claim.id.clone(), claim.owner, attempt, Some(outcome), LONG)
+        .with_fingerprint(claim.fingerprint)
+        .with_remember(LONG * 2)
         // Nearly always so. Where it is not, a store must find out.
-        as_claimed: (attempt == 1).then(|| claim.as_claimed(Origin::Nothing)),
-    }
+        .with_as_claimed((attempt == 1).then(|| claim.as_claimed(Origin::Nothing)))
 }
 
 /// A release by the owner of a claim, to `Released`.
 pub(crate) fn release(claim: &Claim) -> Release {
-    Release { id: claim.id.clone(), owner: claim.owner, to: ReleaseTo::Released { keep: LONG } }
+    Release::new(claim.id.clone(), claim.owner, ReleaseTo::Released { keep: LONG })
 }
 
 /// A release by the owner of a claim, to `Abandoned`.
 pub(crate) fn abandon(claim: &Claim) -> Release {
-    Release { to: ReleaseTo::Abandoned, ..release(claim) }
+    release(claim).with_to(ReleaseTo::Abandoned)
 }
 
 /// A release by the owner of a claim, to `Unanswered`.
 pub(crate) fn unanswered(claim: &Claim) -> Release {
-    Release { to: ReleaseTo::Unanswered, ..release(claim) }
+    release(claim).with_to(ReleaseTo::Unanswered)
 }
 
 /// A release by the owner of a claim, to `Undone`.
 pub(crate) fn undo(claim: &Claim) -> Release {
-    Release { to: ReleaseTo::Undone { keep: LONG }, ..release(claim) }
+    release(claim).with_to(ReleaseTo::Undone { keep: LONG })
 }
 
 /// A renewal by the owner of a claim.
 pub(crate) fn renewal(claim: &Claim) -> Renewal {
-    Renewal { id: claim.id.clone(), owner: claim.owner, hold: claim.hold }
+    Renewal::new(claim.id.clone(), claim.owner, claim.hold)
 }
 
 /// An outcome in JSON.
 pub(crate) fn outcome(payload: &[u8]) -> Encoded {
-    Encoded { is_error: false, codec: CodecId::JSON, payload: bytes::Bytes::copy_from_slice(payload) }
+    Encoded::new(CodecId::JSON, bytes::Bytes::copy_from_slice(payload))
 }
 
 /// The fingerprint of a text.
@@ -367,7 +356,7 @@ impl<T: Send + 'static> Task<T> {
         Self(tokio::spawn(future))
     }
 
-    /// What became of it, which must be known soon.
+    /// Returns its result, which must come soon.
     pub(crate) async fn ends_soon(mut self, what: &str) -> Result<T, Failure> {
         match soon(what, &mut self.0).await? {
             Ok(result) => result,
@@ -375,7 +364,7 @@ impl<T: Send + 'static> Task<T> {
         }
     }
 
-    /// What became of several.
+    /// Returns the results of several.
     pub(crate) async fn all_end_soon(what: &str, tasks: Vec<Self>) -> Result<Vec<T>, Failure> {
         let mut all = Vec::with_capacity(tasks.len());
         for task in tasks {
@@ -391,7 +380,7 @@ impl<T> Drop for Task<T> {
     }
 }
 
-/// The real time, by which trials know that they were held up. It is no part of what is tried.
+/// The real time, by which trials know that they were delayed. It is not under test.
 #[allow(clippy::disallowed_methods)]
 fn now() -> Instant {
     Instant::now()

@@ -8,7 +8,7 @@ use idem_core::{StoreError, StoreErrorKind};
 /// Any error, as in [`Subject`](crate::Subject).
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a trial comes to.
+/// The result of a trial.
 pub(crate) type Verdict = Result<(), Failure>;
 
 /// Why a trial did not pass.
@@ -21,7 +21,7 @@ enum Kind {
     Broken(String),
     /// The store failed where nothing was wrong with it.
     Store(StoreError),
-    /// There is no store to try.
+    /// The store to test was not available.
     Subject(BoxError),
     /// The trial itself was held up for so long that it can tell nothing.
     Delayed,
@@ -42,7 +42,8 @@ impl Failure {
         Self(Kind::Skipped(reason))
     }
 
-    /// Whether it says more about this machine than about the store: the trial was held up, or the store was, and knows it.
+    /// Whether it says more about this machine than about the store: the trial was held up, or the
+    /// store was, and knows it.
     pub(crate) fn is_delay(&self) -> bool {
         match &self.0 {
             Kind::Delayed => true,

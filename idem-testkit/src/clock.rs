@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use idem_core::Clock;
 
-/// A clock that a test moves by hand, for [`MemoryStore::with_clock`](idem_core::MemoryStore::with_clock).
+/// A clock that a test moves by hand, for
+/// [`MemoryStore::with_clock`](idem_core::MemoryStore::with_clock).
 ///
 /// Cheap to clone; clones are the same clock.
 ///

@@ -33,7 +33,7 @@ pub enum Step {
     Issue,
 }
 
-/// What goes wrong with one call.
+/// The fault of one call.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Fault {
@@ -57,7 +57,7 @@ pub enum Fault {
     HangReply(Gate),
 }
 
-/// What a call hangs at until the test lets it go on. Cheap to clone; clones are the same gate.
+/// Holds a call until the test opens it. Cheap to clone; clones are the same gate.
 #[derive(Debug, Clone)]
 pub struct Gate {
     open: Arc<watch::Sender<bool>>,
@@ -93,10 +93,11 @@ impl Default for Gate {
     }
 }
 
-/// The faults of a [`FaultStore`], which a test scripts. Cheap to clone; clones script the same store.
+/// The faults of a [`FaultStore`], which a test scripts. Cheap to clone; clones script the same
+/// store.
 ///
-/// A fault that was given by [`next`](Self::next) holds for one call, in the order given; where none is left, the one given by
-/// [`always`](Self::always) holds.
+/// A fault that was given by [`next`](Self::next) holds for one call, in the order given; where
+/// none is left, the one given by [`always`](Self::always) holds.
 #[derive(Debug, Clone, Default)]
 pub struct Faults(Arc<[Script; 8]>);
 
@@ -118,7 +119,8 @@ impl Faults {
         self.script(step).faults().1 = Some(fault);
     }
 
-    /// No call has a fault from here on. What hangs goes on hanging until its [`Gate`] opens; what was counted stays.
+    /// Removes all faults from now on. Calls that hang do so until their [`Gate`] opens; the counts
+    /// stay.
     pub fn clear(&self) {
         for script in self.0.iter() {
             *script.faults() = (VecDeque::new(), None);
@@ -130,7 +132,8 @@ impl Faults {
         *self.script(step).calls.borrow()
     }
 
-    /// Waits until so many calls of a step have begun, counted from the beginning: to put things in order without sleeping.
+    /// Waits until so many calls of a step have begun, counted from the beginning: to put things in
+    /// order without sleeping.
     pub async fn reached(&self, step: Step, calls: u64) {
         at_least(&self.script(step).calls, calls).await;
     }

@@ -19,10 +19,11 @@ use self::frames::{Frame, Said};
 pub use self::passing::{Mishap, Passing};
 use crate::fault::Gate;
 
-/// A TCP proxy that can cut connections, swallow replies and delay them; and, where the two speak as Redis does, lose or hold single
-/// requests and replies.
+/// A TCP proxy that can cut connections, swallow replies and delay them; and, where the two speak
+/// as Redis does, lose or hold single requests and replies.
 ///
-/// It runs in the tokio runtime in which it was started, and ends, with all its connections, when it is dropped.
+/// It runs in the tokio runtime in which it was started, and ends, with all its connections, when
+/// it is dropped.
 ///
 /// # Examples
 ///
@@ -33,7 +34,7 @@ use crate::fault::Gate;
 /// let server = RedisServer::start().await?;
 /// let proxy = Proxy::start(&server.url()).await?;
 /// // Connect to proxy.url(), then:
-/// proxy.swallow_replies(true); // requests are carried out, and nobody hears of it
+/// proxy.swallow_replies(true); // requests are carried out, and their replies are lost
 /// proxy.restore();
 /// let increments = proxy.passing(|words| words[0] == b"INCR");
 /// increments.next(Mishap::LoseReply); // the next one is carried out, and the connection ends
@@ -48,7 +49,7 @@ pub struct Proxy {
     listening: JoinHandle<()>,
 }
 
-/// The kinds of requests that somebody asked for; a request is of the first that it fits.
+/// The kinds of requests that tests asked for; a request is of the first that it fits.
 type Kinds = Arc<RwLock<Vec<Passing>>>;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -68,7 +69,8 @@ impl Proxy {
         Self::start_as(upstream, true).await
     }
 
-    /// Starts one before a server of another protocol, of which it knows nothing: it can cut, swallow and delay.
+    /// Starts one before a server of another protocol, of which it knows nothing: it can cut,
+    /// swallow and delay.
     ///
     /// # Errors
     ///
@@ -88,18 +90,18 @@ impl Proxy {
         Ok(Self { port, mode, kinds, listening })
     }
 
-    /// Where Redis clients connect to.
+    /// Returns the URL for Redis clients.
     pub fn url(&self) -> String {
         format!("redis://{}/", self.address())
     }
 
-    /// Where any client connects to.
+    /// Returns the address for any client.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// The requests whose words are such: to count them, and to have single ones go wrong. Of several kinds that a request fits, it is
-    /// of the one that was asked for first.
+    /// The requests whose words are such: to count them, and to have single ones go wrong. Of
+    /// several kinds that a request fits, it is of the one that was asked for first.
     pub fn passing(&self, is_one: impl Fn(&[&[u8]]) -> bool + Send + Sync + 'static) -> Passing {
         let kind = Passing::new(is_one);
         self.kinds.write().unwrap_or_else(PoisonError::into_inner).push(kind.clone());
@@ -111,8 +113,9 @@ impl Proxy {
         self.mode.send_modify(|mode| mode.cut = true);
     }
 
-    /// Keeps replies from the client, while its requests reach the server. A connection that has missed a reply ends when replies
-    /// are let through again, since what follows would answer other requests.
+    /// Keeps replies from the client, while its requests reach the server. A connection that has
+    /// missed a reply ends when replies are let through again, since what follows would answer
+    /// other requests.
     pub fn swallow_replies(&self, swallow: bool) {
         self.mode.send_modify(|mode| mode.swallow = swallow);
     }
@@ -170,7 +173,7 @@ struct Pending {
 struct Awaited {
     /// How many replies it still gets: a subscription is confirmed for each channel.
     replies: usize,
-    /// What goes wrong with the first of them.
+    /// The mishap of the first of them.
     mishap: Mishap,
 }
 
@@ -198,7 +201,7 @@ impl Pending {
     }
 }
 
-/// What becomes of a request or a reply.
+/// The fate of a request or a reply.
 enum Next {
     /// It goes on; so long it is.
     Send(usize),
@@ -238,13 +241,14 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut mode: watc
     }
 }
 
-/// Sends on what is whole of what was read, and keeps the rest. `false` if the connection is to end.
+/// Sends on what is whole of what was read, and keeps the rest. `false` if the connection is to
+/// end.
 async fn send_on(read: &mut Vec<u8>, to: &mut OwnedWriteHalf, first: impl Fn(&[u8]) -> Option<Next>) -> bool {
     let mut ready = 0;
     loop {
         let next = first(read.get(ready..).unwrap_or_default());
         if let Some(Next::Send(length)) = next {
-            // What came together goes on together.
+            // Bytes that came together are passed on together.
             ready += length;
             continue;
         }
@@ -263,7 +267,7 @@ async fn send_on(read: &mut Vec<u8>, to: &mut OwnedWriteHalf, first: impl Fn(&[u
     }
 }
 
-/// What becomes of the first request in some bytes; `None` while it is not all there.
+/// Decides the fate of the first request in some bytes; `None` while it is incomplete.
 fn first_request(bytes: &[u8], kinds: &Kinds, pending: &Pending) -> Option<Next> {
     if !pending.is_redis {
         return Some(Next::Send(bytes.len())).filter(|_| !bytes.is_empty());
@@ -284,7 +288,7 @@ fn first_request(bytes: &[u8], kinds: &Kinds, pending: &Pending) -> Option<Next>
     Some(next)
 }
 
-/// What becomes of the first reply in some bytes; `None` while it is not all there.
+/// Decides the fate of the first reply in some bytes; `None` while it is incomplete.
 fn first_reply(bytes: &[u8], pending: &Pending) -> Option<Next> {
     if !pending.is_redis {
         return Some(Next::Send(bytes.len())).filter(|_| !bytes.is_empty());

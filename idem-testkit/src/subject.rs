@@ -15,11 +15,12 @@ use crate::handle::Handle;
 
 /// A store that the [suite](crate::suite) can try.
 ///
-/// [`Clones`] and [`Connections`] are subjects for most stores. Implement the trait for one that needs more, such as
-/// [`plant`](Self::plant).
+/// [`Clones`] and [`Connections`] are subjects for most stores. Implement the trait for one that
+/// needs more, such as [`plant`](Self::plant).
 ///
-/// Each trial makes a subject of its own, and uses ids of its own that differ from those of every other run. So subjects may share
-/// a server, which need not be empty, and trials may run at the same time.
+/// Each trial makes a subject of its own, and uses ids of its own that differ from those of every
+/// other run. So subjects may share a server, which need not be empty, and trials may run at the
+/// same time.
 ///
 /// # Examples
 ///
@@ -55,8 +56,9 @@ pub trait Subject: Send + Sync + 'static {
     /// The store.
     type Store: Store;
 
-    /// A handle on the store. Called several times by some trials: all handles of one subject are on the same data, as those of
-    /// several processes are. Called inside the tokio runtime in which the handle is used.
+    /// A handle on the store. Called several times by some trials: all handles of one subject are
+    /// on the same data, as those of several processes are. Called inside the tokio runtime in
+    /// which the handle is used.
     fn store(&self) -> impl Future<Output = Result<Self::Store, BoxError>> + Send;
 
     /// How time passes for the store. Real time unless said otherwise.
@@ -64,8 +66,9 @@ pub trait Subject: Send + Sync + 'static {
         Time::real()
     }
 
-    /// Puts a value that is no record where the record of `id` is kept, for the trials of what a store does with somebody else's
-    /// data. `false`, the default, says that this store cannot come to hold such a value, and skips these trials.
+    /// Puts a value that is not a record at the place of the record of `id`, for the trials with
+    /// another program's data. `false`, the default, says that this store cannot come to hold such
+    /// a value, and skips these trials.
     fn plant(&self, id: &RecordId, value: &[u8]) -> impl Future<Output = Result<bool, BoxError>> + Send {
         let _ = (id, value);
         async { Ok(false) }
@@ -142,7 +145,7 @@ impl<S: Store + Clone> Subject for Clones<S> {
     }
 }
 
-/// A store in a server: each handle connects anew. Time is real.
+/// A store in a server: each handle makes a new connection. Time is real.
 ///
 /// # Examples
 ///

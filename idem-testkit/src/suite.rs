@@ -1,7 +1,8 @@
-//! The conformance suite: what every [`Store`](idem_core::Store) must do, one trial for each sentence of its contract.
+//! The conformance suite: what every [`Store`](idem_core::Store) must do, one trial for each
+//! sentence of its contract.
 //!
-//! [`run`] is the `main` of a test with `harness = false`, in which each trial is a test of its own. [`run_all`] runs the whole suite
-//! inside any other async test.
+//! [`run`] is the `main` of a test with `harness = false`, in which each trial is a test of its
+//! own. [`run_all`] runs the whole suite inside any other async test.
 
 use std::fmt;
 use std::future::Future;
@@ -52,8 +53,9 @@ impl Trial {
 
     /// Runs it in the current tokio runtime, which must have time enabled.
     ///
-    /// A trial that finds that it was held up for so long that it can tell nothing is begun again on another subject, and so is one in
-    /// which the store failed with [`Timeout`](idem_core::StoreErrorKind::Timeout): a few times, then it fails.
+    /// Some trials start over on another subject, a few times, and then fail: a trial that was
+    /// delayed for so long that it shows nothing, and one in which the store failed with
+    /// [`Timeout`](idem_core::StoreErrorKind::Timeout).
     ///
     /// # Errors
     ///
@@ -78,14 +80,16 @@ impl fmt::Debug for Trial {
     }
 }
 
-/// Runs the suite as the `main` of a test with `harness = false`, with the command line of any Rust test, and ends the process.
+/// Runs the suite as the `main` of a test with `harness = false`, with the command line of any Rust
+/// test, and ends the process.
 ///
 /// `subject` is called for each trial. See the [crate's page](crate) for an example.
 pub fn run<S: Subject>(subject: impl Fn() -> S + Send + Sync + 'static) -> ! {
     run_tests(tests("", subject))
 }
 
-/// The suite as tests of [`libtest_mimic`], for a `main` with more than this: other tests, or several stores.
+/// The suite as tests of [`libtest_mimic`], for a `main` with more than this: other tests, or
+/// several stores.
 ///
 /// `prefix` comes before each name.
 pub fn tests<S: Subject>(prefix: &str, subject: impl Fn() -> S + Send + Sync + 'static) -> Vec<libtest_mimic::Trial> {
@@ -111,7 +115,8 @@ pub fn run_tests(tests: Vec<libtest_mimic::Trial>) -> ! {
     libtest_mimic::run(&arguments, tests).exit()
 }
 
-/// Runs the suite in the current tokio runtime, which must have time enabled, several trials at a time.
+/// Runs the suite in the current tokio runtime, which must have time enabled, several trials at a
+/// time.
 ///
 /// # Examples
 ///
@@ -152,7 +157,7 @@ pub async fn run_all<S: Subject>(subject: impl Fn() -> S + Send + Sync + 'static
     Report(results.into_iter().map(|(_, name, result)| (name, result)).collect())
 }
 
-/// What the suite found.
+/// The results of the suite.
 #[derive(Debug)]
 #[must_use = "a report may tell of failures"]
 pub struct Report(Vec<(&'static str, Result<Outcome, Failure>)>);

@@ -70,7 +70,7 @@ async fn swallowed_replies_are_to_requests_that_were_carried_out() {
     assert!(timeout(MOMENT, ask(&mut stream, "SET a 1")).await.is_err());
     assert_eq!(server.cli(&["GET", "a"]).await.unwrap().bytes(), Some(&b"1"[..]));
     proxy.restore();
-    // What comes now would answer another request.
+    // A reply that comes now would answer another request.
     assert!(ended(answer(&mut stream).await));
     assert_eq!(ask(&mut connect(&proxy).await, "PING").await.unwrap(), "+PONG\r\n");
 }
@@ -129,7 +129,7 @@ async fn a_single_request_or_reply_is_lost_with_its_connection() {
         increments.next(mishap);
     }
     let mut stream = connect(&proxy).await;
-    // What comes together with it, but before it, goes on.
+    // Bytes that come with it, but before it, are passed on.
     assert_eq!(ask(&mut stream, "PING\r\nINCR n").await.unwrap(), "+PONG\r\n:1\r\n");
     assert!(ended(ask(&mut stream, "INCR n").await));
     assert_eq!(counted(&server).await, Some(1));

@@ -1,4 +1,5 @@
-//! The private `redis-server`: started, stopped for a while, killed, started again, and never left behind.
+//! The private `redis-server`: started, stopped for a while, killed, started again, and never left
+//! behind.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,4 +1,4 @@
-//! What becomes of the arguments: the body has them all, and leaves them in the order of any function.
+//! The fate of the arguments: the body has them all, and drops them in the order of any function.
 
 use std::sync::Mutex;
 
@@ -92,7 +92,7 @@ async fn arguments_are_dropped_in_the_order_of_a_plain_function() {
             let plain = log.taken();
             assert!(plain.len() > 2, "{plain:?}");
             let _ = fresh($module::guarded($($arguments),*)).await;
-            // What nothing is bound to stays in the function, which ends after its body.
+            // Unbound values stay in the function, which ends after its body.
             if stringify!($module) != "unnamed" {
                 assert_eq!(log.taken(), plain, "{}", stringify!($module));
             }
@@ -112,7 +112,7 @@ async fn arguments_are_dropped_in_the_order_of_a_plain_function() {
     assert_alike!(panics(log.noisy("a"), log.noisy("b")));
 }
 
-/// What a body waits for, after it has said that it runs.
+/// A gate that a body waits at, after it has signalled that it runs.
 #[derive(Clone, Default)]
 struct Gate {
     entered: Arc<Notify>,

@@ -73,7 +73,7 @@ async fn create(State(runs): Count, Json(req): Json<Req>) -> Result<(StatusCode,
     Ok((StatusCode::CREATED, Json(req)))
 }
 
-/// What a layer does to mark replays.
+/// A layer that marks replays.
 async fn mark(request: Request, next: Next) -> Response {
     let (mut response, report) = idem::watch(next.run(request)).await;
     if report.is_replayed() {

@@ -1,4 +1,5 @@
-//! Records that somebody changed by hand: an error that names the key by its digest, no body, and the value as it was.
+//! Records changed by hand: an error that names the key by its digest, no body, and the value as it
+//! was.
 
 use std::future::pending;
 use std::time::Duration;
@@ -170,7 +171,8 @@ async fn p1_a_record_that_is_changed_under_a_running_body_stops_it_or_refuses_it
     });
     // P3: its own caller has it all the same.
     assert_eq!(value.await.unwrap().into_inner(), 1);
-    // There is nothing to try again, so duplicates in the same process need not wait for the lease to be lost.
+    // There is nothing to try again, so duplicates in the same process need not wait for the lease
+    // to be lost.
     world.idempotency.shutdown(Duration::ZERO).await.unwrap();
     world.refuses("somebody else's").await;
     assert_eq!(world.text().await, b"somebody else's");

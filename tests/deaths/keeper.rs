@@ -115,7 +115,8 @@ async fn p1_two_thousand_bodies_keep_leases_of_a_second_and_are_renewed_in_at_mo
     let world = World::start().await;
     let calls = world.begin(2_000, SECOND).await;
     let (began, steps, scripts) = (Instant::now(), world.faults.calls(Step::Renew), world.scripts().await);
-    // Each is renewed after a third of its lease, so that after three leases each was, several times.
+    // Each is renewed after a third of its lease, so that after three leases each was, several
+    // times.
     tokio::time::sleep(SECOND * 3).await;
     let (steps, renewals) = (world.faults.calls(Step::Renew) - steps, world.scripts().await - scripts);
     let seconds = began.elapsed().as_secs() + 1;

@@ -1,4 +1,4 @@
-//! What an owner sent in time, and what arrives when somebody else's body runs.
+//! Messages that an owner sent in time, and that arrive while another owner's body runs.
 
 use idem::{Begin, Idempotency, RecordState};
 use idem_redis::RedisStore;

@@ -1,4 +1,5 @@
-//! What bodies did, in the order in which a Redis heard of it: each line is sent, and answered, inside one poll of the body.
+//! The actions of bodies, in the order in which a Redis received them: each line is sent, and
+//! answered, inside one poll of the body.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
@@ -6,7 +7,8 @@ use std::sync::Mutex;
 
 use idem_testkit::{RedisServer, Reply};
 
-/// A body's end of the log. It goes to the server directly, whatever the network before the store does.
+/// A body's end of the log. It goes to the server directly, whatever the network before the store
+/// does.
 pub(crate) struct Log {
     name: String,
     stream: Mutex<BufReader<TcpStream>>,
@@ -43,7 +45,7 @@ impl Log {
     }
 }
 
-/// What stands in a log.
+/// The contents of a log.
 #[derive(Debug, Default)]
 pub(crate) struct Lines(Vec<(String, u64)>);
 

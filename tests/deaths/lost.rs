@@ -1,4 +1,5 @@
-//! A request or a reply that is lost at each step, with the connection and without it. Who sent it lives on.
+//! A request or a reply that is lost at each step, with the connection and without it. The sender
+//! continues.
 
 use crate::matrix::At::{On, Woken};
 use crate::matrix::Leaves::{Abandoned, Committed, InFlight, Nothing, Released};
@@ -31,7 +32,8 @@ const CUT: &[Row] = &[
     (Woken(Reply),            Committed(2),  Replays(2), AtOnce,     1, "value 2"),
 ];
 
-/// The store gives a connection that says nothing three seconds, and then another one: what is done once more comes through then.
+/// The store gives a connection that says nothing three seconds, and then another one: what is done
+/// once more comes through then.
 #[rustfmt::skip]
 const SILENT: &[Row] = &[
     (On(Claim, Request),      Nothing,       Runs(1),    AtOnce,     1, "store"),

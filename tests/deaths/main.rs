@@ -1,6 +1,7 @@
-//! Deaths at each step of a call, over a real Redis behind a proxy: owners are killed and stopped, futures dropped, requests and replies
-//! lost. `matrix` has the driver, beside it stand the tables, which say what the next caller sees; `options` and `store` have the
-//! options of an operation under the same faults, `bad_input` records that were changed by hand, `keeper` many leases at once.
+//! Deaths at each step of a call, over a real Redis behind a proxy: owners are killed and stopped,
+//! futures dropped, requests and replies lost. `matrix` has the driver; the tables next to it list
+//! what the next caller sees. `options` and `store` have the options of an operation under the same
+//! faults, `bad_input` records changed by hand, `keeper` many leases at once.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
 

@@ -14,7 +14,7 @@ use crate::owner::{Call, Does, Failure, Process, describe};
 use crate::support::{LEASE, LONG, eventually};
 use crate::wire::{Leg, Step};
 
-/// Where a call is when it dies.
+/// The step of a call at its death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum At {
     /// A step is on its way to the server, or its reply is on the way back.
@@ -32,19 +32,21 @@ pub(crate) enum At {
 /// How it dies, or what is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Death {
-    /// Its process is killed. What it has sent arrives after its death.
+    /// Its process is killed. Its messages arrive after its death.
     Killed,
     /// Its process is killed, and what it has sent never arrives.
     KilledUnheard,
-    /// Its process is stopped, goes on when the next caller has its answer, and only then does its last message arrive.
+    /// Its process is stopped, goes on when the next caller has its answer, and only then does its
+    /// last message arrive.
     Stopped,
-    /// Its future is dropped. What it has sent arrives.
+    /// Its future is dropped. Its messages arrive.
     Dropped,
     /// Its future is dropped. The connection ends, and with it what it has sent.
     DroppedUnheard,
     /// It lives on. The connection ends, and with it the request or the reply.
     Lost,
-    /// It lives on. The connection stays, and from here on lets nothing more through in this direction.
+    /// It lives on. The connection stays, and from here on lets nothing more through in this
+    /// direction.
     Silent,
 }
 
@@ -59,14 +61,14 @@ pub(crate) enum Leaves {
     Committed(u64),
 }
 
-/// What the next caller sees.
+/// The result of the next caller.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Next {
     /// It runs its body as this attempt.
     Runs(u64),
     /// It gets the value, which is the attempt that gave it.
     Replays(u64),
-    /// It asks, and gets what it is told.
+    /// It asks, and gets the answer.
     Reconciles,
 }
 
@@ -77,12 +79,14 @@ pub(crate) enum Soon {
     AtOnce,
     /// Within the lease and one second.
     AfterLease,
-    /// When the first caller's answer is recorded, sooner than its lease, which is long or renewed, would run out.
+    /// When the first caller's answer is recorded, sooner than its lease, which is long or renewed,
+    /// would run out.
     WithAnswer,
 }
 
-/// Where it dies; the record then; what the next caller sees, how soon; how many bodies have begun in all; what the first caller gets:
-/// nothing if there is no one left to get it, one of several where `|` stands between them.
+/// The step of the death; the record then; the next caller's result, and how soon; how many bodies
+/// have begun in all; the first caller's result. The last is empty if that caller is gone, and `|`
+/// separates alternatives.
 pub(crate) type Row = (At, Leaves, Next, Soon, usize, &'static str);
 
 /// Longer than any case takes that need not wait for it.
@@ -280,7 +284,8 @@ impl Case {
                     self.gate.open();
                 } else {
                     self.proxy.cut();
-                    // Until the connection has ended; were it longer or shorter, the case would be another one of the same kind.
+                    // Until the connection has ended; were it longer or shorter, the case would be
+                    // another one of the same kind.
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     self.proxy.restore();
                 }
@@ -335,7 +340,7 @@ impl Case {
     }
 }
 
-/// What tells that the first call is where it is to die.
+/// The sign that the first call has reached the step of its death.
 struct Moment {
     step: Passing,
     watched: Passing,

@@ -129,7 +129,7 @@ async fn p5_reconcile_asks_after_each_kill_and_an_error_has_the_next_call_ask_ag
     kill_asking(&server, "reconcile").await;
     assert_eq!(reconcile(&idempotency, &asked, Ok(None)).await.unwrap(), 4);
     assert_eq!(by_hand(Ok(Some(70))).await.unwrap().into_inner(), 70);
-    // Settled: nobody is asked.
+    // Settled: the lookup is not asked.
     assert_eq!(reconcile(&idempotency, &asked, Ok(None)).await.unwrap(), 4);
     assert_eq!(by_hand(Ok(None)).await.unwrap().into_inner(), 70);
     assert_eq!(asked.load(SeqCst), 4);

@@ -14,7 +14,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use crate::log::Log;
 use crate::support::{LONG, eventually};
 
-/// What bodies here fail with.
+/// The error of the bodies here.
 #[derive(Debug, Serialize, Deserialize, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("declined")]
@@ -24,14 +24,14 @@ pub(crate) enum Failure {
     Idempotency(#[from] Error),
 }
 
-/// What a caller does.
+/// The behaviour of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Does {
     /// Its body gives its attempt at once.
     Ends,
     /// Its body goes on for two leases, and gives its attempt.
     GoesOn,
-    /// Its body goes on for ever.
+    /// Its body never ends.
     NeverEnds,
     /// Its body fails.
     Fails,
@@ -41,7 +41,7 @@ pub(crate) enum Does {
     Asks,
     /// It drops the call before there is an answer to its claim.
     GivesUp,
-    /// Its body goes on for ever in a task of its own, and the call is dropped.
+    /// Its body never ends in a separate task, and the call is dropped.
     Detaches,
 }
 
@@ -130,7 +130,7 @@ async fn body(log: Arc<Log>, does: Does, lease: Duration) -> Result<u64, Failure
     Ok(attempt)
 }
 
-/// What a caller got, in a word or two.
+/// Describes a caller's result in a word or two.
 pub(crate) fn describe(ended: Result<Outcome<u64>, Failure>) -> String {
     match ended {
         Ok(outcome) if outcome.is_replayed() => format!("replay {}", outcome.into_inner()),

@@ -1,5 +1,5 @@
-//! A process that is stopped at each step, and goes on when the next caller has its answer. What it had sent arrives only then, or what
-//! it was sent.
+//! A process that is stopped at each step, and goes on when the next caller has its answer. Its
+//! messages, or the replies to it, arrive only then.
 
 use crate::matrix::At::{Body, On, Pause, Question, Woken};
 use crate::matrix::Leaves::{Abandoned, Committed, InFlight, Nothing, Released};

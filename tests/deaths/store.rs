@@ -141,7 +141,7 @@ async fn p4_a_full_redis_still_gives_outcomes_takes_those_of_bodies_that_run_and
         Res::<u64>::Err(Failure::Declined)
     });
     assert!(matches!(failed.await, Err(Failure::Declined)));
-    // Given up, and not to be claimed anew while there is no room.
+    // Released, and impossible to claim again while the store is full.
     let refused = far.operation("full").key("fails").run(async || Res::Ok(5)).await;
     let Err(Failure::Idempotency(Error::Store { source, .. })) = refused else { panic!("{refused:?}") };
     assert_eq!(source.kind(), StoreErrorKind::Full);

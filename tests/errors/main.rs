@@ -358,7 +358,7 @@ over_both_stores! {
         let operation = |idempotency: &Idempotency| idempotency.operation("p6.lost").key("k").lease(LEASE);
         let first = operation(&one).errors(retry).run(async || script.run()).await;
         assert_eq!(first.unwrap_err(), OrderError::Down);
-        // No body was cut, so nobody has to find out what became of one.
+        // No body was cut, so no outcome is unknown.
         let second = operation(&two).wait(LONG).abandoned(idem::Abandoned::Reject).run(async || script.run()).await.unwrap();
         assert_eq!((second.into_inner(), script.runs()), (2, 2));
     }

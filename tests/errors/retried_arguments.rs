@@ -65,7 +65,7 @@ async fn destructured(
     _unused: NotClone,
     only_in_key: NotClone,
 ) -> Result<String, OrderError> {
-    // What a try does with its arguments is not seen by the next.
+    // The next try does not see this change.
     req.names.push("x".into());
     assert_eq!((req.names.len(), left.pop()), (1, Some(1)));
     drop(left);

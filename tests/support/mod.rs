@@ -218,7 +218,7 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: 
     assert!(tokio::time::timeout(LONG, looking).await.is_ok(), "not so after {LONG:?}: {what}");
 }
 
-/// What bodies of tests fail with.
+/// The error of the bodies of tests.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("declined")]

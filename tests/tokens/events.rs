@@ -1,4 +1,5 @@
-//! The caller is not told what is wrong with a token; the events say it, and show neither token nor subject.
+//! The caller is not told what is wrong with a token; the events say it, and show neither token nor
+//! subject.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,5 @@
-//! One-time tokens: a submission runs once, for whom its token was issued to, until its time is over.
+//! One-time tokens: a submission runs once, for whom its token was issued to, until its time is
+//! over.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
 
@@ -109,7 +110,8 @@ crate::over_both_stores! {
         let released = left().await;
         assert!(released.state == RecordState::Released && released.expires_in > week / 2, "{released:?}");
         assert!(call().run(async || Res::Ok(1)).await.is_ok());
-        // The outcome is gone after its second; that there was one is known for as long as the page may lie open.
+        // The outcome is gone after its second; that there was one is known for as long as the page
+        // may lie open.
         support::eventually("it is done", async || left().await.state == RecordState::Done).await;
         assert!(left().await.expires_in > week / 2);
         let late = call().run(async || -> Res { panic!("it runs twice") }).await;

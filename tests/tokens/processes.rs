@@ -24,7 +24,7 @@ async fn submissions(process: &Idempotency, token: &str, duplicate: Duplicate) -
             let bodies = bodies.clone();
             tokio::spawn(async move {
                 let body = async || {
-                    // Long enough for others to come while it runs; whether they do is no matter.
+                    // Long enough for others to come while it runs; the test does not depend on it.
                     bodies.run(tokio::time::sleep(Duration::from_millis(50))).await;
                     Res::Ok(format!("order of process {}", std::process::id()))
                 };

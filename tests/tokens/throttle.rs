@@ -53,7 +53,7 @@ async fn expired_tokens_and_those_of_other_operations_are_not_counted_as_guesses
     for _ in 0..10 {
         assert!(is_unknown(&submit(&process, &token, "ada").await));
     }
-    // There, the same subject may be somebody of another kind.
+    // There, the same subject may be another kind of user.
     for _ in 0..3 {
         let answer = process.operation("t.other").token("forged", "ada").run(async || Res::Ok(1)).await;
         assert!(is_unknown(&answer));

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: everything is measured in rounds, shown as tables, and written as a page with plots.
+//! `cargo xtask bench`: everything is measured in rounds, shown as tables, and written as a page
+//! with plots.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,14 +18,14 @@ const ROUNDS: u32 = 9;
 const FEW: u32 = 2;
 /// How often each is built from nothing.
 const BUILDS: u32 = 3;
-/// What criterion is told in a quick run: too short to mean anything.
+/// The arguments of criterion in a quick run: too short to mean anything.
 const BRIEFLY: [&str; 4] = ["--warm-up-time", "0.05", "--measurement-time", "0.1"];
 
 #[derive(Args)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags of a command line")]
 pub(crate) struct Options {
-    /// Measure at this server, with keys that begin with `idem-bench-` and expire; only what needs Redis, and no server to itself.
-    /// Nothing is written
+    /// Measure at this server, with keys that begin with `idem-bench-` and expire; only what needs
+    /// Redis, and no server to itself. Nothing is written
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
     /// See quickly that it works. Nothing is written
@@ -39,7 +40,8 @@ pub(crate) struct Options {
     /// Ten million records in the memory store in place of one million; takes five gigabytes
     #[arg(long)]
     full: bool,
-    /// Instead, time builds from nothing: of this library and of `cached`, each as the one dependency of an empty program
+    /// Instead, time builds from nothing: of this library and of `cached`, each as the one
+    /// dependency of an empty program
     #[arg(long, conflicts_with_all = ["redis", "write", "full"])]
     build: bool,
     /// Arguments for criterion, such as a filter
@@ -61,7 +63,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let program = |name| anyhow::Ok(workspace.shell().cmd(programs.get(name)?));
     measure(program(PACKAGE)?, options, &report)?;
     let mut page = program(PACKAGE)?.arg("page").arg("--report").arg(&report);
-    // What has nothing to do with the server that was named.
+    // The benchmarks that do not use a named server.
     if options.redis.is_none() {
         program("allocations")?.arg(&allocations).run()?;
         let rounds = if options.quick { FEW } else { options.rounds };
@@ -92,8 +94,8 @@ fn measure(program: Cmd<'_>, options: &Options, report: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Criterion runs all of it, one after the other; so it is run once for each round, each in a directory of its own, since it would
-/// compare it with the one before.
+/// Criterion runs all benchmarks one after the other, so it runs once for each round. Each run has
+/// its own directory, because criterion would compare it with the one before.
 fn in_process(program: Cmd<'_>, options: &Options, home: &Path) -> Result<()> {
     let bench =
         program.args(["--bench", "--noplot", "--quiet"]).args(if options.quick { BRIEFLY.as_slice() } else { &[] });
@@ -101,7 +103,8 @@ fn in_process(program: Cmd<'_>, options: &Options, home: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The programs, built before anything is measured, and not touched by changes of the sources meanwhile.
+/// The programs, built before anything is measured, and not touched by changes of the sources
+/// meanwhile.
 struct Programs(BTreeMap<String, PathBuf>);
 
 impl Programs {

@@ -1,4 +1,5 @@
-//! Chromium and its driver, for the tests with a real browser. Where they cannot be had, everything else is tested, and that is said aloud.
+//! Chromium and its driver, for the tests with a real browser. If they are not available,
+//! everything else is tested, and the output says so.
 
 use std::sync::OnceLock;
 
@@ -15,7 +16,8 @@ const DRIVER: tool::Package = tool::Package { program: "chromedriver", apt: "chr
 /// Why the tests were left out.
 static LEFT_OUT: OnceLock<String> = OnceLock::new();
 
-/// Whether there is a browser; installs one if there is none. If that cannot be, says so, and [`remind`] will once more.
+/// Whether there is a browser; installs one if there is none. If that cannot be, says so, and
+/// [`remind`] will once more.
 pub(crate) fn is_there(shell: &Shell) -> bool {
     let ensured = tool::ensure(shell, DRIVER, "the example `form` is tested with a real browser");
     if let Err(error) = ensured {

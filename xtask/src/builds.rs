@@ -1,4 +1,5 @@
-//! `cargo xtask bench --build`: how long a build from nothing takes, beside that of a library that people use for the same.
+//! `cargo xtask bench --build`: how long a build from nothing takes, beside that of a library that
+//! people use for the same.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,8 @@ pub(crate) fn run(shell: &Shell, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// Makes the program, and has all that it needs downloaded. Gives how many crates it is built of, besides itself.
+/// Makes the program, and has all that it needs downloaded. Gives how many crates it is built of,
+/// besides itself.
 fn prepare(shell: &Shell, dir: &Path, dependency: &str) -> Result<usize> {
     let manifest = format!(
         "[package]\nname = \"program\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[dependencies]\n{dependency}\n\n[workspace]\n"
@@ -68,7 +70,8 @@ fn prepare(shell: &Shell, dir: &Path, dependency: &str) -> Result<usize> {
 
 fn cargo(shell: &Shell, dir: &Path, args: &[&str]) -> Result<()> {
     let _dir = shell.push_dir(dir);
-    // Its own directory, whatever is set for others. Not incremental, as packages of a registry are built: ours come from a folder here.
+    // Its own directory, whatever is set for others. Not incremental, as packages of a registry are
+    // built: ours come from a folder here.
     let command = cmd!(shell, "cargo {args...}").env("CARGO_TARGET_DIR", dir.join("target"));
     command.env("CARGO_INCREMENTAL", "0").run()?;
     Ok(())

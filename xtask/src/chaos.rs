@@ -1,4 +1,5 @@
-//! `cargo xtask chaos`: real processes and a real Redis under faults made on purpose, and the same against mutants.
+//! `cargo xtask chaos`: real processes and a real Redis under faults made on purpose, and the same
+//! against mutants.
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
@@ -11,7 +12,8 @@ const PACKAGE: &str = "idem-chaos";
 /// How long CI runs each topology, and the seed, so that its faults are the same each time.
 const CI_SECONDS: u64 = 20;
 const CI_SEED: u64 = 1;
-/// The mutants that a full run of CI has: one of the lease, one of the outcome, one of the store that fails.
+/// The mutants that a full run of CI has: one of the lease, one of the outcome, one of the store
+/// that fails.
 const CI_MUTANTS: &str = "renewal-lies,forgets,store-failure-runs";
 
 /// How the servers stand to each other.
@@ -31,8 +33,8 @@ pub(crate) struct Options {
     /// How the servers stand to each other
     #[arg(long, value_enum, default_value = "all")]
     topology: Topology,
-    /// Which faults are made, with commas between: kill, pause, cut, swallow, delay, redis-kill, redis-pause; all that fit unless
-    /// they are given
+    /// Which faults are made, with commas between: kill, pause, cut, swallow, delay, redis-kill,
+    /// redis-pause; all that fit unless they are given
     #[arg(long)]
     nemesis: Option<String>,
     /// The seed of the dice, for a run to be repeated; a run prints its own

@@ -1,8 +1,10 @@
-//! The data of the examples: webhooks as a payment provider delivers them, some of them more than once.
+//! The data of the examples: webhooks as a payment provider delivers them, some of them more than
+//! once.
 //!
-//! A provider sends a webhook again when it did not see the answer in time, so that one payment arrives at once from
-//! two of its servers, again while the first delivery is still at work, or much later. The true totals are easy to
-//! tell: the money due is the sum, over the events, of the amount that was delivered first.
+//! A provider sends a webhook again if it did not see the answer in time. So one payment may arrive
+//! from two servers at once, while the first delivery is still being handled, or much later. The
+//! true totals are easy to tell: the money due is the sum, over the events, of the amount that was
+//! delivered first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +16,8 @@ use crate::workspace::Workspace;
 
 const FILE: &str = "examples/data/deliveries.jsonl";
 
-/// The file is the same for everybody. A release of fastrand may change its numbers for one seed: Cargo.lock holds it,
-/// and `--check` tells.
+/// The file is the same for everybody. A release of fastrand may change its numbers for one seed:
+/// Cargo.lock holds it, and `--check` tells.
 const SEED: u64 = 20_260_115;
 
 const EVENTS: usize = 1_000;
@@ -28,7 +30,8 @@ const LAST_FIRST_MS: u64 = 1_100;
 
 /// One event is delivered this often in one moment.
 const BURST: usize = 40;
-/// So many deliveries carry another amount under an event that was delivered before: a fault of the provider, or fraud.
+/// So many deliveries carry another amount under an event that was delivered before: a fault of the
+/// provider, or fraud.
 const CONFLICTS: usize = 12;
 const BIG_AMOUNTS: usize = 6;
 const NOTES: [&str; 8] = [
@@ -141,7 +144,8 @@ fn new_order(taken: &mut BTreeSet<String>, rng: &mut Rng) -> String {
     }
 }
 
-/// How many more times an event is delivered that is delivered more than once: 1 to 5, fewer being likelier.
+/// How many more times an event is delivered that is delivered more than once: 1 to 5, fewer being
+/// likelier.
 fn times_again(rng: &mut Rng) -> usize {
     match rng.u8(..100) {
         0..55 => 1,
@@ -162,14 +166,14 @@ fn duplicate(first: &Delivery, rng: &mut Rng) -> Delivery {
     Delivery { at_ms, ..first.clone() }
 }
 
-/// The same event with another amount, when the first delivery is over: by then there is an answer that must not be
-/// given.
+/// The same event with another amount, when the first delivery is over: by then there is an answer
+/// that must not be given.
 fn with_other_amount(first: &Delivery, rng: &mut Rng) -> Delivery {
     let amount_cents = if rng.bool() { first.amount_cents * 10 } else { first.amount_cents + rng.u64(1..=500) };
     Delivery { amount_cents, at_ms: first.at_ms + rng.u64(80..=400), ..first.clone() }
 }
 
-/// What a reader of the file must come to.
+/// The totals that a reader of the file must get.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Totals {
     lines: usize,

@@ -30,7 +30,8 @@ struct Target {
     kind: Vec<String>,
 }
 
-/// Runs each target over its corpus, and over a few thousand changes of it, without libFuzzer: CI's step.
+/// Runs each target over its corpus, and over a few thousand changes of it, without libFuzzer: CI's
+/// step.
 pub(crate) fn corpus(workspace: &Workspace) -> Result<()> {
     // Beside what the workspace has built: most dependencies are the same.
     let target_dir = metadata(workspace, "Cargo.toml")?.target_directory;
@@ -51,7 +52,8 @@ pub(crate) fn run(workspace: &Workspace, seconds: u32, only: &[String]) -> Resul
     }
     ensure_cargo_fuzz(workspace)?;
 
-    // Not where the workspace builds: the flags are others. What is found stays out of the checkout.
+    // Not where the workspace builds: the flags are others. What is found stays out of the
+    // checkout.
     let target_dir = metadata(workspace, "Cargo.toml")?.target_directory.join("fuzz");
     let mut steps = Steps::of("fuzz");
     for target in all.into_iter().filter(|name| only.is_empty() || only.contains(name)) {
@@ -64,7 +66,8 @@ pub(crate) fn run(workspace: &Workspace, seconds: u32, only: &[String]) -> Resul
             workspace.shell().create_dir(&artifacts)?;
             let flags = ["--fuzz-dir", "fuzz", "--sanitizer", SANITIZER, "--target-dir"];
             let cargo = workspace.cargo().args(["fuzz", "run"]).args(flags).arg(&target_dir).arg(name);
-            // The first folder gets what libFuzzer finds interesting; the committed one stays small.
+            // The first folder gets what libFuzzer finds interesting; the committed one stays
+            // small.
             cargo
                 .arg(&found)
                 .arg(format!("fuzz/corpus/{name}"))
@@ -85,7 +88,8 @@ pub(crate) fn run(workspace: &Workspace, seconds: u32, only: &[String]) -> Resul
     steps.finish()
 }
 
-/// None of our code is unsafe, so there is little for a sanitizer to see, and without one the targets run twice as often.
+/// None of our code is unsafe, so there is little for a sanitizer to see, and without one the
+/// targets run twice as often.
 const SANITIZER: &str = "none";
 
 fn ensure_cargo_fuzz(workspace: &Workspace) -> Result<()> {
@@ -103,7 +107,8 @@ fn metadata(workspace: &Workspace, manifest: &str) -> Result<Metadata> {
     serde_json::from_str(&json).context("cannot read the output of cargo metadata")
 }
 
-/// In CI the lock file is taken as it is. At home a changed dependency of the library changes it as well.
+/// In CI the lock file is taken as it is. At home a changed dependency of the library changes it as
+/// well.
 fn locked(cargo: Cmd<'_>) -> Cmd<'_> {
     if env::var_os("CI").is_some() { cargo.arg("--locked") } else { cargo }
 }

@@ -1,6 +1,7 @@
-//! The shape of the code: modules of a crate that use each other in a circle, and files over 600 lines.
+//! The shape of the code: modules of a crate that use each other in a circle, and files over 600
+//! lines.
 //!
-//! What there is today is listed in `xtask/house.txt`. The list may shrink, never grow.
+//! `xtask/house.txt` lists the known ones. The list may shrink, never grow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

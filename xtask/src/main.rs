@@ -37,7 +37,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Run all tests of the workspace, doctests included; installs redis-server and Chromium if there are none
+    /// Run all tests of the workspace, doctests included; installs redis-server and Chromium if
+    /// there are none
     Test {
         /// Arguments for the test runner; with any, the doctests are left out
         #[arg(last = true)]
@@ -48,8 +49,8 @@ enum Chore {
         /// Run this step alone; may be given several times
         #[arg(long, value_name = "STEP")]
         only: Vec<ci::Step>,
-        /// Also do what need not be done each time: mutants of the fault run, the oldest compiler, builds as newcomers have them, advisories;
-        /// installs the programs for it
+        /// Also do what need not be done each time: mutants of the fault run, the oldest compiler,
+        /// builds as newcomers have them, advisories; installs the programs for it
         #[arg(long)]
         full: bool,
         /// List the steps
@@ -74,15 +75,18 @@ enum Chore {
         /// Run this target alone; may be given several times
         #[arg(long, value_name = "NAME")]
         target: Vec<String>,
-        /// Only run each target over its corpus and over changes of it, without libFuzzer, as CI does
+        /// Only run each target over its corpus and over changes of it, without libFuzzer, as CI
+        /// does
         #[arg(long, conflicts_with_all = ["seconds", "target"])]
         corpus: bool,
     },
-    /// Run processes and a real Redis under faults made on purpose, and check the promises; installs redis-server if there is none
+    /// Run processes and a real Redis under faults made on purpose, and check the promises;
+    /// installs redis-server if there is none
     Chaos(chaos::Options),
-    /// Write the golden files of the UI tests anew
+    /// Rewrite the golden files of the UI tests
     Bless,
-    /// Measure everything against goals, and write docs/benchmarks.md; installs redis-server if there is none
+    /// Measure everything against goals, and write docs/benchmarks.md; installs redis-server if
+    /// there is none
     Bench(bench::Options),
     /// Write examples/data/deliveries.jsonl, always the same
     Deliveries {
@@ -99,7 +103,7 @@ fn main() -> ExitCode {
     clients::remind();
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // In one line: where in xtask it was noticed helps nobody.
+        // In one line: a backtrace of xtask does not help.
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE

@@ -1,4 +1,5 @@
-//! Which modules of a crate use which, read off the paths that begin with `crate`, `super` or `self`.
+//! Which modules of a crate use which, read off the paths that begin with `crate`, `super` or
+//! `self`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,8 +11,8 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 /// A module's path inside its crate. The root's is empty.
 type Module = Vec<String>;
 
-/// The modules of one crate, and those that each uses. A module and its parent are no edge: a parent declares its children, and they
-/// share its names.
+/// The modules of one crate, and those that each uses. Edges between a module and its parent do not
+/// count: a parent declares its children, and they share its names.
 pub(crate) type Uses = BTreeMap<Module, BTreeSet<Module>>;
 
 /// Reads all files under `source` except for tests and programs in `bin`.
@@ -92,7 +93,7 @@ fn find_paths(trees: &[TokenTree], paths: &mut Vec<Module>) {
     }
 }
 
-/// Where it goes on after `#`: behind the whole item, if that is for tests alone.
+/// Returns the position after `#`: behind the whole item, if that is for tests alone.
 fn after_attribute(trees: &[TokenTree], at: usize) -> usize {
     let Some(TokenTree::Group(attribute)) = trees.get(at) else { return at };
     let text = attribute.stream().to_string().replace(' ', "");
@@ -108,7 +109,8 @@ fn after_attribute(trees: &[TokenTree], at: usize) -> usize {
     rest.iter().position(ends).map_or(trees.len(), |end| at + end + 1)
 }
 
-/// Reads what follows the words of a path: `::word`, or `::{..}`, whose branches are paths of their own. Gives where the path ends.
+/// Reads what follows the words of a path: `::word`, or `::{..}`, whose branches are paths of their
+/// own. Gives where the path ends.
 fn read_path(trees: &[TokenTree], mut at: usize, mut words: Module, paths: &mut Vec<Module>) -> usize {
     while is_colon(trees.get(at)) && is_colon(trees.get(at + 1)) {
         match trees.get(at + 2) {

@@ -1,4 +1,5 @@
-//! What is published: which compiler it needs, what lies in each package, and which licences and sources its dependencies have.
+//! What is published: which compiler it needs, what lies in each package, and which licences and
+//! sources its dependencies have.
 
 use std::env;
 use std::path::PathBuf;
@@ -12,11 +13,13 @@ use crate::workspace::{Package, Workspace};
 /// In every package, beside its code.
 const IN_EACH: [&str; 4] = ["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 
-/// A package that needs a newer compiler than the others, and the features of the facade with which it is used.
+/// A package that needs a newer compiler than the others, and the features of the facade with which
+/// it is used.
 const NEWER: (&str, [&str; 5]) = ("idem-sqlx", ["postgres", "mysql", "sqlite", "sqlx-tls", "sqlx-08"]);
 
-/// No dependency of a published package, as the lock file has it, needs a newer compiler than the packages say. Lints see what our own code
-/// needs (`clippy::incompatible_msrv`); where rustup has that compiler, it is asked as well.
+/// No dependency of a published package, as the lock file has it, needs a newer compiler than the
+/// packages say. Lints see what our own code needs (`clippy::incompatible_msrv`); where rustup has
+/// that compiler, it is asked as well.
 pub(crate) fn check_msrv(workspace: &Workspace, ask_compiler: bool) -> Result<()> {
     let (newer, published): (Vec<_>, Vec<_>) =
         workspace.published()?.into_iter().partition(|package| package.name == NEWER.0);
@@ -79,20 +82,22 @@ fn has_toolchain(workspace: &Workspace, version: &str) -> bool {
     is_there || cmd!(shell, "rustup toolchain install {version} --profile minimal --no-self-update").run().is_ok()
 }
 
-/// Packs each package. In each lie both licences, a README, and all of its sources. With `full`, builds it from what was packed, and
-/// everything that it depends on once more.
+/// Packs each package. In each lie both licences, a README, and all of its sources. With `full`,
+/// builds it from what was packed, and everything that it depends on once more.
 pub(crate) fn package(workspace: &Workspace, full: bool) -> Result<()> {
     let mut cargo = workspace.cargo().arg("package");
     if !full {
         cargo = cargo.arg("--no-verify");
     }
-    // Named, because `--workspace` has those in it that are never published. Packed together, each builds on the others' packages.
+    // Named, because `--workspace` has those in it that are never published. Packed together, each
+    // builds on the others' packages.
     let packages = workspace.published()?;
     for package in &packages {
         cargo = cargo.args(["-p", &package.name]);
     }
     forget_unpacked(&packages)?;
-    // CI has a clean checkout, and a change there is a fault that cargo shall report. At home it is work not yet committed.
+    // CI has a clean checkout, and a change there is a fault that cargo shall report. At home it is
+    // work not yet committed.
     if env::var_os("CI").is_none() && is_dirty(workspace) {
         println!("There are uncommitted changes: packaging them as well.");
         cargo = cargo.arg("--allow-dirty");
@@ -118,8 +123,9 @@ fn check_contents(workspace: &Workspace, package: &Package) -> Result<()> {
     Ok(())
 }
 
-/// Removes what cargo has unpacked of our own packages in an earlier run. It does not unpack a version twice, so the packages would be
-/// built on those of the earlier run. They lie under the name of a registry without a host, which is the folder that they are packed into.
+/// Removes what cargo has unpacked of our own packages in an earlier run. It does not unpack a
+/// version twice, so the packages would be built on those of the earlier run. They lie under the
+/// name of a registry without a host, which is the folder that they are packed into.
 fn forget_unpacked(packages: &[Package]) -> Result<()> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| Some(env::home_dir()?.join(".cargo")));
     let Some(Ok(registries)) = home.map(|home| std::fs::read_dir(home.join("registry/src"))) else { return Ok(()) };
@@ -143,7 +149,8 @@ fn is_dirty(workspace: &Workspace) -> bool {
     changes.is_ok_and(|changes| !changes.is_empty())
 }
 
-/// Licences, sources and bans, as `deny.toml` says; with `full`, advisories too, whose database is fetched.
+/// Licences, sources and bans, as `deny.toml` says; with `full`, advisories too, whose database is
+/// fetched.
 pub(crate) fn deny(workspace: &Workspace, full: bool) -> Result<()> {
     if !has_or_installs(workspace, "deny", "cargo-deny", full)? {
         return Ok(());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// What has been run so far of one chore.
+/// The steps of one chore so far.
 pub(crate) struct Steps {
     chore: &'static str,
     started: Instant,
@@ -23,7 +23,7 @@ impl Steps {
         Self { chore, started: Instant::now(), finished: Vec::new() }
     }
 
-    /// Runs one step and says whether it passed. What went wrong is printed here.
+    /// Runs one step, prints its error, and returns whether it passed.
     pub(crate) fn run(&mut self, name: &'static str, about: &str, step: impl FnOnce() -> Result<()>) -> bool {
         println!("\n=== {} / {name}: {about}", self.chore);
         let started = Instant::now();

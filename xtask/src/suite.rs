@@ -1,6 +1,7 @@
 //! The tests of the workspace.
 
 use anyhow::Result;
+use xshell::Cmd;
 
 use crate::steps::Steps;
 use crate::workspace::Workspace;
@@ -38,7 +39,8 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     steps.finish()
 }
 
-/// `idem-core/src/explored.rs`. Its locks are those of the explorer, so it is built apart from everything else.
+/// `idem-core/src/explored.rs`. Its locks are those of the explorer, so it is built apart from
+/// everything else.
 pub(crate) fn explore(workspace: &Workspace) -> Result<()> {
     let cargo =
         workspace.cargo().args(["test", "-p", "idem-core", "--lib", "--target-dir", "target/explore", "explored"]);
@@ -47,13 +49,26 @@ pub(crate) fn explore(workspace: &Workspace) -> Result<()> {
 }
 
 fn tests(workspace: &Workspace, left_out: &[&str], args: &[String]) -> Result<()> {
+    runner(workspace).args(left_out).args(args).run()?;
+    Ok(())
+}
+
+/// The runner, with the whole workspace: fewer packages would have fewer features, and be built once more.
+fn runner(workspace: &Workspace) -> Cmd<'_> {
     let cargo = workspace.cargo();
-    let cargo = if tool::has_subcommand(workspace, "nextest") {
+    if tool::has_subcommand(workspace, "nextest") {
         cargo.args(["nextest", "run", "--workspace", "--all-features"])
     } else {
         println!("cargo-nextest is not installed: running the tests with cargo test, which is slower.");
         cargo.args(["test", "--workspace", "--all-features", "--tests", "--lib", "--bins", "--no-fail-fast"])
-    };
-    cargo.args(left_out).args(args).run()?;
-    Ok(())
+    }
+}
+
+/// The runner, for the tests of one package as the workspace has built them.
+pub(crate) fn runner_of<'a>(workspace: &'a Workspace, package: &str) -> Cmd<'a> {
+    if tool::has_subcommand(workspace, "nextest") {
+        runner(workspace).args(["--filterset", &format!("package({package})")])
+    } else {
+        workspace.cargo().args(["test", "--package", package, "--all-features", "--tests", "--no-fail-fast"])
+    }
 }

@@ -15,7 +15,8 @@ fn exists(program: &str) -> bool {
     env::split_paths(&path).any(|dir| fs::metadata(dir.join(program)).is_ok_and(|file| file.is_file()))
 }
 
-/// Whether cargo knows this subcommand. Rustup leaves a stub where a component is missing, so the program is asked.
+/// Whether cargo knows this subcommand. Rustup leaves a stub where a component is missing, so the
+/// program is asked.
 pub(crate) fn has_subcommand(workspace: &Workspace, subcommand: &str) -> bool {
     let asked = workspace.cargo().args([subcommand, "--version"]).quiet().ignore_status().output();
     asked.is_ok_and(|output| output.status.success())
@@ -56,7 +57,7 @@ fn install(shell: &Shell, package: Package, why: &str) -> Result<()> {
     if exists("apt-get") {
         println!("{program} is not installed: installing {apt} with apt-get, because {why}");
         if let Err(error) = apt_get(shell, &["update"]) {
-            // A source that cannot be reached need not be the one that has the package.
+            // An unreachable source need not be the one that has the package.
             println!("apt-get update failed, going on with the lists that are here: {error:#}");
         }
         apt_get(shell, &["install", "--yes", "--no-install-recommends", apt])?;

@@ -1,4 +1,5 @@
-//! A real Valkey with `SET .. IFEQ`, for the tests of the Redis store. Where there is none to be had, that is said aloud.
+//! A real Valkey with `SET .. IFEQ`, for the tests of the Redis store. If none is available, the
+//! output says so.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -6,6 +7,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result};
 use xshell::{Shell, cmd};
 
+use crate::suite;
 use crate::workspace::Workspace;
 
 /// Names the server that the tests are to start, in place of `redis-server`.
@@ -17,7 +19,8 @@ const MAKE: &str = include_str!("valkey.sh");
 /// Why the tests were left out.
 static LEFT_OUT: OnceLock<String> = OnceLock::new();
 
-/// Runs the tests of the Redis store on Valkey. Without one, says so, and [`remind`] will once more.
+/// Runs the tests of the Redis store on Valkey. Without one, says so, and [`remind`] will once
+/// more.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let server = match server(workspace.shell()) {
         Ok(server) => server,
@@ -29,8 +32,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     };
     let said = cmd!(workspace.shell(), "{server} --version").quiet().read()?;
     println!("{said}");
-    let args = ["test", "--package", "idem-redis", "--all-features", "--tests", "--no-fail-fast"];
-    workspace.cargo().args(args).env(PROGRAM, &server).run()?;
+    suite::runner_of(workspace, "idem-redis").env(PROGRAM, &server).run()?;
     Ok(())
 }
 

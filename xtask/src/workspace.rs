@@ -34,7 +34,7 @@ struct Metadata {
     target_directory: PathBuf,
 }
 
-/// What cargo says of a target that it has built.
+/// A target that cargo has built, as cargo reports it.
 #[derive(Deserialize)]
 struct Built {
     target: Target,
@@ -68,8 +68,8 @@ impl Workspace {
     pub(crate) fn cargo(&self) -> Cmd<'_> {
         env::vars_os()
             .map(|(name, _)| name)
-            // `cargo run` set these for xtask itself. Build scripts that watch them would run again each time that
-            // cargo is called from here and by hand in turn.
+            // `cargo run` set these for xtask itself. Build scripts that watch them would run again
+            // each time that cargo is called from here and by hand in turn.
             .filter(|name| {
                 name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
             })
@@ -115,7 +115,7 @@ impl Package {
         self.features.keys().map(String::as_str).filter(|feature| *feature != "default")
     }
 
-    /// Where its manifest lies.
+    /// Returns the directory of its manifest.
     pub(crate) fn dir(&self) -> Result<&Path> {
         self.manifest_path.parent().context("a manifest lies in no folder")
     }

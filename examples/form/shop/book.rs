@@ -6,7 +6,7 @@ use redis::AsyncCommands as _;
 
 use super::order::{Order, Wanted};
 
-/// Where they are kept. The order's number is its place.
+/// The orders; an order's number is its place.
 #[derive(Clone)]
 pub(crate) enum Book {
     Memory(Arc<Mutex<Vec<Wanted>>>),

@@ -2,12 +2,15 @@
 //!
 //! Two things keep a form from being sent twice, and both are needed:
 //!
-//! - **Post, redirect, get.** The answer to the form is no page but the address of one (303). So what the visitor ends on is the order's page, which
-//!   can be reloaded, gone back to and kept as a bookmark without sending anything. But that begins with the answer: whoever clicks twice, or
-//!   reloads, or loses the connection before it has come, sends the form again, and so do browsers and proxies by themselves.
-//! - **The token.** Each form has its own, in a hidden field. The first submission of it runs [`place`]; every later one, with whatever server it
-//!   ends up, waits for the first and gets the same answer: the redirect to the same order. It counts for this visitor's session alone, so
-//!   it is also what keeps other sites from sending this form in the visitor's name.
+//! - **Post, redirect, get.** The answer to the form is not a page but the address of one (303). So
+//!   the visitor ends on the order's page. It can be reloaded, gone back to and bookmarked without
+//!   sending anything. But that works only after the answer. A visitor who clicks twice, reloads,
+//!   or loses the connection before, sends the form again. Browsers and proxies also do so by
+//!   themselves.
+//! - **The token.** Each form has its own, in a hidden field. The first submission of it runs
+//!   [`place`]. Every later one, on any server, waits for the first and gets the same answer: the
+//!   redirect to the same order. It is valid only for this visitor's session, so it also keeps
+//!   other sites from sending this form in the visitor's name.
 
 mod book;
 mod order;
@@ -70,10 +73,13 @@ enum Refusal {
 /// Places the order that this form stands for.
 ///
 /// - The token is the form's; the subject is the visitor's, and never comes from the form.
-/// - The same form with other fields is refused (`fingerprint`), not answered with the order that it was sent for first.
-/// - Out of stock: the token is released, and the same form can be sent again. If the book does not answer, nobody knows whether the order is in it,
-///   so it is not written a second time until somebody has looked.
-/// - A second click makes the browser hang up on the first one's request; the order is placed all the same (`detached`), and the second waits for it.
+/// - The same form with other fields is refused (`fingerprint`), not answered with the order that
+///   it was sent for first.
+/// - Out of stock: the token is released, and the same form can be sent again. If the book does not
+///   answer, it is unknown whether the order is in it. So it is not written a second time until an
+///   operator has looked.
+/// - A second click makes the browser hang up on the first one's request; the order is placed all
+///   the same (`detached`), and the second waits for it.
 #[idempotent(
     token = token,
     subject = visitor.session,
@@ -102,8 +108,9 @@ impl Shop {
         }
     }
 
-    /// What became of the form that this visitor opened last. Who reloads it while it is on its way gets a fresh one, and the answer to the first goes
-    /// nowhere: without a word, they would order again.
+    /// Returns the state of the form that this visitor opened last. A visitor who reloads while the
+    /// form is on its way gets a fresh one, and the answer to the first is lost. Without a
+    /// reminder, they would order again.
     async fn last_form(&self, visitor: &Visitor) -> Option<RecordState> {
         let token = visitor.last_form.as_ref()?;
         let record = self.idempotency.operation(SUBMIT).token(token, &visitor.session).inspect().await;
@@ -164,8 +171,8 @@ async fn submit_form(
     }
 }
 
-/// Says plainly what happened, over a form that can be sent: the same one where its token still counts, a fresh one where it does not. What was
-/// typed stays.
+/// Says plainly what happened, over a form that can be sent: the same one if its token is still
+/// valid, else a fresh one. The typed values stay.
 async fn refused(shop: &Shop, visitor: &Visitor, form: OrderForm, refusal: &Refusal) -> Response {
     let explanation = explain(visitor, refusal);
     let form = if explanation.same_form {
@@ -184,7 +191,7 @@ async fn refused(shop: &Shop, visitor: &Visitor, form: OrderForm, refusal: &Refu
     response
 }
 
-/// The answer that has this form in it. What becomes of it, the visitor will be reminded of.
+/// Adds this form to the answer. The visitor will be reminded of its result.
 fn given(form: &OrderForm, mut response: Response) -> Response {
     // Anybody's text is not for our headers.
     if let Ok(token) = form.token.parse::<Token>() {

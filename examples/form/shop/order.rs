@@ -1,4 +1,4 @@
-//! What can be ordered: as typed, as wanted, as placed.
+//! Orders: as typed, as wanted, as placed.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,8 @@ pub(crate) struct OrderForm {
     pub(crate) name: String,
 }
 
-/// The form's fields once they make sense. They are the fingerprint: the same token with others is another order.
+/// The form's fields once they make sense. They are the fingerprint: the same token with others is
+/// another order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Wanted {
     pub(crate) tea: Tea,
@@ -43,7 +44,7 @@ pub(crate) struct Mistakes {
 }
 
 impl OrderForm {
-    /// What an untouched form holds.
+    /// The values of an untouched form.
     pub(crate) fn empty() -> Self {
         Self { tins: "1".to_owned(), ..Self::default() }
     }

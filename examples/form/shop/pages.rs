@@ -1,4 +1,4 @@
-//! What the visitor sees. Everything that was typed is escaped by `html!`.
+//! The pages. `html!` escapes everything that was typed.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::visitor::Visitor;
 
 type Page = Html<String>;
 
-/// What stands over the form when it was sent and no order was placed.
+/// The text over a form that was sent without placing an order.
 pub(crate) struct Explanation {
     pub(crate) status: StatusCode,
     pub(crate) title: &'static str,
@@ -21,7 +21,7 @@ pub(crate) struct Explanation {
     pub(crate) retry_after: Option<Duration>,
 }
 
-/// What stands over a form that is opened, for those who have sent one. It is a fresh one, and would order again.
+/// The text over a fresh form, for visitors who have sent one before: sending it would order again.
 pub(crate) enum Reminder {
     Nothing,
     BeingPlaced,
@@ -113,8 +113,9 @@ pub(crate) fn message(title: &str, text: &str) -> Page {
 
 fn fields(form: &OrderForm, mistakes: &Mistakes) -> Markup {
     html! {
-        // Browsers fill in what was typed when they are asked to go back, also into a fresh form; sent by a hasty click, it would be a second
-        // order. So the form is to stay empty, and the token to stay the fresh one.
+        // Browsers fill in what was typed when they are asked to go back, also into a fresh form;
+        // sent by a hasty click, it would be a second order. So the form is to stay empty, and the
+        // token to stay the fresh one.
         form.card method="post" action="/orders" autocomplete="off" {
             h1 { "Order tea" }
             input type="hidden" name="token" value=(form.token);

@@ -1,4 +1,4 @@
-//! Who sends a form: a session, which is a random number in a cookie.
+//! The sender of a form: a session, which is a random number in a cookie.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -9,11 +9,12 @@ use uuid::Uuid;
 /// A browser, as the server knows it.
 #[derive(Clone)]
 pub(crate) struct Visitor {
-    /// The subject of its forms' tokens. Where people log in, it is the session that the login made.
+    /// The subject of its forms' tokens. With a login, it is the session that the login created.
     pub(crate) session: String,
     /// It sent no session, so none of its forms can be known.
     pub(crate) is_new: bool,
-    /// The order whose page it was sent to last. This and the next are its own word: they remind it, and nothing else is made of them.
+    /// The order whose page it was sent to last. This and the next are its own word: they remind
+    /// it, and nothing else is made of them.
     pub(crate) last_order: Option<usize>,
     /// The token of the form that it has opened last, unless that was answered.
     pub(crate) last_form: Option<String>,
@@ -21,8 +22,9 @@ pub(crate) struct Visitor {
 
 /// Gives each request its [`Visitor`], and each answer what must be around it.
 ///
-/// Where people log in, a session is looked up among those that were given out. Here any number of the right form is one: who makes himself
-/// another has no forms that count for it, so all that he gets round is the limit on tokens that do not.
+/// With a login, a session is looked up among the issued ones. Here any number of the right form is
+/// a session. A visitor who makes up another one has no valid forms for it, and so evades only the
+/// limit on invalid tokens.
 pub(crate) async fn welcome(mut request: Request, next: Next) -> Response {
     let known = cookie(request.headers(), "session").filter(|session| Uuid::try_parse(session).is_ok());
     let visitor = Visitor {
@@ -37,10 +39,11 @@ pub(crate) async fn welcome(mut request: Request, next: Next) -> Response {
     if visitor.is_new {
         set_cookie(headers, "session", &visitor.session);
     }
-    // With `private, no-cache`, going back would show the form that was sent, and sending it again end on its order. But the pages have names in
-    // them, which are not to stay in the browser; so going back asks for a fresh form, with a token of its own, and the page sees to it that nobody
-    // sends that one without noticing (`pages::reminder`, `autocomplete`). Not all browsers heed it, not always: what they have kept and send
-    // again has its old token.
+    // With `private, no-cache`, going back would show the form that was sent, and sending it again
+    // would end on its order. But the pages contain names, which must not stay in the browser. So
+    // going back asks for a fresh form, with a new token. The page makes sure that the visitor does
+    // not send that one without noticing (`pages::reminder`, `autocomplete`). Some browsers ignore
+    // it at times; a form that they kept has its old token.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.insert(
         header::CONTENT_SECURITY_POLICY,
@@ -49,7 +52,8 @@ pub(crate) async fn welcome(mut request: Request, next: Next) -> Response {
     response
 }
 
-/// `HttpOnly`: no script reads it. `SameSite=Lax`: no other site's form is sent with it. Over TLS it should be `Secure` as well.
+/// `HttpOnly`: no script reads it. `SameSite=Lax`: no other site's form is sent with it. Over TLS
+/// it should be `Secure` as well.
 pub(crate) fn set_cookie(headers: &mut HeaderMap, name: &str, value: &str) {
     if let Ok(value) = HeaderValue::try_from(format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax")) {
         headers.append(header::SET_COOKIE, value);

@@ -1,5 +1,5 @@
-//! Counts the allocations of a call, and prints them as JSON: `allocations FILE`. A program of its own, because what counts replaces
-//! the allocator.
+//! Counts the allocations of a call, and prints them as JSON: `allocations FILE`. A program of its
+//! own, because what counts replaces the allocator.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -75,7 +75,8 @@ fn run() -> Result<()> {
     std::fs::write(&file, json).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Calls with keys that differ, the same ones each time, after those of others, which are not counted.
+/// Calls with keys that differ, the same ones each time, after those of others, which are not
+/// counted.
 fn scoped(
     tokio: &Runtime,
     idempotency: Idempotency,

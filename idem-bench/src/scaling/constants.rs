@@ -2,19 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::sim::Costs;
 use crate::machine::Machine;
 use crate::report::Kind;
 
 /// The bytes that the server takes from a connection at a time (`PROTO_IOBUF_LEN`).
 pub(super) const READ: f64 = 16_384.0;
-/// The header of a committed record with a fingerprint, its check and all spaces; 21 bytes less without a fingerprint.
+/// The header of a committed record with a fingerprint, its check and all spaces; 21 bytes less
+/// without a fingerprint.
 pub(super) const HEADER: usize = 38;
 const FINGERPRINT: usize = 21;
 /// The mark of a record whose outcome is kept aside, without a fingerprint.
 const MARK: usize = 8;
 
-/// What was measured on one machine.
+/// The figures measured on one machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Constants {
     pub(super) machine: Machine,
@@ -25,7 +25,7 @@ pub(super) struct Constants {
     pub(super) server: Work,
     /// Processor time of the calling process, on all its threads.
     pub(super) client: Work,
-    /// What a kilobyte more of outcome adds to a first execution and to a replay, at the server.
+    /// The server's cost of one more kilobyte of outcome, for a first execution and for a replay.
     pub(super) server_kilobyte: [f64; 2],
     /// The same at the caller.
     pub(super) client_kilobyte: [f64; 2],
@@ -35,7 +35,7 @@ pub(super) struct Constants {
     pub(super) first_bytes: [f64; 2],
     pub(super) replay_bytes: [f64; 2],
     pub(super) points: Vec<Point>,
-    /// Only of a server of one's own.
+    /// Only of our own server.
     pub(super) own: Option<Own>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Work {
     pub(super) error: f64,
 }
 
-/// What was measured with so many tasks calling on each of so many connections.
+/// The figures for a number of connections, each with a number of calling tasks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Point {
     pub(super) kind: Kind,
@@ -69,7 +69,7 @@ pub(super) struct Point {
     pub(super) commands: f64,
 }
 
-/// What is asked of nobody else's server.
+/// The figures that only our own server gives.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Own {
     /// Bytes of a record by length of its outcome, as `used_memory` grew.
@@ -104,7 +104,8 @@ pub(super) struct Waiting {
 }
 
 impl Work {
-    /// Processor time of a call that shares its messages with others: `messages` of them for one call.
+    /// Processor time of a call that shares its messages with others: `messages` of them for one
+    /// call.
     pub(super) fn of(&self, kind: Kind, messages: f64) -> f64 {
         self.message.mul_add(messages, if kind == Kind::First { self.first } else { self.replay })
     }
@@ -147,7 +148,8 @@ impl Constants {
         if kind == Kind::First { self.first_bytes } else { self.replay_bytes }
     }
 
-    /// Calls a second that one primary's thread can do at the most, where each message carries the commands of so many calls.
+    /// Calls a second that one primary's thread can do at the most, where each message carries the
+    /// commands of so many calls.
     pub(super) fn most(&self, kind: Kind, together: f64) -> f64 {
         1e6 / self.server.of(kind, self.messages(kind, together))
     }
@@ -161,27 +163,10 @@ impl Constants {
         let commands = if kind == Kind::First { 2.0 } else { 1.0 };
         (commands / together).max(self.least_messages(kind))
     }
-
-    /// What the simulation is fed with. `delay` is one way, in microseconds.
-    pub(super) fn costs(&self, delay: f64) -> Costs {
-        let per_read = |kind: Kind| {
-            let commands = if kind == Kind::First { 2.0 } else { 1.0 };
-            (READ * commands / self.bytes(kind)[0]).floor().max(1.0)
-        };
-        Costs {
-            server_claim: self.server.replay,
-            server_commit: (self.server.first - self.server.replay).max(0.0),
-            server_message: self.server.message,
-            client_first: self.client.first,
-            client_replay: self.client.replay,
-            client_message: self.client.message,
-            delay,
-            per_read: Kind::ALL.map(per_read),
-        }
-    }
 }
 
-/// The size that the allocator gives for so many bytes: multiples of the quantum at first, then four in each power of two.
+/// The size that the allocator gives for so many bytes: multiples of the quantum at first, then
+/// four in each power of two.
 fn class(bytes: usize, quantum: usize) -> usize {
     let power = bytes.saturating_sub(1).checked_ilog2().unwrap_or(0);
     let spacing = (1_usize << power.saturating_sub(2)).max(quantum);
@@ -207,7 +192,8 @@ fn entry(key: usize, value: usize, quantum: usize) -> usize {
     class(string(key)) + value + 2 * class(24)
 }
 
-/// Bytes of the buckets of one key: 8 in each of two tables that are full, twice as much after they have grown.
+/// Bytes of the buckets of one key: 8 in each of two tables that are full, twice as much after they
+/// have grown.
 const BUCKETS: usize = 16;
 
 /// Bytes of a committed record: `key` with prefix and name.

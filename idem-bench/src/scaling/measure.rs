@@ -1,4 +1,5 @@
-//! Measures the constants: by processor time, which other work on the machine disturbs less than the time of a clock.
+//! Measures the constants: by processor time, which other work on the machine disturbs less than
+//! the time of a clock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -60,7 +61,8 @@ pub(super) async fn constants(url: Option<String>) -> Result<Constants> {
     }
     let mut points: Vec<Point> = all.into_values().map(Point::best).collect::<Result<_>>()?;
     points.sort_by_key(|point| (point.payload, point.kind as usize, point.connections, point.tasks));
-    // Not those of one call at a time: there each message wakes threads that sleep, which nobody has to where it is busy.
+    // Not those of one call at a time: there each message wakes sleeping threads, which a busy
+    // server avoids.
     let is_usual = |point: &&Point| point.payload == PAYLOAD && point.connections * point.tasks > 1;
     let of_usual: Vec<Point> = points.iter().filter(is_usual).cloned().collect();
     let server = Work::fit(&of_usual, |point| point.server);
@@ -191,7 +193,8 @@ impl Counts {
         }
     }
 
-    /// The time of the commands that were sent: what scripts call is counted within them, and once more as what it is.
+    /// The time of the commands that were sent: what scripts call is counted within them, and once
+    /// more as what it is.
     fn commands(&self) -> f64 {
         let ([usec, calls], [of_scripts, scripts]) = (self.sets, self.scripts);
         of_scripts + if calls > 0.0 { usec / calls * (calls - scripts) } else { 0.0 }
@@ -199,8 +202,8 @@ impl Counts {
 }
 
 impl Point {
-    /// The round in which the machine had least else to do: what else runs there only adds to the time of a call, its processor time
-    /// among it, since it takes the caches.
+    /// The round in which the machine was least busy. Other work only adds to the time of a call,
+    /// also to its processor time, because it takes the caches.
     fn best(rounds: Vec<Self>) -> Result<Self> {
         rounds.into_iter().max_by(|one, other| one.rate.total_cmp(&other.rate)).context("nothing was measured")
     }
@@ -228,7 +231,7 @@ impl Bench {
             Kind::First => self.next,
             Kind::Replay => self.replayable[&load.payload],
         };
-        // What asking costs is not the calls'.
+        // The cost of asking does not belong to the calls.
         let asking = self.info.counts().await?;
         let before = self.info.counts().await?;
         let asking = before.since(asking);
@@ -284,7 +287,7 @@ impl Bench {
             // Those that were made just now.
             Kind::Replay => self.next - calls,
         };
-        // What asking costs.
+        // The cost of asking.
         let before = self.info.counts().await?;
         let between = self.info.counts().await?;
         make(&self.connections[0], &self.target.run, from..from + calls, PAYLOAD).await?;
@@ -375,7 +378,7 @@ impl Bench {
         // All have a seat by then.
         sleep(Duration::from_millis(300)).await;
         let bytes = self.info.memory().await? - memory;
-        // What the owners' commits take is measured elsewhere.
+        // The cost of the owners' commits is measured elsewhere.
         held.end().await?;
         while let Some(ended) = waiting.join_next().await {
             ended??;
@@ -386,7 +389,7 @@ impl Bench {
     }
 }
 
-/// Bodies that go on until they are told to end.
+/// Bodies that run until a signal ends them.
 struct Held {
     end: watch::Sender<bool>,
     running: JoinSet<Result<(), Error>>,

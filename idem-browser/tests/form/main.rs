@@ -1,5 +1,6 @@
-//! What visitors do to the order form of the example, done with a real browser. Each test says how often the warehouse was asked, and what the
-//! visitor sees at the end: the page of the one order, or a plain explanation over a form that can be sent.
+//! Uses the order form of the example as visitors do, with a real browser. Each test checks how
+//! often the warehouse was asked, and the page at the end: the one order, or a plain explanation
+//! over a form that can be sent.
 #![allow(missing_docs)]
 
 mod pictures;
@@ -71,7 +72,7 @@ async fn the_button_disables_itself_and_says_so() -> Result<()> {
     let (site, browser) = (Site::open().await?, browser().await?);
     site.hold();
     fill(&browser, &site).await?;
-    // What the button shows is written down where it can be read later.
+    // The button's texts are written down, to be read later.
     let observer = "const button = document.querySelector('button');
         const write = () => sessionStorage.setItem('button', `${button.disabled} ${button.textContent}`);
         new MutationObserver(write).observe(button, { attributes: true, childList: true });";
@@ -111,8 +112,8 @@ async fn a_reload_of_the_orders_page_sends_nothing() -> Result<()> {
     Ok(())
 }
 
-/// The answer is lost, so the redirect never came: what is reloaded is the form's own request. (Chromium repeats it by itself, too, when the
-/// connection is cut.)
+/// The answer is lost, so the redirect never came: what is reloaded is the form's own request.
+/// (Chromium repeats it by itself, too, when the connection is cut.)
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_of_the_post_ends_on_the_one_order() -> Result<()> {
     let (site, browser) = (Site::open().await?, browser().await?);
@@ -128,7 +129,7 @@ async fn a_reload_of_the_post_ends_on_the_one_order() -> Result<()> {
     Ok(())
 }
 
-/// The visitor is shown a fresh form, and the order goes on without him.
+/// The visitor gets a fresh form, and the order continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_while_the_order_is_being_placed_says_so() -> Result<()> {
     let (site, browser) = (Site::open().await?, browser().await?);
@@ -197,7 +198,7 @@ async fn back_to_the_old_form_and_sent_with_another_order_is_explained() -> Resu
     browser.click(BUTTON).await?;
     browser.sees("/orders", "You have sent this form before").await?;
     assert_eq!(site.runs(), 1);
-    // What was typed is there, in a fresh form: sent on purpose, it is another order.
+    // The typed values are there, in a fresh form: sent on purpose, it is another order.
     assert_eq!(browser.property("#tins", "value").await?, "3");
     browser.click(BUTTON).await?;
     browser.sees("/orders/2", "Order 2 is placed").await?;
@@ -259,7 +260,8 @@ async fn two_forms_in_two_tabs_are_two_orders() -> Result<()> {
     Ok(())
 }
 
-/// Sends the form, whose token does not count: the explanation must have in it what was typed and a form that can be sent.
+/// Sends the form, whose token does not count: the explanation must have in it what was typed and a
+/// form that can be sent.
 async fn is_explained(browser: &Browser, site: &Site, title: &str) -> Result<()> {
     let refused = browser.property(TOKEN, "value").await?;
     browser.click(BUTTON).await?;

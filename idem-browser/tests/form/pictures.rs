@@ -25,7 +25,7 @@ async fn pictures() -> Result<()> {
 
         fill(&browser, &site).await?;
         picture("form").await?;
-        // A page that waits for an answer cannot be asked for a picture.
+        // A page that waits for an answer gives no picture.
         browser.run("document.querySelector('form').dispatchEvent(new Event('submit'))").await?;
         picture("waiting").await?;
         fill(&browser, &site).await?;

@@ -34,7 +34,7 @@ struct Gate {
     out_of_stock: AtomicU32,
 }
 
-/// What happens between browser and server.
+/// The traffic between browser and server.
 #[derive(Default)]
 struct Wire {
     forms: watch::Sender<u32>,
@@ -135,7 +135,7 @@ impl Warehouse for Behind {
     async fn reserve(&self, _: &Wanted) -> Result<(), OutOfStock> {
         let Self(gate) = self;
         gate.runs.send_modify(|runs| *runs += 1);
-        // Open for good if there is no test any more.
+        // Open for good if the test has ended.
         let _ = gate.open.subscribe().wait_for(|open| *open).await;
         let empty = gate.out_of_stock.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |times| times.checked_sub(1));
         if empty.is_ok() { Err(OutOfStock) } else { Ok(()) }

@@ -40,8 +40,9 @@ pub(super) fn of(index: &Index) -> Vec<(&'static str, u64)> {
     ]
 }
 
-/// How many bodies took the time of their last poll when another had begun, in a poll that had begun before: the process was stopped between
-/// the look at the lease and the body's own first step, which nothing can exclude.
+/// Counts the bodies that took the time of their last poll after another body had begun, in a poll
+/// that had begun before. The process was stopped between the check of the lease and the body's own
+/// first step, which no code can exclude.
 fn cut_in_two(index: &Index, key: &Key) -> u64 {
     let mut bodies: Vec<_> = index.bodies_of(key).collect();
     bodies.sort_by_key(|body| body.begun);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::history::{Answer, Event, How, Line, Receipt};
 
-/// What the checks look at.
+/// The history, indexed for the checks.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     pub(crate) calls: BTreeMap<u64, Call>,

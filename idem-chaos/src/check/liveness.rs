@@ -3,7 +3,7 @@
 use super::{Ended, Index, Violation};
 use crate::history::{Answer, How};
 
-/// What a take-over may need beyond the lease.
+/// The time that a take-over may need beyond the lease.
 const SLACK: u64 = 1_000_000_000;
 /// How long after a fault a process may need to find back to its server.
 const RECOVERY: u64 = 1_000_000_000;
@@ -21,8 +21,9 @@ pub(super) fn check_dead(index: &Index, violations: &mut Vec<Violation>) {
     }
 }
 
-/// P5: in a time without faults, a call that waits for longer than a lease gets its turn, or an answer, or somebody else has got it.
-/// Gives the longest time from the death of an owner to the next body of its key, with a call waiting all the while.
+/// P5: in a time without faults, a call that waits for longer than a lease gets its turn or an
+/// answer, or another call got it. Returns the longest time from the death of an owner to the next
+/// body of its key, with a call waiting throughout.
 pub(super) fn check_take_overs(
     index: &Index,
     lease: u64,
@@ -86,7 +87,8 @@ pub(super) fn check_take_overs(
     slowest
 }
 
-/// P5: when all is healed every call ends, every process ends, and every key that is called has an outcome.
+/// P5: when all is healed every call ends, every process ends, and every key that is called has an
+/// outcome.
 pub(super) fn check_ends(index: &Index, violations: &mut Vec<Violation>) {
     let end = index.calls.values().filter_map(|call| call.ended).max().unwrap_or_default();
     let mut broken = |promise, key: &str, text| violations.push(Violation { promise, at: end, key: key.into(), text });
@@ -116,7 +118,7 @@ pub(super) fn check_ends(index: &Index, violations: &mut Vec<Violation>) {
     for key in last.into_iter().filter(|key| !answered(key)) {
         broken("P5", key, "all is healed, and the key cannot be brought to its end".into());
     }
-    // What ended well and was acknowledged is checked elsewhere; here it must not be that nothing ever ended well.
+    // Other checks cover acknowledged successes; here at least one success must exist.
     if index.healed.is_some() && !index.bodies.values().any(|body| matches!(body.ended, Some((_, How::Value)))) {
         broken("P5", "", "no body ever returned a value".into());
     }

@@ -1,4 +1,5 @@
-//! The checker: says of a history which promises it breaks. Pure, so that it can be tested with histories made by hand.
+//! The checker: says of a history which promises it breaks. Pure, so that it can be tested with
+//! histories made by hand.
 
 mod counts;
 mod index;
@@ -27,16 +28,17 @@ pub(crate) struct Violation {
     pub(crate) text: String,
 }
 
-/// What can be expected of a history.
+/// The rules for a history.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     pub(crate) lease: Duration,
-    /// Another server takes the place of one that is gone. Replicas acknowledge claims and commits; what is not promised then
-    /// (`RedisStoreBuilder::replicas`) is counted, and is no violation.
+    /// Another server takes the place of one that is gone. Replicas acknowledge claims and commits;
+    /// losses that are not promised against (`RedisStoreBuilder::replicas`) are counted, and do not
+    /// violate a promise.
     pub(crate) fails_over: bool,
 }
 
-/// What a history comes to.
+/// The verdict on a history.
 #[derive(Debug)]
 pub(crate) struct Findings {
     /// In the order in which they happened.
@@ -44,14 +46,15 @@ pub(crate) struct Findings {
     pub(crate) counts: Vec<(&'static str, u64)>,
     pub(crate) faults: BTreeMap<String, u64>,
     pub(crate) decisions: BTreeMap<String, u64>,
-    /// The longest time from the death of an owner to the next body, in a quiet time and with a call waiting.
+    /// The longest time from the death of an owner to the next body, in a quiet time and with a
+    /// call waiting.
     pub(crate) slowest_take_over: Option<Duration>,
 }
 
 /// What is not promised where servers fail over, and was seen.
 #[derive(Debug, Default)]
 struct Documented {
-    /// A renewal that was lost let somebody else have the key before its owner stopped.
+    /// Lost renewals that gave another caller the key before its owner stopped.
     lost_renewals: u64,
     /// A duplicate was given an outcome that no replica had acknowledged, and that was lost.
     unacknowledged: u64,

@@ -3,7 +3,8 @@
 use super::{Body, Given, Index, Key, Rules, Violation};
 use crate::history::{Answer, How};
 
-/// Says how often an outcome was replayed that was lost since, and that no replica had acknowledged.
+/// Says how often an outcome was replayed that was lost since, and that no replica had
+/// acknowledged.
 pub(super) fn check(index: &Index, name: &str, key: &Key, rules: Rules, violations: &mut Vec<Violation>) -> u64 {
     let mut broken = |promise, at, text| violations.push(Violation { promise, at, key: name.to_owned(), text });
 
@@ -31,7 +32,7 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, rules: Rules, violatio
     }
     let mut lost = 0;
     if rules.fails_over {
-        // What a replica has acknowledged stays; what a duplicate was given before that may be lost.
+        // An outcome that a replica has acknowledged stays; a replay before that may be lost.
         let is_acknowledged = |body: &Body| key.recorded.iter().any(|(_, _, attempt)| *attempt == body.attempt);
         let (acknowledged, others): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, body)| is_acknowledged(body));
         lost = if acknowledged.is_empty() { 0 } else { others.len() as u64 };
@@ -46,8 +47,8 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, rules: Rules, violatio
         broken(if promise == "P6" { promise } else { "P3" }, *at, text);
     }
     for body in index.bodies_of(key).filter(|body| body.call != of.call) {
-        // Of two bodies, that of the higher attempt was begun after the other's commit, whenever that was answered: a commit is accepted
-        // from the last owner alone.
+        // Of two bodies, that of the higher attempt was begun after the other's commit, whenever
+        // that was answered: a commit is accepted from the last owner alone.
         if body.first_from > first || body.attempt > of.attempt {
             let text = format!(
                 "body {} (attempt {}) began although the outcome of body {} (attempt {}) was recorded",

@@ -12,7 +12,8 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, rules: Rules, violatio
 
     let lost_renewals = check_claims(index, key, rules, &mut broken);
 
-    // P1: polled after a later one began. The poll counts from when that of the whole call began, which is before the look at the lease.
+    // P1: polled after a later one began. The poll counts from when that of the whole call began,
+    // which is before the look at the lease.
     let mut latest: Option<&super::Body> = None;
     for body in index.bodies_of(key) {
         let expected = lost_renewals.contains(&body.attempt);
@@ -29,7 +30,8 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, rules: Rules, violatio
         }
     }
 
-    // P3: attempts increase from body to body; several bodies of one call are tries under one attempt.
+    // P3: attempts increase from body to body; several bodies of one call are tries under one
+    // attempt.
     let mut last: Option<&super::Body> = None;
     for body in index.bodies_of(key) {
         if let Some(last) = last.filter(|last| last.call != body.call && last.attempt >= body.attempt) {
@@ -41,8 +43,9 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, rules: Rules, violatio
     lost_renewals.len() as u64
 }
 
-/// P1 and P9: no key is given away as long as its owner may count on its lease, unless the owner gave it up. Gives the attempts that were
-/// begun too early because a fail-over had lost a renewal: those are not waited for, as is documented.
+/// P1 and P9: no key is given away as long as its owner may count on its lease, unless the owner
+/// gave it up. Gives the attempts that were begun too early because a fail-over had lost a renewal:
+/// those are not waited for, as is documented.
 fn check_claims(
     index: &Index,
     key: &Key,

@@ -111,7 +111,7 @@ fn p1_a_key_that_is_given_away_before_its_lease_is_over() {
 #[test]
 fn p2_a_body_after_an_outcome() {
     assert_eq!(Story::done().poll(300, 2, 2, 2).broken(), ["P2"]);
-    // The record was forgotten as well, so attempts begin anew.
+    // The record was forgotten as well, so attempts start at 1 again.
     assert_eq!(Story::done().poll(300, 2, 2, 1).broken(), ["P2", "P3"]);
 }
 

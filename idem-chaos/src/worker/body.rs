@@ -13,7 +13,7 @@ use crate::clock;
 use crate::history::{Event, How, Journal, Receipt};
 use crate::worker::stamp::poll_began;
 
-/// What a body fails with.
+/// The error of a body.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Failure {
     /// Kept.
@@ -35,7 +35,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What a body does, as the dice have it.
+/// The random behaviour of a body.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Script {
     pub(crate) steps: u32,

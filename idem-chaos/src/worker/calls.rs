@@ -27,7 +27,7 @@ enum Manner {
     Late,
 }
 
-/// What all calls of a process share.
+/// The state that all calls of a process share.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) idempotency: Idempotency,
@@ -37,7 +37,7 @@ pub(crate) struct Caller {
     pub(crate) next: Arc<AtomicU64>,
 }
 
-/// What the dice have for a call.
+/// The random plan of a call.
 struct Plan {
     manner: Manner,
     wait: Duration,
@@ -67,7 +67,7 @@ impl Plan {
         Self { manner, wait, rejects: dice.u8(..100) < 5, dropped, scripts, late, last: false }
     }
 
-    /// What the last calls of a run do: whoever can, succeeds.
+    /// The plan of the last calls of a run: all succeed if they can.
     fn plain(lease: Duration) -> Self {
         let script = Script { steps: 1, pause: Duration::from_millis(5), end: End::Value };
         let wait = lease * 4 + Duration::from_secs(4);
@@ -82,8 +82,8 @@ impl Caller {
         self.make(key, Plan::throw(dice, self.lease)).await;
     }
 
-    /// Calls until the key has an outcome, as it must where nothing is wrong. Several times, since a machine that is too busy can
-    /// lose a lease.
+    /// Calls until the key has an outcome, as it must where nothing is wrong. Several times, since
+    /// a machine that is too busy can lose a lease.
     pub(crate) async fn finish(&self, key: &str) {
         for _ in 0..TRIES {
             if self.make(key, Plan::plain(self.lease)).await {
@@ -132,7 +132,8 @@ impl Caller {
         let mut body = move |attempt| {
             let receipt = Receipt { call, body: this.number() };
             let whose = Whose { journal: this.journal.clone(), key: of.clone(), receipt, attempt };
-            // The policy allows fewer tries than there are scripts; a call that must succeed has one.
+            // The policy allows fewer tries than there are scripts; a call that must succeed has
+            // one.
             let last = Script { steps: 1, pause: Duration::from_millis(5), end: End::Value };
             Body::new(whose, scripts.next().unwrap_or(last))
         };

@@ -1,4 +1,5 @@
-//! A process of workers: it calls one operation again and again, with keys that other processes use too.
+//! A process of workers: it calls one operation again and again, with keys that other processes use
+//! too.
 
 mod body;
 mod calls;
@@ -35,12 +36,12 @@ const CALLERS: u64 = 6;
 const LAST_CALLS: Duration = Duration::from_secs(15);
 /// How long a step of the store may take: well below a lease, as the documentation says.
 const TIME_LIMIT: Duration = Duration::from_millis(150);
-/// Where servers fail over, a replica has to acknowledge within this time.
+/// The time for a replica to acknowledge, with servers that fail over.
 const REPLICA: Duration = Duration::from_millis(100);
 /// For as long as the store may be down when a process is started.
 const CONNECT: u32 = 200;
 
-/// What the parent tells a process of workers.
+/// The parent's arguments for a worker process.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where the history is written
@@ -147,7 +148,7 @@ async fn connect(args: &Args) -> Result<RedisStore> {
     }
 }
 
-/// A word from the parent is the end of the run; silence for ever is the end of the parent.
+/// Input from the parent ends the run; the end of the input means that the parent has ended.
 fn obey() {
     let mut word = [0];
     match std::io::stdin().read(&mut word) {
@@ -164,7 +165,7 @@ fn dies_with_its_parent() {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{Signal, set_parent_process_death_signal};
-        // Where that cannot be had, the pipe from the parent has to do.
+        // If that is not available, the pipe from the parent has to suffice.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
     }
 }

@@ -17,9 +17,10 @@ use idem_redis::redis::{RedisResult, cmd};
 pub(crate) enum Flaw {
     /// A renewal is confirmed without asking: the owner never learns that it has lost the key.
     RenewalLies,
-    /// The server is told a tenth of the lease that the owner counts, so the owner stops itself too late.
+    /// The server gets a tenth of the lease that the owner counts, so the owner stops itself too
+    /// late.
     ShortLease,
-    /// Whoever claims is told that the key is his, though somebody else is busy with it.
+    /// Every claim succeeds, although another owner is busy with the key.
     ClaimAlways,
     /// A commit that was refused is written all the same, over anybody's record.
     CommitUnchecked,
@@ -31,7 +32,7 @@ pub(crate) enum Flaw {
     ReplaysAnother,
     /// A lease that is half over counts as run out.
     TakesOverEarly,
-    /// Where the store cannot answer, the claim succeeds.
+    /// If the store does not answer, the claim succeeds.
     StoreFailureRuns,
     /// A release forgets the attempts.
     AttemptForgotten,
@@ -61,7 +62,7 @@ impl<S> Mutant<S> {
         Self { inner, flaw, raw, other: Mutex::default() }
     }
 
-    /// Removes a record, whoever has it. As with the real store, a failure is none of the caller's.
+    /// Removes a record of any owner. As with the real store, a failure does not reach the caller.
     async fn erase(&self, id: &RecordId) {
         let erased: RedisResult<()> = cmd("DEL").arg(name(id)).query_async(&mut self.raw.clone()).await;
         drop(erased);
@@ -108,8 +109,8 @@ impl<S: Store> Mutant<S> {
 impl<S: Store> Store for Mutant<S> {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         match self.flaw {
-            Flaw::ShortLease => self.inner.claim(&Claim { lease: claim.lease / 10, ..claim.clone() }).await,
-            Flaw::NeverTakenOver => self.wrong_claim(&Claim { take_over: false, ..claim.clone() }).await,
+            Flaw::ShortLease => self.inner.claim(&claim.clone().with_lease(claim.lease / 10)).await,
+            Flaw::NeverTakenOver => self.wrong_claim(&claim.clone().with_take_over(false)).await,
             _ => self.wrong_claim(claim).await,
         }
     }
@@ -120,15 +121,17 @@ impl<S: Store> Store for Mutant<S> {
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
         let is_error = commit.outcome.as_ref().is_some_and(|outcome| outcome.is_error);
-        let given_up = || Release {
-            id: commit.id.clone(),
-            owner: commit.owner,
-            to: ReleaseTo::Released { keep: commit.ttl.max(Duration::from_secs(1)) },
+        let given_up = || {
+            Release::new(
+                commit.id.clone(),
+                commit.owner,
+                ReleaseTo::Released { keep: commit.ttl.max(Duration::from_secs(1)) },
+            )
         };
         match self.flaw {
             Flaw::Forgets => return Ok(Ownership::Held),
             Flaw::ErrorNotKept if is_error => return self.inner.release(&given_up()).await,
-            Flaw::NoOutcome => return self.inner.commit(&Commit { outcome: None, ..commit.clone() }).await,
+            Flaw::NoOutcome => return self.inner.commit(&commit.clone().with_outcome(None)).await,
             _ => {}
         }
         let answer = self.inner.commit(commit).await;
@@ -184,7 +187,7 @@ impl<S: Store> Store for Mutant<S> {
     }
 }
 
-/// Where the store keeps a record.
+/// The store's key for a record.
 fn name(id: &RecordId) -> String {
     format!("idem:{}", id.as_str())
 }

@@ -1,8 +1,9 @@
 //! When the poll of a call began: before anything in it looked at the lease.
 //!
-//! A body takes its own time at the beginning of each of its polls. Between the look at the lease and that there is a moment in which
-//! the process can be stopped, and no code can exclude it: a body is stopped between two polls, not inside one. So what is
-//! compared is when the whole poll began. If the key was somebody else's by then, the look came later still, and must have seen it.
+//! A body takes its own time at the beginning of each of its polls. The process can be stopped
+//! between the check of the lease and that moment. No code can exclude that: a body is stopped
+//! between two polls, not inside one. So the checker compares the beginning of the whole poll. If
+//! the key had another owner by then, the check came later still, and must have seen it.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

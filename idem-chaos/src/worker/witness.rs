@@ -1,4 +1,5 @@
-//! Hears what the runtime reports: each decision, and for which call; and the beginning of each poll of a call.
+//! Hears what the runtime reports: each decision, and for which call; and the beginning of each
+//! poll of a call.
 
 use std::cell::Cell;
 use std::fmt;
@@ -31,7 +32,7 @@ const OTHERS: u64 = 1 << 62;
 pub(crate) struct Witness {
     journal: Journal,
     others: AtomicU64,
-    /// What describes the spans, which are all of one kind.
+    /// The metadata of the spans, which are all of one kind.
     described: OnceLock<&'static Metadata<'static>>,
 }
 

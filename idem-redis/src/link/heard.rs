@@ -1,4 +1,4 @@
-//! Where the master went: what Sentinels tell of a fail-over, and how long that is believed.
+//! Tracks the master by the Sentinels' announcements of failovers, and how long those are trusted.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,19 +14,20 @@ use crate::sentinel::{self, Address, Said};
 
 /// How long an attempt may take at the server that the news of a fail-over names.
 const NEWS_LIMIT: Duration = Duration::from_millis(500);
-/// For so long, the news of a fail-over says more than the Sentinels that have not heard it yet; they tell each other every two seconds.
+/// For so long, the news of a fail-over says more than the Sentinels that have not heard it yet;
+/// they tell each other every two seconds.
 const NEWS: Duration = Duration::from_secs(10);
 
-/// Where the master is, as far as Sentinels are listened to.
+/// The master's address, as announced by Sentinels.
 #[derive(Default)]
 pub(super) struct Heard {
     /// Of the last fail-over, and when that was.
     news: Option<News>,
-    /// Where the last attempt to connect went.
+    /// The target of the last attempt to connect.
     tried: Option<Address>,
 }
 
-/// Where the master went, as a Sentinel told.
+/// The master's new address, announced by a Sentinel.
 #[derive(Clone, PartialEq)]
 pub(super) struct News {
     pub(super) address: Address,
@@ -46,8 +47,9 @@ impl Inner {
         Arc::clone(self).open_at(client(target)?, Some(address)).await
     }
 
-    /// Goes where the news of a fail-over leads. If that is no master, or cannot be reached twice, the news counts no longer: there may
-    /// have been another fail-over since, of which nobody told.
+    /// Connects to the master that the news names. If that server is not a master, or is
+    /// unreachable twice, the news is dropped: another failover may have followed without an
+    /// announcement.
     pub(super) async fn open_at_news(self: &Arc<Self>, watched: &Watched, news: News) -> Result<Session, StoreError> {
         let opening = timeout(NEWS_LIMIT, self.open_at_master(watched, news.address.clone())).await;
         let (error, is_contradicted) = match opening {
@@ -97,7 +99,7 @@ impl Inner {
         }
     }
 
-    /// Leaves a server that is no longer the master: it may not have noticed yet, or be silent.
+    /// Leaves a former master: it may not have noticed yet, or be silent.
     fn master_is_at(self: &Arc<Self>, master: &Address) {
         if self.goes_to().is_none_or(|now| now == *master) {
             return;
@@ -112,7 +114,7 @@ impl Inner {
         }
     }
 
-    /// Where the connection goes, or the last attempt to make one.
+    /// Returns the target of the connection, or of the last attempt.
     fn goes_to(&self) -> Option<Address> {
         if let Slot::Up(session) = &*self.lock() {
             return session.address.clone();
@@ -120,7 +122,7 @@ impl Inner {
         self.heard().tried.clone()
     }
 
-    /// Where the master went, while the Sentinels may not all know it yet.
+    /// Returns the master's new address, while some Sentinels may not know it yet.
     pub(super) fn news(&self) -> Option<News> {
         let heard = self.heard();
         let news = heard.news.as_ref()?;

@@ -93,7 +93,8 @@ async fn a_server_that_is_not_there_is_named() {
 
 #[tokio::test]
 async fn an_address_that_swallows_everything_does_not_hold_up_the_start() {
-    // Accepts, and never says a word. (Addresses that do not even accept are not to be had on every network.)
+    // Accepts, and never says a word. (Addresses that do not even accept are not to be had on every
+    // network.)
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());
     let start = Instant::now();

@@ -1,9 +1,9 @@
-//! What a call costs the server.
+//! The server's cost of a call.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use idem_core::record::{Claimed, Commit, Ownership};
+use idem_core::record::{Claimed, Ownership};
 use idem_core::{Error, Idempotency, Store as _};
 use idem_redis::RedisStore;
 use idem_testkit::Proxy;
@@ -47,7 +47,7 @@ async fn a_replay_from_aside_is_one_get_more() {
     let (server, store) = server_and_store().await;
     let first = claim("1");
     store.claim(&first).await.unwrap();
-    store.commit(&Commit { remember: 600 * SECOND, ..commit(&first, 1, "1") }).await.unwrap();
+    store.commit(&commit(&first, 1, "1").with_remember(600 * SECOND)).await.unwrap();
     server.commands().await;
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
     assert_eq!(server.commands().await, counts([("set", 1), ("get", 1)]));
@@ -100,7 +100,8 @@ async fn very_many_renewals_do_not_wait_for_one_another() {
     assert!(answers[..20_000].iter().all(|answer| *answer == Ownership::Lost));
 }
 
-/// A call with a token, and whether it ran its body or got the answer of before; `None` where it is refused.
+/// A call with a token, and whether it ran its body or got the answer of before; `None` where it is
+/// refused.
 async fn submit(idempotency: &Idempotency, token: &str, subject: &str) -> Option<bool> {
     let call = idempotency.operation("orders").token(token, subject);
     match call.run(async || Ok::<_, Error>(7)).await {

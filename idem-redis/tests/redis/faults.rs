@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use idem_core::record::{Claim, Claimed, Commit, Encoded, Ownership};
+use idem_core::record::{Claim, Claimed, Ownership};
 use idem_core::{Store as _, StoreError, StoreErrorKind};
 use idem_redis::RedisStore;
 use tokio::io::copy_bidirectional;
@@ -12,7 +12,8 @@ use tokio::time::timeout;
 use crate::server::{Server, until};
 use crate::{SECOND, claim, commit, give_up, id, outcome, release, renewal, server_and_store};
 
-/// Within this time every call on a dead or stopped server must have failed: the limit of 900 ms, and what a busy machine adds.
+/// Within this time every call on a dead or stopped server must have failed: the limit of 900 ms,
+/// and what a busy machine adds.
 const FAILS_WITHIN: Duration = Duration::from_millis(1300);
 
 /// Every method fails in time with an error that says nothing is known.
@@ -102,7 +103,8 @@ async fn a_server_that_was_stopped_for_long_works_when_it_goes_on() {
     let (server, store) = server_and_store().await;
     server.stop();
     let start = Instant::now();
-    // Longer than a silent connection is kept, so that it is replaced, and new ones are not answered either.
+    // Longer than a silent connection is kept, so that it is replaced, and new ones are not
+    // answered either.
     while start.elapsed() < 5 * SECOND {
         let start = Instant::now();
         assert!(store.claim(&claim("1")).await.unwrap_err().is_unknown());
@@ -174,7 +176,8 @@ async fn waiters_look_again_when_the_connection_is_lost() {
     timeout(SECOND / 2, waiter).await.expect("woken").unwrap().unwrap();
 }
 
-/// A way to the server whose first connection carries nothing when that is said, and is never closed.
+/// A way to the server whose first connection carries nothing when that is said, and is never
+/// closed.
 pub(crate) async fn dying_way(server: &Server) -> (String, tokio::sync::watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -219,7 +222,8 @@ async fn a_server_that_asks_for_a_password_and_then_takes_it_works_again() {
         .await
         .unwrap();
     let () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query_async(&mut admin).await.unwrap();
-    // It may be a password that is being changed, so the same call may succeed later; and nothing was sent.
+    // It may be a password that is being changed, so the same call may succeed later; and nothing
+    // was sent.
     let refused = async || {
         store.claim(&claim("1")).await.is_err_and(|error| {
             assert!(error.is_retryable(), "{error}");
@@ -259,8 +263,8 @@ async fn a_full_server_begins_nothing_new_and_finishes_what_was_begun() {
     assert!(matches!(store.claim(&first).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
     assert_eq!(*store.renew(&[renewal(&first)]).await[0].as_ref().unwrap(), Ownership::Held);
     store.wait(&first.id, 1, Duration::from_millis(20)).await.unwrap();
-    let large = Encoded { payload: "y".repeat(100_000).into(), ..outcome("") };
-    let kept = Commit { outcome: Some(large), remember: 600 * SECOND, ..commit(&first, 1, "") };
+    let large = outcome("").with_payload("y".repeat(100_000).into());
+    let kept = commit(&first, 1, "").with_outcome(Some(large)).with_remember(600 * SECOND);
     assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
     assert_eq!(store.release(&release(&second)).await.unwrap(), Ownership::Held);

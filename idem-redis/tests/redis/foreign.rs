@@ -1,4 +1,4 @@
-//! What stands at a key and was not written by this version of idem.
+//! Values at a key that this version of idem did not write.
 
 use idem_core::record::Claimed;
 use idem_core::{Store as _, StoreError, StoreErrorKind};

@@ -1,16 +1,17 @@
 //! A server that has `SET .. IFEQ`, or says so.
 //!
-//! The command is emulated, unless the `redis-server` of this host has it: neither Valkey 8.1 nor Redis 8.4 is where these tests usually
-//! run. A front before a real server passes everything on, but for two requests, which it makes scripts of: `INFO` shows the version that
-//! a test wants, and `SET key value IFEQ expected PX ms` is carried out as those servers' documentation says. So this shows what the store
-//! does with the answers, not that a server gives them.
+//! The command is emulated, unless the `redis-server` of this host has it: these tests usually run
+//! without Valkey 8.1 or Redis 8.4. A front passes everything to a real server, except two
+//! requests, which it turns into scripts. `INFO` shows the version that a test wants.
+//! `SET key value IFEQ expected PX ms` behaves as those servers' documentation says. So this tests
+//! the store's reaction to the answers, not the servers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What the front's server says of itself, to connections that are made from then on, and what it does.
+/// The version that the front's server reports to new connections, and its behaviour.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Says {
     pub(crate) redis: &'static str,
@@ -133,7 +134,8 @@ fn request(words: &[impl AsRef<[u8]>]) -> Vec<u8> {
     bytes
 }
 
-/// The words of the first request in some bytes, and its length, if all of it is there. Clients send lists of words and nothing else.
+/// The words of the first request in some bytes, and its length, if all of it is there. Clients
+/// send lists of words and nothing else.
 fn first_request(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     let number = |at: usize| -> Option<(usize, usize)> {
         let length = bytes.get(at..)?.windows(2).position(|two| two == b"\r\n")?;

@@ -1,9 +1,10 @@
 //! A rolling deployment: processes of this version and of the one before it over one Redis.
 //!
-//! The scripts in `earlier/` are those of the version that wrote only `i1` records, as they were: they are what a process of that version does to
-//! a record that it owns or claims. A change of the format keeps them as they are, and adds a folder.
+//! The scripts in `earlier/` are unchanged from the version that wrote only `i1` records. A process
+//! of that version applies them to a record that it owns or claims. A change of the format keeps
+//! them, and adds a folder.
 
-use idem_core::record::{Claimed, Origin, Ownership, Release, ReleaseTo};
+use idem_core::record::{Claimed, Origin, Ownership, ReleaseTo};
 use idem_core::wire;
 use idem_core::{Store as _, StoreErrorKind};
 use redis::Value;
@@ -17,7 +18,7 @@ const RELEASE: &str = include_str!("earlier/release.lua");
 const RENEW: &str = include_str!("earlier/renew.lua");
 const TAKEOVER: &str = include_str!("earlier/takeover.lua");
 
-/// What a process of the earlier version does.
+/// Runs a script of the earlier version.
 async fn earlier(server: &Server, script: &str, args: &[&str]) -> Value {
     server.send(&[&["EVAL", script, "1", KEY], args].concat()).await
 }
@@ -47,7 +48,7 @@ async fn p9_an_owner_of_the_earlier_version_commits_once_a_later_claim_was_undon
     let refused = earlier(&server, COMMIT, &[&owner, outcome, "60000"]).await;
     assert_eq!(refused, Value::BulkString(written.into_bytes()), "left as it is, and told apart from an own record");
 
-    let undo = Release { to: ReleaseTo::Undone { keep: 60 * SECOND }, ..release(&second) };
+    let undo = release(&second).with_to(ReleaseTo::Undone { keep: 60 * SECOND });
     assert_eq!(store.release(&undo).await.unwrap(), Ownership::Held);
     assert_eq!(text(&server).await, format!("{owner}n 1 0 300000 -."), "as the earlier version reads it");
     assert_eq!(earlier(&server, COMMIT, &[&owner, outcome, "60000"]).await, Value::Int(1));

@@ -117,7 +117,7 @@ impl Server {
             let calls = counts.strip_prefix("calls=")?.split(',').next()?.parse().ok()?;
             Some((name.to_owned(), calls))
         };
-        // What the test's own connections send.
+        // The commands of the test's own connections.
         let own = ["info", "config|resetstat", "hello", "client|setinfo", "ping"];
         stats.lines().filter_map(count).filter(|(name, _)| !own.contains(&name.as_str())).collect()
     }

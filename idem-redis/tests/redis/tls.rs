@@ -1,4 +1,5 @@
-//! TLS: spoken where the URL asks for it, and never to a server that cannot show a certificate for its name.
+//! TLS: spoken where the URL asks for it, and never to a server that cannot show a certificate for
+//! its name.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -37,8 +38,8 @@ fn tls_is_spoken_and_the_servers_certificate_is_checked() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// What this very test says of a URL, in a process whose platform trusts one certificate: where that is looked up is a matter of the
-/// environment, which a process cannot safely change for itself.
+/// Runs this test for a URL in a process whose platform trusts one certificate. The environment
+/// says where to look it up, and a process cannot safely change its own environment.
 fn said(trusted: &str, url: &str) -> String {
     let this = "tls::tls_is_spoken_and_the_servers_certificate_is_checked";
     let output = Command::new(std::env::current_exe().unwrap())
@@ -66,7 +67,7 @@ fn connect(url: &str) {
     });
 }
 
-/// A certificate for `localhost` that nobody signed, and beside it its key.
+/// A self-signed certificate for `localhost`, and its key.
 fn certificate(dir: &Path, name: &str) -> String {
     let file = dir.join(name).to_str().unwrap().to_owned();
     let made = Command::new("openssl")

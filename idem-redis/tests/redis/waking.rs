@@ -65,7 +65,7 @@ async fn waiting_does_not_poll_and_one_subscription_serves_all_waiters_of_a_proc
     let waiters: Vec<_> = (0..5).map(|_| waiter(&other, "1")).collect();
     until("the subscription", || async { server.channels().await == ["idem:orders:1"] }).await;
     until_marked(&server, "1").await;
-    // Long enough for a poll to show, short enough that nobody looks to be on the safe side.
+    // Long enough for a poll to show, short enough that no waiter makes its regular look.
     tokio::time::sleep(Duration::from_millis(600)).await;
     owner.commit(&commit(&first, 1, "1")).await.unwrap();
     for waiter in waiters {
@@ -241,8 +241,8 @@ async fn replies_are_not_cut_off_by_the_limit_of_clients_that_subscribe() {
     let () = server.send(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 32kb 32kb 1"]).await;
     let (done, held) = (claim("done"), claim("held"));
     store.claim(&done).await.unwrap();
-    let large = idem_core::record::Encoded { payload: "y".repeat(4_000_000).into(), ..crate::outcome("") };
-    let large = idem_core::record::Commit { outcome: Some(large), ..commit(&done, 1, "") };
+    let large = crate::outcome("").with_payload("y".repeat(4_000_000).into());
+    let large = commit(&done, 1, "").with_outcome(Some(large));
     store.commit(&large).await.unwrap();
     store.claim(&held).await.unwrap();
     let waiting = waiter(&store, "held");
@@ -283,7 +283,7 @@ async fn waiters_are_woken_after_their_connection_was_lost() {
         let waiting = waiter(&store, &key);
         until_marked(&server, &key).await;
         let _: i64 = server.send(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-        // It looks again; the record is as it was, and so it is told to the caller.
+        // It looks again; the record is unchanged, and the caller gets that.
         timeout(SOON, waiting).await.expect("it looks again").unwrap();
         let waiting = waiter(&store, &key);
         until("the subscription", || async { !server.channels().await.is_empty() }).await;

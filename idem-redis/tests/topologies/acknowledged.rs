@@ -13,7 +13,7 @@ use crate::{FAILS_WITHIN, OWNED_AS_ISSUED, call, claim, claim_issued, commit, id
 
 const WITHIN: Duration = Duration::from_millis(300);
 
-/// A master and one replica, which nobody fails over.
+/// A master and one replica, without failover.
 async fn pair() -> (RedisServer, RedisServer) {
     let master = RedisServer::builder().arg("--repl-diskless-sync-delay").arg("0").start().await.unwrap();
     let replica = RedisServer::start().await.unwrap();
@@ -62,7 +62,7 @@ async fn a_claim_that_no_replica_has_starts_no_body_and_is_given_back() {
         master.cli(&["EXISTS", &redis_key("2")]).await.unwrap() == Reply::Number(0)
     })
     .await;
-    // What stands there is replayed all the same.
+    // The record there is replayed all the same.
     assert_eq!(call(&idempotency, "1", &bodies).await.unwrap(), 1);
     replica.resume().unwrap();
     until("calls go on", || async { call(&idempotency, "2", &bodies).await.is_ok() }).await;
@@ -91,7 +91,8 @@ async fn a_claim_that_is_sent_again_waits_again_on_a_new_connection_too() {
     until("the claim is acknowledged", || async { other.claim(&first).await.is_ok() }).await;
     assert!(matches!(one.claim(&first).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
     assert_eq!(other.commit(&commit(&commits)).await.unwrap(), Ownership::Held);
-    // Each has written something, without which a newer server's WAIT would look at what the connection wrote before, perhaps nothing.
+    // Each has written something, without which a newer server's WAIT would look at what the
+    // connection wrote before, perhaps nothing.
     for (again, wrote) in [(true, 2), (false, 1)] {
         master.cli(&["CONFIG", "RESETSTAT"]).await.unwrap();
         if again {
@@ -142,7 +143,7 @@ async fn p13_the_use_of_a_token_that_no_replica_has_starts_no_body_and_is_given_
 async fn a_take_over_is_waited_for() {
     let (master, replica) = pair().await;
     let store = connect(master.url()).await;
-    let brief = idem_core::record::Claim { lease: Duration::ZERO, ..claim("1") };
+    let brief = claim("1").with_lease(Duration::ZERO);
     store.claim(&brief).await.unwrap();
     replica.pause().unwrap();
     assert!(store.claim(&claim("1")).await.unwrap_err().is_unknown());

@@ -1,4 +1,5 @@
-//! The conformance suite, with one set of servers for all its trials: a test each would start a cluster each.
+//! The conformance suite, with one set of servers for all its trials: a test each would start a
+//! cluster each.
 
 use idem_core::record::RecordId;
 use idem_redis::RedisStore;

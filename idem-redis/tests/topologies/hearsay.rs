@@ -1,5 +1,5 @@
-//! Sentinels that do not agree, or whose news is lost: two masters that both take themselves for the one, and Sentinels that say what
-//! they are told to.
+//! Sentinels that do not agree, or whose news is lost: two servers that both act as master, and
+//! Sentinels with scripted answers.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use crate::{BUSY, SECOND, claim, redis_key, until};
 
-/// What a Sentinel is to say.
+/// The scripted answers of a Sentinel.
 #[derive(Clone)]
 struct Sentinel {
     port: u16,
@@ -123,7 +123,8 @@ fn url(sentinels: &[Sentinel]) -> String {
     format!("redis+sentinel://{}/main", hosts.join(","))
 }
 
-/// Three that name one master. The last two take a little longer than the first, which is listened to.
+/// Three that name one master. The last two take a little longer than the first, which is listened
+/// to.
 async fn three(master: &RedisServer) -> [Sentinel; 3] {
     let later = Duration::from_millis(20);
     [
@@ -199,7 +200,7 @@ async fn one_sentinel_that_was_cut_off_is_outvoted() {
         store.claim(&claim(&key)).await.unwrap();
         assert!(has(&new, &key).await, "{key} is at the old master");
     }
-    // Where it is the only one that answers, there is nobody else to believe.
+    // If it is the only one that answers, its answer counts.
     let store = RedisStore::connect(url(&sentinels[..1])).await.unwrap();
     store.claim(&claim("x")).await.unwrap();
     assert!(has(&old, "x").await);
@@ -301,7 +302,7 @@ async fn p10_a_claim_that_was_sent_is_not_called_refused_because_the_next_master
     assert!(error.is_unknown(), "it is carried out when the old master goes on: {error}");
     old.resume().unwrap();
     until("it was carried out", || async { has(&old, "sent").await }).await;
-    // What was never sent is known not to be.
+    // A command that was never sent is known not to be carried out.
     until("it is refused", || async {
         store.claim(&claim("next")).await.is_err_and(|error| {
             assert!(error.is_retryable(), "{error}");

@@ -1,4 +1,5 @@
-//! `RedisStore` over Sentinel and Cluster: what every store must do, and what happens when servers are lost.
+//! `RedisStore` over Sentinel and Cluster: what every store must do, and what happens when servers
+//! are lost.
 // Tests measure how long things take, and stop where they cannot go on: the helpers too.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -20,9 +21,10 @@ use idem_testkit::{RedisServer, Reply};
 use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// What a busy machine may add to a time that is promised.
+/// The time that a busy machine may add to a promised time.
 const BUSY: Duration = Duration::from_secs(5);
-/// Every call on servers that are gone must have failed within this time: two steps of 900 ms, and what a busy machine adds.
+/// Every call on servers that are gone must have failed within this time: two steps of 900 ms, and
+/// what a busy machine adds.
 const FAILS_WITHIN: Duration = Duration::from_secs(2 + BUSY.as_secs());
 
 /// The rights that the crate's documentation lists, and nothing more.
@@ -42,9 +44,9 @@ async fn use_everything(store: &RedisStore) {
     store.claim(&first).await.unwrap();
     store.claim(&second).await.unwrap();
     store.wait(&first.id, 1, SECOND / 100).await.unwrap();
-    let renewal = Renewal { id: first.id.clone(), owner: first.owner, hold: first.hold };
+    let renewal = Renewal::new(first.id.clone(), first.owner, first.hold);
     assert_eq!(*store.renew(&[renewal]).await[0].as_ref().unwrap(), Ownership::Held);
-    let kept = Commit { remember: 600 * SECOND, ..commit(&first) };
+    let kept = commit(&first).with_remember(600 * SECOND);
     assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
     assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
@@ -54,15 +56,15 @@ async fn use_everything(store: &RedisStore) {
     assert_eq!(store.claim(&claim_issued("3")).await.unwrap(), OWNED_AS_ISSUED);
 }
 
-/// What a claim of an issued key comes to.
+/// The result of a claim of an issued key.
 const OWNED_AS_ISSUED: Claimed = Claimed::Owned { attempt: 1, from: Origin::Issued };
 
 fn issue(key: &str) -> Issue {
-    Issue { id: id(key), ttl: 300 * SECOND, grace: 300 * SECOND }
+    Issue::new(id(key), 300 * SECOND).with_grace(300 * SECOND)
 }
 
 fn claim_issued(key: &str) -> Claim {
-    Claim { must_be_issued: true, ..claim(key) }
+    claim(key).with_must_be_issued(true)
 }
 
 fn id(key: &str) -> RecordId {
@@ -75,30 +77,12 @@ fn redis_key(key: &str) -> String {
 }
 
 fn claim(key: &str) -> Claim {
-    Claim {
-        id: id(key),
-        owner: Owner::generate(),
-        lease: 30 * SECOND,
-        hold: 300 * SECOND,
-        fingerprint: None,
-        take_over: true,
-        take_over_after: None,
-        max_attempts: None,
-        must_be_issued: false,
-    }
+    Claim::new(id(key), Owner::generate(), 30 * SECOND, 300 * SECOND)
 }
 
 fn commit(claim: &Claim) -> Commit {
-    Commit {
-        id: claim.id.clone(),
-        owner: claim.owner,
-        attempt: 1,
-        fingerprint: None,
-        outcome: Some(Encoded { codec: CodecId::JSON, payload: "1".into(), is_error: false }),
-        ttl: 300 * SECOND,
-        remember: 300 * SECOND,
-        as_claimed: Some(claim.as_claimed(Origin::Nothing)),
-    }
+    Commit::new(claim.id.clone(), claim.owner, 1, Some(Encoded::new(CodecId::JSON, "1".into())), 300 * SECOND)
+        .with_as_claimed(Some(claim.as_claimed(Origin::Nothing)))
 }
 
 /// One call with a key, whose body counts.
@@ -108,8 +92,8 @@ async fn call(idempotency: &Idempotency, key: &str, bodies: &Arc<AtomicU64>) -> 
     idempotency.operation("orders").key(key).run(body).await.map(Outcome::into_inner)
 }
 
-/// Calls with ever new keys, one after the other, until they have succeeded for some time. No error but one that may pass is seen.
-/// Gives how long the longest time without a success was.
+/// Calls with ever new keys, one after the other, until they have succeeded for some time. No error
+/// but one that may pass is seen. Gives how long the longest time without a success was.
 async fn calls_go_on(idempotency: &Idempotency, prefix: &str, trouble: impl Future<Output = ()>) -> Duration {
     let bodies = Arc::new(AtomicU64::new(0));
     let (mut last, mut longest) = (Instant::now(), Duration::ZERO);

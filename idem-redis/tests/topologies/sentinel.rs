@@ -20,7 +20,7 @@ async fn a_dead_master_costs_retryable_errors_until_there_is_another() {
     })
     .await;
     eprintln!("without a success for {gap:?}");
-    // It comes back as a master that nobody asks, and then as a replica.
+    // It comes back as a master without callers, and then as a replica.
     let gap = calls_go_on(&idempotency, "b", async {
         redis.servers()[0].restart().await.unwrap();
         redis.settled().await.unwrap();

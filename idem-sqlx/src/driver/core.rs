@@ -30,6 +30,9 @@ const GRACE: Duration = Duration::from_millis(100);
 /// How often a step is sent again that met another transaction.
 const CONFLICTS: u32 = 20;
 
+/// What a method goes on with, in a box that is made in this crate: programs that call it need not compile all of it again.
+pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
 /// A step's work on a connection.
 pub(crate) type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, Stopped>> + Send + 'c>>;
 
@@ -40,20 +43,21 @@ pub(crate) struct Core<D: Dialect> {
     pub(crate) hub: Arc<Hub>,
     pub(crate) limit: Duration,
     turns: Turns,
-    /// Where the database is, for messages.
+    /// The database's address, for messages.
     place: String,
     /// Why the table's name is none.
     invalid: Option<String>,
     table: String,
     /// Whether the table was found to be ours.
     checked: AtomicBool,
-    /// The runtime of the store. A connection is bound to the runtime in which it was made, and fails when that ends.
+    /// The runtime of the store. A connection is bound to the runtime in which it was made, and
+    /// fails when that ends.
     home: OnceLock<Handle>,
     listening: OnceLock<Option<(JoinHandle<()>, watch::Receiver<bool>)>>,
     sweeper: Mutex<Option<AbortHandle>>,
 }
 
-/// What a store is made of, before it has a pool.
+/// The settings of a store, before it has a pool.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) table: String,
@@ -99,7 +103,8 @@ impl<D: Dialect> Core<D> {
         })
     }
 
-    /// Carries a step out on the store's own runtime, so that neither the end of the caller's runtime nor a dropped future cuts it off.
+    /// Carries a step out on the store's own runtime, so that neither the end of the caller's
+    /// runtime nor a dropped future cuts it off.
     ///
     /// Work whose fate is unknown is sent once more if `repeat` says that this changes nothing.
     pub(crate) async fn step<T: Send + 'static>(
@@ -338,8 +343,8 @@ impl<D: Dialect> Drop for Core<D> {
     }
 }
 
-/// A connection out of the pool. Unless it is given back, it is closed: sqlx would wait for the end of what was going on there, and a server
-/// that is gone never ends anything.
+/// A connection out of the pool. Unless it is given back, it is closed: sqlx would wait for the end
+/// of what was going on there, and a server that is gone never ends anything.
 struct Lent<D: Dialect>(Option<PoolConnection<D::Db>>);
 
 impl<D: Dialect> Lent<D> {
@@ -350,7 +355,8 @@ impl<D: Dialect> Lent<D> {
         })
     }
 
-    /// Gives the connection back, as its drop would: after a ping, for which that would wait without a limit.
+    /// Gives the connection back, as its drop would: after a ping, for which that would wait
+    /// without a limit.
     fn give_back(&mut self) {
         if let Some(mut connection) = self.0.take() {
             tokio::spawn(timeout(TIME_LIMIT, connection.return_to_pool()));

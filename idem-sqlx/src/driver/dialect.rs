@@ -1,4 +1,4 @@
-//! What differs between the databases: the statements, and the meaning of their errors.
+//! The differences between the databases: the statements, and the meaning of their errors.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) type Conn<D> = <<D as Dialect>::Db as Database>::Connection;
 /// How to connect to it.
 pub(crate) type Options<D> = <Conn<D> as Connection>::Options;
 
-/// What must be so of a row for it to be written over.
+/// The condition on a row for overwriting it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Guard {
     /// It is in flight, by this owner.
@@ -30,7 +30,7 @@ pub(crate) enum Guard {
     RanOut(i64),
 }
 
-/// What a table is.
+/// The state of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
 pub(crate) enum Schema {
@@ -41,7 +41,7 @@ pub(crate) enum Schema {
     Unusable(&'static str),
 }
 
-/// What an error of the database says of the step.
+/// The meaning of a database error for the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
 pub(crate) enum Judgement {
@@ -81,10 +81,11 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
 
     fn new(table: &Table) -> Self;
 
-    /// Where the database is, without the password.
+    /// Returns the database's address, without the password.
     fn place(options: &Options<Self>) -> String;
 
-    /// Writes a row if there is none, and reads the one that stands there then. `None`: it was removed in between, or is not visible yet.
+    /// Writes a row if there is none, and reads the one that stands there then. `None`: it was
+    /// removed in between, or is not visible yet.
     fn insert(
         &self,
         on: &mut Conn<Self>,
@@ -102,7 +103,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     fn read(&self, on: &mut Conn<Self>, id: &RecordId)
     -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send;
 
-    /// Writes over a row that has not expired, or was found expired, and wakes who waits for it. `false`: the guard did not hold.
+    /// Writes over a row that has not expired, or was found expired, and wakes who waits for it.
+    /// `false`: the guard did not hold.
     fn put(
         &self,
         on: &mut Conn<Self>,
@@ -136,7 +138,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
 
     fn judge(error: &dyn DatabaseError) -> Judgement;
 
-    /// Asks that the end of this attempt be told, where the database can tell. See [`listen`](Self::listen).
+    /// Asks that the end of this attempt be told, where the database can tell. See
+    /// [`listen`](Self::listen).
     fn mark(
         &self,
         on: &mut Conn<Self>,
@@ -147,7 +150,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         async { Ok(()) }
     }
 
-    /// Starts the task that takes messages in and wakes waiters, and says whether it is connected. `None`: this database has no messages.
+    /// Starts the task that takes messages in and wakes waiters, and says whether it is connected.
+    /// `None`: this database has no messages.
     fn listen(&self, pool: &Pool<Self::Db>, hub: Arc<Hub>) -> Option<(JoinHandle<()>, watch::Receiver<bool>)> {
         let _ = (pool, hub);
         None

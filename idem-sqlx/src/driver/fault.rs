@@ -1,4 +1,4 @@
-//! What sqlx and the database say, in the words of a store.
+//! Turns errors of sqlx and of the database into store errors.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::dialect::{Dialect, Judgement};
 
 /// Why a step was not carried out, or may not have been.
 pub(crate) enum Stopped {
-    /// What sqlx said.
+    /// An error of sqlx.
     Sql(Error),
-    /// What sqlx said before anything was sent that could change the row.
+    /// An error of sqlx before any statement was sent that could change the row.
     Unsent(Error),
-    /// What we make of a row.
+    /// Our error about a row.
     Store(StoreError),
 }
 
@@ -29,7 +29,7 @@ impl From<StoreError> for Stopped {
     }
 }
 
-/// What an error says of the step.
+/// Returns the meaning of an error for the step.
 pub(crate) fn judge<D: Dialect>(error: &Error) -> Judgement {
     match error {
         Error::Database(error) => D::judge(&**error),
@@ -124,7 +124,8 @@ pub(crate) fn refused(message: impl Into<String>) -> StoreError {
     StoreError::new(StoreErrorKind::Refused, message.into())
 }
 
-/// Reads a URL that must have one of these schemes, which sqlx does not look at. The URL itself is in no message: it may hold a password.
+/// Reads a URL that must have one of these schemes, which sqlx does not look at. The URL itself is
+/// in no message: it may hold a password.
 pub(crate) fn options<O: std::str::FromStr>(url: &str, schemes: &[&str], form: &str) -> Result<O, StoreError> {
     let scheme = url.split_once(':').map(|(scheme, _)| scheme);
     let options = scheme.filter(|scheme| schemes.contains(scheme)).and_then(|_| url.parse().ok());

@@ -1,5 +1,6 @@
-//! The steps of a store. Each is one statement, or a look and then one statement that holds only if nothing has changed since: no
-//! transaction stays open between two messages, so that a caller that is stopped there keeps no row from anybody.
+//! The steps of a store. Each is one statement, or a read and then one statement that applies only
+//! if nothing has changed since. No transaction stays open between two messages, so a caller that
+//! is stopped there blocks no row.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,7 @@ async fn claim_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, claim: &Claim) -> R
         let found = match claim.on_nothing() {
             OnClaim::Take(first) => match dialect.insert(on, &claim.id, &in_flight(&first)).await? {
                 Some(row) => Some(row),
-                // Removed in between, or written by somebody whose transaction this one cannot see.
+                // Removed in between, or written by a transaction that this one does not see.
                 None => continue,
             },
             _ => dialect.read(on, &claim.id).await?,
@@ -97,7 +98,7 @@ pub(crate) async fn issue<D: Dialect>(core: &Arc<Core<D>>, issues: &[Issue]) -> 
 /// With lengths as a row can hold them.
 fn as_kept(issue: &Issue) -> Issue {
     let kept = |length| Duration::from_millis(millis(length).unsigned_abs());
-    Issue { id: issue.id.clone(), ttl: kept(issue.ttl), grace: kept(issue.grace) }
+    Issue::new(issue.id.clone(), kept(issue.ttl)).with_grace(kept(issue.grace))
 }
 
 async fn issue_all_on<D: Dialect>(
@@ -183,7 +184,7 @@ fn claimed(commit: &Commit) -> Record {
     let Commit { owner, attempt, fingerprint, .. } = *commit;
     let (lease, hold) = (Duration::ZERO, Duration::ZERO);
     let origin = Origin::Nothing;
-    Record::InFlight(InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None })
+    Record::InFlight(InFlight::new(owner, attempt, origin, lease, hold).with_fingerprint(fingerprint))
 }
 
 pub(crate) async fn release<D: Dialect>(core: &Arc<Core<D>>, release: &Release) -> Result<Ownership, StoreError> {

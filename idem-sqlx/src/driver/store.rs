@@ -19,18 +19,20 @@ macro_rules! store {
         }
 
         impl $Store {
-            /// The statements that create the table `idem_records`, for teams that run their own migrations. `migrate` runs the same.
+            /// The statements that create the table `idem_records`, for teams that run their own
+            /// migrations. `migrate` runs the same.
             ///
-            /// For a table of another name, replace `idem_records` everywhere. The mark `idem schema 1` must stay: it is how the store knows
-            /// the version of its table.
+            /// For a table of another name, replace `idem_records` everywhere. The mark
+            /// `idem schema 1` must stay: it is how the store knows the version of its table.
             pub const SCHEMA: &'static str = include_str!($schema);
 
             /// Creates a store on a pool that the application has, with the table `idem_records`.
             ///
-            /// Nothing is sent yet. The pool's own settings hold: with `test_before_acquire`, which is on by default, each step costs one
-            /// more round trip.
+            /// Nothing is sent yet. The pool's own settings hold: with `test_before_acquire`, which
+            /// is on by default, each step costs one more round trip.
             ///
-            /// Call it in the tokio runtime that the pool lives in: the store carries its steps out there, whatever runtime a caller is in.
+            /// Call it in the tokio runtime that the pool lives in: the store carries its steps out
+            /// there, whatever runtime a caller is in.
             pub fn new(pool: $Pool) -> Self {
                 Self::builder(pool).build()
             }
@@ -42,17 +44,23 @@ macro_rules! store {
 
             /// Creates the table where there is none.
             ///
-            /// Safe to call concurrently, from several processes, and repeatedly: at each start, for example. Needs the right to create
-            /// tables. A dropped future may or may not have created it.
+            /// Safe to call concurrently, from several processes, and repeatedly: at each start,
+            /// for example. Needs the right to create tables. A dropped future may or may not have
+            /// created it.
             ///
             /// # Errors
             ///
             /// If the table is one of another version, or none of ours; else as every step.
             pub async fn migrate(&self) -> Result<(), idem_core::StoreError> {
-                self.0.migrate().await
+                self.migrating().await
             }
 
-            /// Deletes all expired rows now, in batches, and says how many there were. The store does this by itself about every 10 s.
+            fn migrating(&self) -> super::core::Boxed<'_, ()> {
+                Box::pin(self.0.migrate())
+            }
+
+            /// Deletes all expired rows now, in batches, and says how many there were. The store
+            /// does this by itself about every 10 s.
             ///
             /// A dropped future may have deleted some of them.
             ///
@@ -75,8 +83,9 @@ macro_rules! store {
         }
 
         impl $Builder {
-            /// Sets the table: `name` or `schema.name`, each of letters, digits and `_`, at most 63 bytes. `idem_records` by default. The
-            /// name is quoted, so that upper and lower case differ where the database distinguishes them.
+            /// Sets the table: `name` or `schema.name`, each of letters, digits and `_`, at most 63
+            /// bytes. `idem_records` by default. The name is quoted, so that upper and lower case
+            /// differ where the database distinguishes them.
             ///
             /// An invalid name is an error of the first step.
             #[must_use]
@@ -85,10 +94,12 @@ macro_rules! store {
                 self
             }
 
-            /// Sets how long a step may take, waiting for a connection included: 900 ms by default. Zero fails every step.
+            /// Sets how long a step may take, waiting for a connection included: 900 ms by default.
+            /// Zero fails every step.
             ///
-            /// In a burst a step waits for its turn besides, up to ten times as long, while the steps before it are answered. Where none of
-            /// them is for as long as this limit, it fails. (Renewals of leases wait for no turn.)
+            /// In a burst a step also waits for its turn, up to ten times as long, while the steps
+            /// before it are answered. If none of them is answered within this limit, it fails.
+            /// (Renewals of leases wait for no turn.)
             #[must_use]
             pub fn time_limit(mut self, limit: std::time::Duration) -> Self {
                 self.settings.limit = limit;
@@ -158,6 +169,10 @@ macro_rules! store {
                 id: &idem_core::store::record::RecordId,
             ) -> Result<idem_core::store::record::Removed, idem_core::StoreError> {
                 super::steps::remove(&self.0, id).await
+            }
+
+            fn into_handle(self) -> idem_core::store::StoreHandle {
+                idem_core::store::StoreHandle::new(self)
             }
         }
     };

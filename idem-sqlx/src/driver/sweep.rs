@@ -13,7 +13,7 @@ const BETWEEN: Duration = Duration::from_millis(20);
 /// Between two sweeps, spread by half of it in either direction.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What expired rows are deleted from.
+/// A table from which expired rows are deleted.
 pub(crate) trait Swept: Send + Sync + 'static {
     /// Deletes up to `limit` expired rows, and says how many.
     fn sweep_batch(self: &Arc<Self>, limit: i64) -> impl Future<Output = Result<u64, StoreError>> + Send;

@@ -1,7 +1,8 @@
 //! The queue of a store's steps.
 //!
-//! A burst of a thousand calls must not fail because there are ten connections; a database that is stopped must fail each call in time. So
-//! a step waits for its turn as long as the steps before it are answered, and no longer.
+//! A burst of a thousand calls must not fail because there are ten connections; a database that is
+//! stopped must fail each call in time. So a step waits for its turn as long as the steps before it
+//! are answered, and no longer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +11,12 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// Into how many parts the limit of a step is divided: how finely it is told since when nothing was answered.
+/// The number of parts of a step's limit: the precision of the time since the last answer.
 const PARTS: u32 = 6;
 /// How many of these a step waits in all: ten times its limit.
 const MOST_PARTS: u32 = 10 * PARTS;
 
-/// Who may send a step now.
+/// The turns of the steps.
 pub(crate) struct Turns {
     places: Arc<Semaphore>,
     /// How many steps were answered.
@@ -35,8 +36,8 @@ impl Turns {
         Self { places: Arc::new(Semaphore::new(at_once.max(1) as usize)), answered: AtomicU64::default() }
     }
 
-    /// Waits for a turn, in the order of the callers. `None`: no step was answered for `limit`, or it took ten times as long. The turn is
-    /// the longer, the shorter it is that one was.
+    /// Waits for a turn, in the order of the callers. `None`: no step was answered for `limit`, or
+    /// it took ten times as long. The turn is the longer, the shorter it is that one was.
     pub(crate) async fn take(&self, limit: Duration) -> Option<Turn> {
         let mut place = std::pin::pin!(self.places.clone().acquire_owned());
         let part = limit / PARTS;

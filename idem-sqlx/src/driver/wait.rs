@@ -1,4 +1,5 @@
-//! Waiting for a record to change: by being told where that is possible, else by looking ever more seldom.
+//! Waiting for a record to change: by being told where that is possible, else by looking ever more
+//! seldom.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,14 +12,17 @@ use tokio::time::timeout;
 use super::core::Core;
 use super::dialect::Dialect;
 
-/// Where the database tells of changes, a waiter looks again after this time all the same: a message can get lost with its connection.
+/// Even if the database announces changes, a waiter looks again after this time: a message can get
+/// lost with its connection.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Without messages, the time between two looks doubles from the first to the second, each spread by a quarter.
+/// Without messages, the time between two looks doubles from the first to the second, each spread
+/// by a quarter.
 const POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 /// How long the first waiter of a process waits for the connection that takes messages in.
 const CONNECT: Duration = Duration::from_millis(250);
 
-/// Waits while the record is in flight under this attempt and alive. The caller sets a limit around it.
+/// Waits while the record is in flight under this attempt and alive. The caller sets a limit around
+/// it.
 pub(crate) async fn wait<D: Dialect>(core: &Arc<Core<D>>, id: &RecordId, attempt: u64) -> Result<(), StoreError> {
     let seat = core.hub.sit(id);
     let mut connected = core.listening().cloned();

@@ -1,4 +1,5 @@
-//! A server that dies, stands still or takes nothing: each step is an error within two seconds, and the store recovers by itself.
+//! A server that dies, stands still or takes nothing: each step is an error within two seconds, and
+//! the store recovers by itself.
 
 use std::time::Duration;
 
@@ -47,7 +48,8 @@ over_both_servers! {
         assert_eq!(order(&idempotency, "k", 3).await.unwrap().into_inner(), 1);
     }
 
-    /// All idle connections are broken then, and the first step after it must not have to be repeated by the caller.
+    /// All idle connections are broken then, and the first step after it must not have to be
+    /// repeated by the caller.
     async fn a_restart_between_two_steps_is_not_noticed<S: Server>() {
         let server = S::start().await;
         let store = server.store().await;
@@ -76,7 +78,8 @@ over_both_servers! {
             Ok::<_, idem_core::Error>(7)
         });
         assert_eq!(tokio::time::timeout(LONG, run).await.unwrap().unwrap().into_inner(), 7);
-        // Carried out, or never sent, since no connection could be had: then it is tried on in the background.
+        // Carried out, or never sent, since no connection could be had: then it is tried on in the
+        // background.
         proxy.restore();
         let again = direct.operation("orders").key("k").wait(LONG).run(async || Ok::<_, idem_core::Error>(8)).await.unwrap();
         assert!(again.is_replayed() && again.into_inner() == 7);

@@ -1,4 +1,5 @@
-//! The stores of PostgreSQL and MariaDB against real servers, one for each test: what only a server can get wrong.
+//! The stores of PostgreSQL and MariaDB against real servers, one for each test: what only a server
+//! can get wrong.
 // Tests measure how long things take, and stop where they cannot go on: the helpers too.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg(all(feature = "postgres", feature = "mysql"))]
@@ -180,7 +181,7 @@ async fn fails_in_time<S: Store>(store: &S) -> StoreError {
     error
 }
 
-/// Waits until a step succeeds: nobody helps the store.
+/// Waits until a step succeeds, without help for the store.
 async fn recovers<S: Store>(store: &S) {
     let working = async {
         while !matches!(store.remove(&id("probe")).await, Ok(Removed::Nothing)) {

@@ -93,7 +93,7 @@ async fn a_table_in_a_schema_of_postgres() {
     let store = server.with_table("shop.idem_records").await;
     store.migrate().await.unwrap();
     order(&runtime(store), "k", 1).await.unwrap();
-    // What teams run themselves.
+    // The statements that teams run themselves.
     Server::execute(&server, idem_sqlx::PostgresStore::SCHEMA).await;
     order(&runtime(idem_sqlx::PostgresStore::connect(server.url()).await.unwrap()), "k", 2).await.unwrap();
 }

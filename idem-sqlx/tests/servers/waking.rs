@@ -6,7 +6,8 @@ use idem_core::Idempotency;
 
 use crate::{LONG, Server, over_both_servers, runtime};
 
-/// One process holds a key for a while, and another one waits for it; how long the answer took from the end of the body on.
+/// One process holds a key for a while, and another one waits for it; how long the answer took from
+/// the end of the body on.
 async fn answered_after(owner: &Idempotency, waiter: &Idempotency, key: &str) -> Duration {
     let (begun, begins) = tokio::sync::oneshot::channel();
     let owner = owner.operation("orders").key(key).run(async move || {

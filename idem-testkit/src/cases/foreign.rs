@@ -1,4 +1,4 @@
-//! A value at the key that is no record: an error from every method, and left untouched.
+//! A value at the key that is not a record: an error from every method, and left untouched.
 
 use std::fmt::Debug;
 

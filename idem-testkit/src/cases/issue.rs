@@ -1,4 +1,5 @@
-//! Keys that are given out for one use: for how long, what a claim makes of them, and what of a key that must have been given out.
+//! Keys that are given out for one use: for how long, what a claim makes of them, and what of a key
+//! that must have been given out.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -72,7 +73,7 @@ fn both_claims(id: &RecordId) -> [Claim; 2] {
 
 /// An issue whose time the trial lets run out, and when it was made.
 async fn short_issue(t: &Bench) -> Result<(Issue, Moment), Failure> {
-    let issue = Issue { ttl: t.unit(), ..issue(&t.id()?) };
+    let issue = issue(&t.id()?).with_ttl(t.unit());
     let (issued, answer) = t.timed(t.store.issue(&issue)).await?;
     same("an issue of nothing", answer, Issued::Issued)?;
     Ok((issue, issued))
@@ -89,7 +90,7 @@ fn owned() -> Claimed {
 }
 
 async fn of_nothing_is_issued(t: &Bench) -> Verdict {
-    let issue = Issue { ttl: LONG * 7, ..issue(&t.id()?) };
+    let issue = issue(&t.id()?).with_ttl(LONG * 7);
     let (issued, answer) = t.timed(t.store.issue(&issue)).await?;
     same("an issue of nothing", answer, Issued::Issued)?;
     t.pass(t.unit() / 2).await;
@@ -102,7 +103,7 @@ async fn of_nothing_is_issued(t: &Bench) -> Verdict {
 }
 
 async fn is_issued_for_its_ttl_then_expired_for_its_grace_then_nothing(t: &Bench) -> Verdict {
-    let issue = Issue { ttl: t.unit(), grace: t.unit() * 2, ..issue(&t.id()?) };
+    let issue = issue(&t.id()?).with_ttl(t.unit()).with_grace(t.unit() * 2);
     let (issued, _) = t.timed(t.store.issue(&issue)).await?;
     let rest = t.pass_nearly(t.unit()).await;
     let seen = t.look(&issue.id).await?;
@@ -124,7 +125,7 @@ async fn is_issued_for_its_ttl_then_expired_for_its_grace_then_nothing(t: &Bench
 
 /// Each moment is asked of keys of its own, by the claim alone: no inspection comes before.
 async fn is_claimed_until_its_ttl_has_passed_and_known_until_its_grace_has(t: &Bench) -> Verdict {
-    let of = |id| Issue { id, ttl: t.unit(), grace: t.unit() };
+    let of = |id| Issue::new(id, t.unit()).with_grace(t.unit());
     let all = [of(t.id()?), of(t.id()?), of(t.id()?)];
     let (issued, _) = t.timed(t.store.issue_all(&all)).await?;
     let [before, between, after] = &all;
@@ -143,7 +144,7 @@ async fn is_claimed_until_its_ttl_has_passed_and_known_until_its_grace_has(t: &B
 }
 
 async fn without_a_grace_is_forgotten_after_its_ttl(t: &Bench) -> Verdict {
-    let of = |id| Issue { id, ttl: t.unit(), grace: Duration::ZERO };
+    let of = |id| Issue::new(id, t.unit());
     let all = [of(t.id()?), of(t.id()?), of(t.id()?)];
     let (issued, _) = t.timed(t.store.issue_all(&all)).await?;
     let [seen, claimed, left] = &all;
@@ -159,7 +160,7 @@ async fn without_a_grace_is_forgotten_after_its_ttl(t: &Bench) -> Verdict {
 async fn of_years_is_kept(t: &Bench) -> Verdict {
     let years = Duration::from_secs(10 * 365 * 24 * 60 * 60);
     for grace in [Duration::ZERO, years] {
-        let issue = Issue { ttl: years * 9, grace, ..issue(&t.id()?) };
+        let issue = issue(&t.id()?).with_ttl(years * 9).with_grace(grace);
         let (issued, _) = t.timed(t.store.issue(&issue)).await?;
         let seen = t.look(&issue.id).await?;
         let found = seen.info.map(|info| (info.state, info.expires_in));
@@ -173,7 +174,7 @@ async fn of_years_is_kept(t: &Bench) -> Verdict {
 
 async fn sent_again_is_recognised(t: &Bench) -> Verdict {
     for grace in [Duration::ZERO, LONG] {
-        let issue = Issue { grace, ..issue(&t.id()?) };
+        let issue = issue(&t.id()?).with_grace(grace);
         for _ in 0..3 {
             same("the same issue again", t.store.issue(&issue).await?, Issued::Issued)?;
         }
@@ -185,7 +186,7 @@ async fn sent_again_is_recognised(t: &Bench) -> Verdict {
 
 async fn sent_again_with_parts_of_milliseconds_is_recognised(t: &Bench) -> Verdict {
     for grace in [Duration::from_micros(300), LONG + Duration::from_micros(1500)] {
-        let issue = Issue { grace, ttl: LONG + Duration::from_nanos(1), ..issue(&t.id()?) };
+        let issue = issue(&t.id()?).with_grace(grace).with_ttl(LONG + Duration::from_nanos(1));
         for _ in 0..2 {
             same("the same issue again", t.store.issue(&issue).await?, Issued::Issued)?;
             same("the state", t.state(&issue.id).await?, Some(RecordState::Issued))?;
@@ -232,11 +233,11 @@ async fn that_was_dropped_can_be_sent_again(t: &Bench) -> Verdict {
 
 async fn with_another_grace_is_taken_and_changes_nothing(t: &Bench) -> Verdict {
     for (first, second) in [(LONG, LONG * 2), (LONG, Duration::ZERO), (Duration::ZERO, LONG)] {
-        let one = Issue { grace: first, ..issue(&t.id()?) };
+        let one = issue(&t.id()?).with_grace(first);
         same("an issue of nothing", t.store.issue(&one).await?, Issued::Issued)?;
         let before = t.look(&one.id).await?;
         t.pass(t.unit() / 8).await;
-        let other = Issue { grace: second, ttl: LONG * 9, ..one.clone() };
+        let other = one.clone().with_grace(second).with_ttl(LONG * 9);
         same("an issue with another grace", t.store.issue(&other).await?, Issued::Taken)?;
         t.unchanged("what was issued before", &one.id, &before).await?;
     }
@@ -255,7 +256,7 @@ async fn of_any_other_state_is_taken_and_changes_nothing(t: &Bench) -> Verdict {
         t.pass(t.unit() / 8).await;
         let what = format!("a record that is {:?}", before.info.as_ref().map(|info| info.state));
         for grace in [Duration::ZERO, LONG] {
-            let issue = Issue { grace, ttl: LONG * 9, ..issue(&given.id) };
+            let issue = issue(&given.id).with_grace(grace).with_ttl(LONG * 9);
             same(&format!("an issue of {what}"), t.store.issue(&issue).await?, Issued::Taken)?;
         }
         t.unchanged(&what, &given.id, &before).await?;
@@ -278,8 +279,8 @@ async fn of_an_empty_batch_answers_nothing(t: &Bench) -> Verdict {
     same("the number of answers", t.store.issue_all(&[]).await?.len(), 0)
 }
 
-/// Among free keys there are those in flight, and those that were issued before, with the same grace or another: each answer stands where
-/// its issue does.
+/// Among free keys there are those in flight, and those that were issued before, with the same
+/// grace or another: each answer stands where its issue does.
 async fn of_many_answers_in_order_each_on_its_own(t: &Bench) -> Verdict {
     let mut issues = Vec::new();
     for _ in 0..1200 {
@@ -293,7 +294,7 @@ async fn of_many_answers_in_order_each_on_its_own(t: &Bench) -> Verdict {
         .enumerate()
         .filter_map(|(number, issue)| match number {
             _ if is_claimed(number) => None,
-            _ if is_other(number) => Some(Issue { grace: LONG * 2, ..issue.clone() }),
+            _ if is_other(number) => Some(issue.clone().with_grace(LONG * 2)),
             _ => was_sent(number).then(|| issue.clone()),
         })
         .collect();
@@ -322,7 +323,7 @@ async fn of_many_answers_in_order_each_on_its_own(t: &Bench) -> Verdict {
 
 async fn of_one_key_twice_answers_twice(t: &Bench) -> Verdict {
     let (one, other) = (issue(&t.id()?), issue(&t.id()?));
-    let longer = Issue { grace: LONG * 2, ..other.clone() };
+    let longer = other.clone().with_grace(LONG * 2);
     let issues = [one.clone(), one, other.clone(), longer, other];
     let answers = t.store.issue_all(&issues).await?.into_iter().collect::<Result<Vec<_>, _>>()?;
     same("the answers", answers, vec![Issued::Issued, Issued::Issued, Issued::Issued, Issued::Taken, Issued::Issued])
@@ -396,7 +397,7 @@ async fn claimed_has_the_expiry_of_the_claim(t: &Bench) -> Verdict {
     for hold in [LONG * 2, LONG * 11] {
         for must_be_issued in [false, true] {
             let issue = t.issued().await?;
-            let claim = Claim { hold, must_be_issued, ..claim(&issue.id) };
+            let claim = claim(&issue.id).with_hold(hold).with_must_be_issued(must_be_issued);
             let (claimed, _) = t.timed(t.own(&claim)).await?;
             let seen = t.look(&issue.id).await?;
             let info = seen.info.ok_or_else(|| broken("what was claimed is gone"))?;
@@ -411,11 +412,11 @@ async fn claimed_has_the_expiry_of_the_claim(t: &Bench) -> Verdict {
 async fn claimed_has_the_fingerprint_of_the_claim(t: &Bench) -> Verdict {
     for must_be_issued in [false, true] {
         let issue = t.issued().await?;
-        let first = Claim { fingerprint: print("one")?, must_be_issued, ..claim(&issue.id) };
+        let first = claim(&issue.id).with_fingerprint(print("one")?).with_must_be_issued(must_be_issued);
         same("a claim of an issued key", t.store.claim(&first).await?, owned())?;
         let found = t.store.inspect(&issue.id).await?.and_then(|info| info.fingerprint);
         same("the fingerprint", found, first.fingerprint)?;
-        let other = Claim { fingerprint: print("two")?, ..claim_issued(&issue.id) };
+        let other = claim_issued(&issue.id).with_fingerprint(print("two")?);
         same("a claim with another fingerprint", t.store.claim(&other).await?, Claimed::Mismatch)?;
     }
     Ok(())
@@ -424,11 +425,11 @@ async fn claimed_has_the_fingerprint_of_the_claim(t: &Bench) -> Verdict {
 async fn claimed_is_recognised_when_the_claim_is_sent_again(t: &Bench) -> Verdict {
     for must_be_issued in [false, true] {
         let issue = t.issued().await?;
-        let first = Claim { must_be_issued, max_attempts: Some(1), ..claim(&issue.id) };
+        let first = claim(&issue.id).with_must_be_issued(must_be_issued).with_max_attempts(Some(1));
         for _ in 0..3 {
             same("the same claim again", t.store.claim(&first).await?, owned())?;
         }
-        // What it found outlives a renewal.
+        // A renewal keeps the origin of the claim.
         t.store.renew(renewal(&first)).await?;
         same("the same claim by another handle", t.second().await?.claim(&first).await?, owned())?;
         same("then a commit", t.store.commit(&commit(&first, 1)).await?, Ownership::Held)?;
@@ -439,7 +440,7 @@ async fn claimed_is_recognised_when_the_claim_is_sent_again(t: &Bench) -> Verdic
 async fn claimed_and_undone_is_issued_with_no_attempt(t: &Bench) -> Verdict {
     for must_be_issued in [false, true] {
         let issue = t.issued().await?;
-        let first = Claim { must_be_issued, ..claim(&issue.id) };
+        let first = claim(&issue.id).with_must_be_issued(must_be_issued);
         t.own(&first).await?;
         same("undoing the claim", t.store.release(&undo(&first)).await?, Ownership::Held)?;
         let before = t.look(&issue.id).await?;
@@ -456,7 +457,7 @@ async fn claimed_and_undone_can_be_claimed_again(t: &Bench) -> Verdict {
     let issue = t.issued().await?;
     for _ in 0..3 {
         for claim in both_claims(&issue.id) {
-            let claim = Claim { max_attempts: Some(1), ..claim };
+            let claim = claim.with_max_attempts(Some(1));
             same("a claim of what was undone", t.store.claim(&claim).await?, owned())?;
             same("undoing it", t.store.release(&undo(&claim)).await?, Ownership::Held)?;
         }
@@ -477,19 +478,19 @@ async fn is_exhausted_where_no_attempt_is_allowed(t: &Bench) -> Verdict {
     for must_be_issued in [false, true] {
         let issue = t.issued().await?;
         let before = t.look(&issue.id).await?;
-        let none = Claim { max_attempts: Some(0), must_be_issued, ..claim(&issue.id) };
+        let none = claim(&issue.id).with_max_attempts(Some(0)).with_must_be_issued(must_be_issued);
         same("a claim of an issued key", t.store.claim(&none).await?, Claimed::Exhausted { attempts: 0 })?;
         t.unchanged("what was issued", &issue.id, &before).await?;
         same("a claim that allows more", t.store.claim(&claim_issued(&issue.id)).await?, owned())?;
     }
-    let none = Claim { max_attempts: Some(0), ..claim_issued(&t.id()?) };
+    let none = claim_issued(&t.id()?).with_max_attempts(Some(0));
     same("a claim of nothing", t.store.claim(&none).await?, Claimed::NotIssued)
 }
 
 async fn is_owned_where_one_attempt_is_allowed(t: &Bench) -> Verdict {
     for must_be_issued in [false, true] {
         let issue = t.issued().await?;
-        let only = Claim { max_attempts: Some(1), must_be_issued, ..claim(&issue.id) };
+        let only = claim(&issue.id).with_max_attempts(Some(1)).with_must_be_issued(must_be_issued);
         same("a claim of an issued key", t.store.claim(&only).await?, owned())?;
     }
     Ok(())
@@ -542,7 +543,7 @@ async fn abandoned_that_must_be_issued_is_taken_over(t: &Bench) -> Verdict {
 async fn abandoned_that_must_be_issued_is_not_taken_over_where_nothing_is(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
     let before = t.look(&given.id).await?;
-    let answer = t.store.claim(&Claim { take_over: false, ..claim_issued(&given.id) }).await?;
+    let answer = t.store.claim(&claim_issued(&given.id).with_take_over(false)).await?;
     same("a claim that does not take over", answer, Claimed::Abandoned { attempt: 1 })?;
     t.unchanged("the abandoned record", &given.id, &before).await
 }
@@ -556,7 +557,7 @@ async fn released_that_must_be_issued_is_owned_as_the_next_attempt(t: &Bench) ->
 async fn released_that_must_be_issued_is_exhausted_at_max_attempts(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Released).await?;
     for max in [0, 1] {
-        let answer = t.store.claim(&Claim { max_attempts: Some(max), ..claim_issued(&given.id) }).await?;
+        let answer = t.store.claim(&claim_issued(&given.id).with_max_attempts(Some(max))).await?;
         same("a claim of a released key", answer, Claimed::Exhausted { attempts: 1 })?;
     }
     Ok(())
@@ -586,7 +587,7 @@ async fn another_fingerprint_mismatches_in_every_state_that_must_be_issued(t: &B
     }
     all.extend(t.both_committed(print("one")?).await?);
     for given in all {
-        let other = Claim { fingerprint: print("two")?, ..claim_issued(&given.id) };
+        let other = claim_issued(&given.id).with_fingerprint(print("two")?);
         same("a claim with another fingerprint", t.store.claim(&other).await?, Claimed::Mismatch)?;
     }
     Ok(())
@@ -597,7 +598,7 @@ async fn is_lost_to_a_strangers_commit(t: &Bench) -> Verdict {
     let before = t.look(&issue.id).await?;
     for stranger in both_claims(&issue.id) {
         let with = commit(&stranger, 1);
-        for commit in [idem_core::record::Commit { outcome: None, ..with.clone() }, with] {
+        for commit in [with.clone().with_outcome(None), with] {
             same("a commit", t.store.commit(&commit).await?, Ownership::Lost)?;
         }
     }

@@ -1,4 +1,5 @@
-//! The trials. Each is a few lines; what a table of the contract says of many states is tried in each of them.
+//! The trials. Each is a few lines; what a table of the contract says of many states is tried in
+//! each of them.
 
 mod claim;
 mod commit;

@@ -1,6 +1,6 @@
 //! As much of the Redis protocol as it takes to tell where a request or a reply ends.
 
-/// What stands at the beginning of what was read so far.
+/// The first frame of the bytes that were read so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame<T> {
     /// Not all of it has been read yet.
@@ -11,7 +11,7 @@ pub(super) enum Frame<T> {
     Unknown,
 }
 
-/// What a frame of the server is.
+/// The kind of a frame from the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
     /// The answer to a request, or one of several to the same.
@@ -39,7 +39,7 @@ pub(super) fn request(bytes: &[u8]) -> Frame<Words<'_>> {
     }
 }
 
-/// What the server says.
+/// Reads a frame from the server.
 pub(super) fn reply(bytes: &[u8]) -> Frame<Said> {
     match bytes.first() {
         None => return Frame::Part,

@@ -8,10 +8,10 @@ use tokio::sync::watch;
 
 use crate::fault::{Gate, at_least};
 
-/// What goes wrong with one request that passes a [`Proxy`](crate::Proxy), or with its reply.
+/// A mishap of one request that passes a [`Proxy`](crate::Proxy), or of its reply.
 ///
-/// Replies come in the order of the requests, on one connection. So what is lost ends the connection, and what hangs holds up all that
-/// comes after it there.
+/// Replies come in the order of the requests, on one connection. So what is lost ends the
+/// connection, and what hangs holds up all that comes after it there.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Mishap {
@@ -21,18 +21,20 @@ pub enum Mishap {
     LoseRequest,
     /// The server carries the request out, and the connection ends before the reply.
     LoseReply,
-    /// The request, and all that come after it, stay on their way until the gate is open. Then they arrive, whatever has become of who
-    /// sent them.
+    /// The request, and all that come after it, stay on their way until the gate is open. Then they
+    /// arrive, whatever has become of who sent them.
     Hang(Gate),
-    /// The server carries the request out; the reply, and all that come after it, stay on their way until the gate is open.
+    /// The server carries the request out; the reply, and all that come after it, stay on their way
+    /// until the gate is open.
     HangReply(Gate),
 }
 
-/// The requests of one kind that pass a [`Proxy`](crate::Proxy), and their mishaps, which a test scripts. From
-/// [`Proxy::passing`](crate::Proxy::passing). Cheap to clone; clones script the same requests.
+/// The requests of one kind that pass a [`Proxy`](crate::Proxy), and their mishaps, which a test
+/// scripts. From [`Proxy::passing`](crate::Proxy::passing). Cheap to clone; clones script the same
+/// requests.
 ///
-/// A mishap that was given by [`next`](Self::next) holds for one request, in the order given; where none is left, the one given by
-/// [`always`](Self::always) holds.
+/// A mishap that was given by [`next`](Self::next) holds for one request, in the order given; where
+/// none is left, the one given by [`always`](Self::always) holds.
 #[derive(Clone)]
 pub struct Passing(Arc<Inner>);
 
@@ -60,7 +62,8 @@ impl Passing {
         self.script().1 = Some(mishap);
     }
 
-    /// No request has a mishap from here on. What hangs goes on hanging until its [`Gate`] opens; what was counted stays.
+    /// Removes all mishaps from now on. Requests that hang do so until their [`Gate`] opens; the
+    /// counts stay.
     pub fn clear(&self) {
         *self.script() = (VecDeque::new(), None);
     }
@@ -82,7 +85,8 @@ impl Passing {
         }
         let mut script = self.script();
         let mishap = script.0.pop_front().or_else(|| script.1.clone()).unwrap_or(Mishap::Pass);
-        // Counted under the lock, so that who sees the count scripts the next request, not this one.
+        // Counted under the lock, so that who sees the count scripts the next request, not this
+        // one.
         self.0.calls.send_modify(|calls| *calls += 1);
         Some(mishap)
     }

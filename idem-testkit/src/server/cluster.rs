@@ -10,9 +10,10 @@ use super::{RedisServer, RedisServerBuilder, Reply};
 
 /// How many slots a cluster has.
 const SLOTS: usize = 16_384;
-/// What a node says that knows a master for each slot.
+/// The reply of a node that knows a master for each slot.
 const SERVES: &str = "cluster_state:ok";
-/// The settings of every node. A dead master is found within 1.5 s or so, and a replica takes its place.
+/// The settings of every node. A dead master is found within 1.5 s or so, and a replica takes its
+/// place.
 const SETTINGS: &[&str] = &[
     "--cluster-enabled",
     "yes",
@@ -31,10 +32,11 @@ const SETTINGS: &[&str] = &[
     "1",
 ];
 
-/// A Redis Cluster: three masters with one replica each, unless the [builder](Self::builder) is told otherwise.
+/// A Redis Cluster: by default three masters with one replica each; the [builder](Self::builder)
+/// changes that.
 ///
-/// It is quick: two to three seconds after a master is gone, its replica takes its place. A node that comes back is a replica of the
-/// one that did.
+/// It is quick: two to three seconds after a master is gone, its replica takes its place. A node
+/// that comes back is a replica of the one that did.
 ///
 /// # Examples
 ///
@@ -121,7 +123,8 @@ impl RedisCluster {
         index_of(&self.nodes, u16::try_from(port.await?).unwrap_or_default())
     }
 
-    /// Waits until another node than this one is the master of a key's slot, and the cluster serves all slots again; gives that node.
+    /// Waits until another node than this one is the master of a key's slot, and the cluster serves
+    /// all slots again; gives that node.
     ///
     /// # Errors
     ///
@@ -140,7 +143,8 @@ impl RedisCluster {
         }
     }
 
-    /// Waits until all nodes are there, each says that all slots are served, and all replicas have their master's data.
+    /// Waits until all nodes are there, each says that all slots are served, and all replicas have
+    /// their master's data.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What the private servers of PostgreSQL and MariaDB have in common.
+//! The common part of the private servers of PostgreSQL and MariaDB.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
@@ -19,7 +19,8 @@ const PORTS: u32 = 3;
 /// How many times the server is asked whether it is ready, each time after a pause.
 const ASKED: u32 = 1500;
 const PAUSE: Duration = Duration::from_millis(20);
-/// Whom a server runs as where the tests run as root, which both databases refuse or advise against: `nobody`.
+/// Whom a server runs as where the tests run as root, which both databases refuse or advise
+/// against: `nobody`.
 const NOBODY: u32 = 65534;
 
 /// A kind of database.
@@ -37,7 +38,8 @@ pub(super) trait Kind: Sized + 'static {
     fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>>;
 }
 
-/// A server of one's own. Killed when this is dropped, and when this process ends, in whatever way.
+/// A private server. It is killed when this is dropped, and when this process ends, in whatever
+/// way.
 #[derive(Debug)]
 pub(super) struct Database {
     program: PathBuf,
@@ -63,7 +65,7 @@ impl Database {
                     *server.process() = Some(process);
                     return Ok(server);
                 }
-                // The port was free when it was looked up; somebody may have been quicker.
+                // The port was free when it was looked up; another process may have been quicker.
                 Err(_) if tries > 0 => {}
                 Err(error) => return Err(error),
             }
@@ -133,13 +135,14 @@ impl Database {
     }
 }
 
-/// An empty database (the number in its name is another one whenever its contents are), created once on this machine, which each server copies: creating one takes seconds.
+/// An empty database (the number in its name is another one whenever its contents are), created
+/// once on this machine, which each server copies: creating one takes seconds.
 fn template<K: Kind>() -> io::Result<PathBuf> {
     let program = K::program()?;
     let built = fs::metadata(&program)?.mtime();
     let user = fs::metadata("/proc/self")?.uid();
     let path = env::temp_dir().join(format!("idem-{}-template-2-{user}-{built}", K::NAME));
-    // Not believed if it is somebody else's.
+    // Not trusted if it belongs to another user.
     if fs::metadata(&path).is_ok_and(|found| found.uid() == owner()) {
         return Ok(path);
     }

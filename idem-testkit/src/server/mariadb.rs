@@ -12,10 +12,11 @@ use super::database::{Database, Kind, find};
 /// The user's password.
 const PASSWORD: &str = "wordpass";
 
-/// A MariaDB server of one's own: empty, on a free port of this host, unprivileged, its files in a temporary directory.
+/// A private MariaDB server: empty, on a free port of this host, unprivileged, its files in a
+/// temporary directory.
 ///
-/// It is killed when this is dropped, and when this process ends, in whatever way. It does not wait for the disk, so what it has
-/// committed survives its own death, not that of the machine.
+/// It is killed when this is dropped, and when this process ends, in whatever way. It does not wait
+/// for the disk, so what it has committed survives its own death, not that of the machine.
 ///
 /// # Examples
 ///
@@ -45,7 +46,8 @@ impl MariaDbServer {
         Self::start_with(&[]).await
     }
 
-    /// Starts one with arguments of the program `mariadbd`, such as `["--transaction-isolation=SERIALIZABLE"]`.
+    /// Starts one with arguments of the program `mariadbd`, such as
+    /// `["--transaction-isolation=SERIALIZABLE"]`.
     ///
     /// # Errors
     ///
@@ -54,8 +56,8 @@ impl MariaDbServer {
         Database::start::<MariaDb>(args).await.map(Self)
     }
 
-    /// One for all tests of this process. It is started at the first call, and killed when the process ends. Tests that share it use
-    /// keys or tables of their own, and leave it running.
+    /// One for all tests of this process. It is started at the first call, and killed when the
+    /// process ends. Tests that share it use keys or tables of their own, and leave it running.
     ///
     /// # Errors
     ///
@@ -85,7 +87,8 @@ impl MariaDbServer {
         self.0.dir()
     }
 
-    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is answered.
+    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is
+    /// answered.
     ///
     /// # Errors
     ///
@@ -107,7 +110,7 @@ impl MariaDbServer {
     ///
     /// # Errors
     ///
-    /// If it cannot be killed. A server that does not run is no error.
+    /// If killing fails. A stopped server is not an error.
     pub fn kill(&self) -> io::Result<()> {
         self.0.kill()
     }
@@ -116,7 +119,7 @@ impl MariaDbServer {
     ///
     /// # Errors
     ///
-    /// If it does not start, which may also be because somebody else has taken the port by now.
+    /// If it does not start, also because another process has taken the port by now.
     pub async fn restart(&self) -> io::Result<()> {
         self.0.restart().await
     }

@@ -13,7 +13,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 600;
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// What a server answers, if it does.
+/// Returns the answer of a server, if it answers.
 pub(super) async fn ask(server: &RedisServer, command: &[&str]) -> io::Result<Reply> {
     match timeout(ANSWERS_WITHIN, server.cli(command)).await?? {
         Reply::Error(error) => Err(io::Error::other(error)),
@@ -29,7 +29,7 @@ pub(super) async fn tell(server: &RedisServer, command: &[&str]) -> io::Result<(
     }
 }
 
-/// What most of the servers say that answer.
+/// Returns the majority's answer.
 pub(super) async fn most_say<T: PartialEq>(
     servers: &[RedisServer],
     command: &[&str],
@@ -63,7 +63,8 @@ pub(super) async fn says(server: &RedisServer, section: &str, lines: &[&str]) ->
     })
 }
 
-/// How many replicas a server serves, as a master; one that has just come is counted when it has acknowledged its data.
+/// How many replicas a server serves, as a master; one that has just come is counted when it has
+/// acknowledged its data.
 pub(super) async fn replicas(server: &RedisServer) -> usize {
     let info = ask(server, &["INFO", "replication"]).await.map(|info| info.to_string()).unwrap_or_default();
     let is_served = |line: &str| line.contains(",state=online,") && !line.contains(",offset=0,");

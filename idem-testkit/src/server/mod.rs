@@ -1,4 +1,5 @@
-//! Private servers for tests: Redis, alone and several that belong together, PostgreSQL and MariaDB.
+//! Private servers for tests: Redis, alone and several that belong together, PostgreSQL and
+//! MariaDB.
 
 mod cluster;
 mod database;
@@ -34,7 +35,7 @@ const PORTS: u32 = 3;
 const ASKED: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A `redis-server` of one's own: empty, on a free port of this host, without persistence.
+/// A private `redis-server`: empty, on a free port of this host, without persistence.
 ///
 /// It is killed when this is dropped, and when this process ends, in whatever way.
 ///
@@ -58,7 +59,7 @@ pub struct RedisServer {
     program: OsString,
     args: Vec<OsString>,
     port: u16,
-    /// Where the nodes of a cluster talk to each other.
+    /// The port for traffic between the nodes of a cluster.
     bus: Option<u16>,
     /// The file in which the server itself keeps its settings, where it has one.
     config: Option<PathBuf>,
@@ -86,14 +87,15 @@ impl RedisServer {
         Self::builder().start().await
     }
 
-    /// For one with other settings. Its program is `redis-server`, or what the environment variable `IDEM_REDIS_SERVER` names.
+    /// For one with other settings. Its program is `redis-server`, or what the environment variable
+    /// `IDEM_REDIS_SERVER` names.
     pub fn builder() -> RedisServerBuilder {
         let program = std::env::var_os(PROGRAM).unwrap_or_else(|| "redis-server".into());
         RedisServerBuilder { program, args: Vec::new(), config: None, bus: false }
     }
 
-    /// One for all tests of this process. It is started at the first call, and killed when the process ends. Tests that share it
-    /// use keys of their own, and leave it running.
+    /// One for all tests of this process. It is started at the first call, and killed when the
+    /// process ends. Tests that share it use keys of their own, and leave it running.
     ///
     /// # Errors
     ///
@@ -113,7 +115,8 @@ impl RedisServer {
         self.port
     }
 
-    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is answered.
+    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is
+    /// answered.
     ///
     /// # Errors
     ///
@@ -135,17 +138,17 @@ impl RedisServer {
     ///
     /// # Errors
     ///
-    /// If it cannot be killed. A server that does not run is no error.
+    /// If killing fails. A stopped server is not an error.
     pub fn kill(&self) -> io::Result<()> {
         self.process().take().map_or(Ok(()), Process::kill)
     }
 
-    /// Kills it if it runs, and starts it again at the same port, with the same arguments and directory: empty, unless its
-    /// arguments say otherwise.
+    /// Kills it if it runs, and starts it again at the same port, with the same arguments and
+    /// directory: empty, unless its arguments say otherwise.
     ///
     /// # Errors
     ///
-    /// If it does not start, which may also be because somebody else has taken the port by now.
+    /// If it does not start, also because another process has taken the port by now.
     pub async fn restart(&self) -> io::Result<()> {
         self.kill()?;
         let mut process = self.spawn()?;
@@ -158,11 +161,12 @@ impl RedisServer {
         Ok(())
     }
 
-    /// Sends it one command on a connection of its own, and gives its reply. An error reply is a [`Reply::Error`].
+    /// Sends it one command on a connection of its own, and gives its reply. An error reply is a
+    /// [`Reply::Error`].
     ///
     /// # Errors
     ///
-    /// If there is no reply within five seconds.
+    /// If no reply comes within five seconds.
     pub async fn cli(&self, command: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
         resp::call(self.port, command).await
     }
@@ -184,7 +188,8 @@ impl RedisServer {
             ["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no", "--logfile", "", "--dir"];
         let fixed = fixed.into_iter().map(OsString::from).chain([self.dir.path().into()]);
         let bus = self.bus.map(|bus| ["--cluster-port".into(), bus.to_string().into()]).into_iter().flatten();
-        // The file comes first, or is taken for a value. Later arguments win, so the caller's come last.
+        // The file comes first, or is taken for a value. Later arguments win, so the caller's come
+        // last.
         let args = self.config.iter().map(OsString::from).chain(fixed).chain(bus).chain(self.args.iter().cloned());
         Process::spawn(&self.program, args, self.dir.path())
     }
@@ -195,7 +200,7 @@ impl RedisServer {
             if let Some(why) = process.death()? {
                 return Err(io::Error::other(format!("the redis-server on port {} ended at once: {why}", self.port)));
             }
-            // What answers at the port is this server and no other, once this one says that it listens there.
+            // Once this server says that it listens, no other one answers at the port.
             if process.says_ready() && resp::answers(self.port).await {
                 return Ok(());
             }
@@ -205,8 +210,8 @@ impl RedisServer {
 }
 
 impl RedisServerBuilder {
-    /// Adds an argument, such as `--maxmemory`, or its value. It comes after those that every server is started with, and wins. The
-    /// log must stay on standard output.
+    /// Adds an argument, such as `--maxmemory`, or its value. It comes after those that every
+    /// server is started with, and wins. The log must stay on standard output.
     #[must_use]
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
@@ -220,7 +225,8 @@ impl RedisServerBuilder {
         self
     }
 
-    /// Gives it a file of settings, which the server may write to: it is made once, and a restart finds it as the server left it.
+    /// Gives it a file of settings, which the server may write to: it is made once, and a restart
+    /// finds it as the server left it.
     fn config(mut self, text: String) -> Self {
         self.config = Some(text);
         self
@@ -264,7 +270,7 @@ impl RedisServerBuilder {
                     *server.process() = Some(process);
                     return Ok(server);
                 }
-                // The port was free when it was looked up; somebody may have been quicker.
+                // The port was free when it was looked up; another process may have been quicker.
                 Err(_) if tries > 0 => {}
                 Err(error) => return Err(error),
             }

@@ -6,12 +6,14 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Starts the server, and takes orders from standard input: the names of signals. When that ends, because this process dropped
-/// it or died, whatever of, it kills the server and removes the directory. When the server ends, so does everything.
+/// Starts the server, and takes orders from standard input: the names of signals. When that ends,
+/// because this process dropped it or died, whatever of, it kills the server and removes the
+/// directory. When the server ends, so does everything.
 ///
-/// A signal goes to the server's children too: those of PostgreSQL serve one connection each, and would go on.
+/// A signal goes to the server's children too: those of PostgreSQL serve one connection each, and
+/// would go on.
 ///
-/// A process cannot be told to die with its parent without unsafe code; a pipe tells it.
+/// Making a process die with its parent takes unsafe code; a pipe does it safely.
 const SHELL: &str = r#"
 dir=$1
 shift

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What a server replies to a command.
+/// The reply of a server to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
@@ -49,7 +49,8 @@ impl Reply {
     }
 }
 
-/// As a person reads it: values that are no text with replacement characters, lists with one reply a line.
+/// Readable text: replacement characters for values that are not UTF-8, lists with one reply a
+/// line.
 impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -10,14 +10,17 @@ use super::{RedisServer, RedisServerBuilder, Reply};
 
 /// The name under which the Sentinels know the master.
 const NAME: &str = "main";
-/// The settings of Sentinels that find a dead master within a second, and put another in its place a second or two later.
+/// The settings of Sentinels that find a dead master within a second, and put another in its place
+/// a second or two later.
 const QUICK: &[[&str; 2]] =
     &[["down-after-milliseconds", "1000"], ["failover-timeout", "5000"], ["parallel-syncs", "2"]];
 
-/// Servers under Redis Sentinel: one master, two replicas and three Sentinels unless the [builder](Self::builder) is told otherwise.
+/// Servers under Redis Sentinel: by default one master, two replicas and three Sentinels; the
+/// [builder](Self::builder) changes that.
 ///
-/// The Sentinels are quick: about two seconds after the master is gone, one of its replicas takes its place. A server that comes back
-/// becomes a replica of the master of the day; for some seconds it may think that it still is the master itself, as in earnest.
+/// The Sentinels are quick: about two seconds after the master is gone, one of its replicas takes
+/// its place. A server that comes back becomes a replica of the master of the day; for some seconds
+/// it may think that it still is the master itself, as in earnest.
 ///
 /// # Examples
 ///
@@ -37,7 +40,7 @@ const QUICK: &[[&str; 2]] =
 /// ```
 #[derive(Debug)]
 pub struct RedisSentinels {
-    // Dropped first, so that nobody fails over what is coming to its end.
+    // Dropped first, so that they start no failover while the servers end.
     sentinels: Vec<RedisServer>,
     servers: Vec<RedisServer>,
 }
@@ -103,7 +106,8 @@ impl RedisSentinels {
         index_of(&self.servers, port.await?)
     }
 
-    /// Waits until another server than this one is the master, in the eyes of the Sentinels and in its own, and gives it.
+    /// Waits until another server than this one is the master, in the eyes of the Sentinels and in
+    /// its own, and gives it.
     ///
     /// # Errors
     ///
@@ -121,8 +125,8 @@ impl RedisSentinels {
         }
     }
 
-    /// Waits until there is one master, all other servers are its replicas with its data, and all Sentinels know of all this and of
-    /// each other.
+    /// Waits until there is one master, all other servers are its replicas with its data, and all
+    /// Sentinels know of all this and of each other.
     ///
     /// # Errors
     ///
@@ -186,10 +190,11 @@ impl RedisSentinelsBuilder {
     ///
     /// As for [`RedisSentinels::start`].
     pub async fn start(self) -> io::Result<RedisSentinels> {
-        // By default a master waits five seconds for more replicas before it sends the first its data, and has news for them every
-        // ten seconds.
+        // By default a master waits five seconds for more replicas before it sends the first its
+        // data, and has news for them every ten seconds.
         let server = self.server.arg("--repl-diskless-sync-delay").arg("0").arg("--repl-ping-replica-period").arg("1");
-        // A file, although it is empty, so that a server that was given another role comes back in it.
+        // A file, although it is empty, so that a server that was given another role comes back in
+        // it.
         let master = server.clone().config(String::new()).start().await?;
         let port = master.port();
         let mut servers = vec![master];
@@ -204,8 +209,9 @@ impl RedisSentinelsBuilder {
         let mut sentinels = Vec::new();
         for _ in 0..self.sentinels {
             let sentinel = RedisServer::builder().config(config.clone()).arg("--sentinel").start().await?;
-            // They tell of themselves, and ask the servers for their role, ten times as often as is usual, so that they find each
-            // other at once, and a server that comes back is soon made a replica.
+            // They announce themselves, and ask the servers for their role, ten times as often as
+            // usual. So they find each other at once, and a server that comes back is soon made a
+            // replica.
             tell(&sentinel, &["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "500"]).await?;
             sentinels.push(sentinel);
         }

@@ -1,4 +1,5 @@
-//! `MemoryStore` as a store at whose keys other people's data can stand, which one of its steps may take for something else.
+//! `MemoryStore` as a store at whose keys other people's data can stand, which one of its steps may
+//! take for something else.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};

@@ -75,7 +75,8 @@ fn is_about_issues(flaw: Flaw) -> bool {
 }
 
 async fn every_flaw_is_found(of: impl Fn(Flaw) -> bool) {
-    // Not all at once: a trial counts on its turn coming soon. Those of waiting are last in the list, and take the longest.
+    // Not all at once: a trial counts on its turn coming soon. Those of waiting are last in the
+    // list, and take the longest.
     let places = Arc::new(Semaphore::new(24));
     let mut tasks = JoinSet::new();
     for flaw in Flaw::ALL.into_iter().rev().filter(|flaw| of(*flaw)) {

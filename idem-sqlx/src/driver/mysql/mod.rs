@@ -17,7 +17,7 @@ use self::sqlx::query::Query;
 use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySql, Row as _};
 use self::statements::Statements;
 use super::super::{sql, sqlx};
-use super::core::{Core, Settings, TIME_LIMIT};
+use super::core::{Boxed, Core, Settings, TIME_LIMIT};
 use super::dialect::{Dialect, Guard, Judgement, Kept, Schema};
 use super::fault;
 use crate::columns::{Columns, Row};
@@ -29,12 +29,13 @@ const CONNECTIONS: u32 = 10;
 super::store::store! {
     /// Keeps records in a table of MySQL 8 or newer, or of MariaDB 10.6 or newer.
     ///
-    /// Cheap to clone; clones share the pool. Each step is one statement, or a look and one statement; steps run on the tokio runtime in
-    /// which the store was created. Every step fails within the time limit, 900 ms unless the [builder](Self::builder) is given another. A
-    /// step that failed for the lack of an answer may have been carried out.
+    /// Cheap to clone; clones share the pool. Each step is one statement, or a look and one
+    /// statement; steps run on the tokio runtime in which the store was created. Every step fails
+    /// within the time limit, 900 ms unless the [builder](Self::builder) is given another. A step
+    /// that failed for the lack of an answer may have been carried out.
     ///
-    /// A waiter is woken at once by a commit through the same store. Of any other it learns by looking: after 5 ms, then ever more seldom, up
-    /// to 250 ms.
+    /// A waiter is woken at once by a commit through the same store. Of any other it learns by
+    /// looking: after 5 ms, then ever more seldom, up to 250 ms.
     ///
     /// # Examples
     ///
@@ -56,18 +57,27 @@ super::store::store! {
 }
 
 impl MySqlStore {
-    /// Connects to the database that a URL names (`mysql://user:password@host:port/database`), with a pool of its own of up to 10
-    /// connections.
+    /// Connects to the database that a URL names (`mysql://user:password@host:port/database`), with
+    /// a pool of its own of up to 10 connections.
     ///
-    /// Does not create the table: [`migrate`](Self::migrate) does. Takes at most 0.9 s. Must be called in a tokio runtime. When the future
-    /// is dropped, the connection is closed.
+    /// Does not create the table: [`migrate`](Self::migrate) does. Takes at most 0.9 s. Must be
+    /// called in a tokio runtime. When the future is dropped, the connection is closed.
     ///
     /// # Errors
     ///
-    /// If the URL is malformed, the database cannot be reached, or the user is refused. No error shows the password.
+    /// If the URL is malformed, the database is unreachable, or the user is refused. No error shows
+    /// the password.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, StoreError> {
+        Self::connecting(url.as_ref()).await
+    }
+
+    fn connecting(url: &str) -> Boxed<'_, Self> {
+        Box::pin(Self::connect_to(url))
+    }
+
+    async fn connect_to(url: &str) -> Result<Self, StoreError> {
         let options: MySqlConnectOptions =
-            fault::options(url.as_ref(), &["mysql", "mariadb"], "mysql://user:password@host:port/database")?;
+            fault::options(url, &["mysql", "mariadb"], "mysql://user:password@host:port/database")?;
         let place = Mysql::place(&options);
         // Its statements are not for logs: those of MySQL have keys in them.
         let options = options.disable_statement_logging();
@@ -81,7 +91,7 @@ impl MySqlStore {
             .max_connections(CONNECTIONS)
             .acquire_timeout(TIME_LIMIT)
             .test_before_acquire(false)
-            // Bounds what the server goes on with when nobody waits for it any more.
+            // Limits the server's work for callers that have gone.
             .after_connect(|on, _| {
                 Box::pin(async move { on.execute("SET SESSION innodb_lock_wait_timeout = 1").await.map(drop) })
             })
@@ -120,7 +130,8 @@ impl Dialect for Mysql {
         id: &RecordId,
         columns: &Columns,
     ) -> Result<Option<Row>, sqlx::Error> {
-        // Two statements in one message, which only the text protocol takes: so a claim and a replay are one round trip each.
+        // Two statements in one message, which only the text protocol takes: so a claim and a
+        // replay are one round trip each.
         let text = self.statements.insert(id, columns);
         on.fetch_optional(sqlx::raw_sql(sql(&text))).await?.map(|row| super::read_row!(row)).transpose()
     }
@@ -199,7 +210,8 @@ impl Dialect for Mysql {
     fn judge(error: &dyn DatabaseError) -> Judgement {
         let number = error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number);
         match number {
-            // A deadlock, and what MariaDB says for a row that changed since the statement's snapshot.
+            // A deadlock, and what MariaDB says for a row that changed since the statement's
+            // snapshot.
             1213 | 1020 => Judgement::Conflict,
             1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1927 => Judgement::Lost,
             1146 | 1054 => Judgement::Schema,
@@ -218,14 +230,15 @@ impl Dialect for Mysql {
     }
 }
 
-/// What a row is to say, in the order of the statements.
+/// Binds the values of a row, in the order of the statements.
 fn bind<'q>(
     query: Query<'q, MySql, MySqlArguments>,
     id: &'q RecordId,
     columns: &'q Columns,
 ) -> Query<'q, MySql, MySqlArguments> {
     let Columns { expires_in, hold, lease, fade, .. } = *columns;
-    // In this order: a column that was set has its new value further on in the statement. The expiry comes last.
+    // In this order: a column that was set has its new value further on in the statement. The
+    // expiry comes last.
     query
         .bind(columns.state)
         .bind(columns.attempt)

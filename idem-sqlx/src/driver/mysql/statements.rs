@@ -1,7 +1,7 @@
 //! The statements of MySQL and MariaDB.
 //!
-//! Time is `UTC_TIMESTAMP(6)`, the start of the statement. A statement that had to wait for another one counts from before it waited, as its
-//! caller does.
+//! Time is `UTC_TIMESTAMP(6)`, the start of the statement. A statement that had to wait for another
+//! one counts from before it waited, as its caller does.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ const ROW: &str = "state, attempt, owner, origin, \
     TIMESTAMPDIFF(MICROSECOND, valid_until, expires_at) DIV 1000, \
     fingerprint, is_error, codec, outcome, questions, took_over, revision";
 
-/// Not `INSERT IGNORE`, which would make warnings of errors. Where there is a row, it stays as it is.
+/// Not `INSERT IGNORE`, which would turn errors into warnings. An existing row stays as it is.
 const IF_NONE: &str = " ON DUPLICATE KEY UPDATE operation = VALUES(operation); ";
 
 /// A parameter in milliseconds as an interval.
@@ -83,8 +83,9 @@ impl Statements {
         }
     }
 
-    /// Writes a row where there is none, and reads the one that stands there then. Each value is a number or hexadecimal: nothing that
-    /// could be taken for SQL, whatever the settings of the session are.
+    /// Writes a row where there is none, and reads the one that stands there then. Each value is a
+    /// number or hexadecimal: nothing that could be taken for SQL, whatever the settings of the
+    /// session are.
     pub(super) fn insert(&self, id: &RecordId, columns: &Columns) -> Arc<str> {
         let mut text = String::with_capacity(2048);
         text.push_str(&self.insert);

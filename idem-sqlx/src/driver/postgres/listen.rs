@@ -12,7 +12,8 @@ use super::super::super::sqlx;
 use super::super::core::TIME_LIMIT;
 use crate::hub::Hub;
 
-/// The pause before another try to connect doubles from the first to the second, each spread by half.
+/// The pause before another try to connect doubles from the first to the second, each spread by
+/// half.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// Starts the task that takes messages in; it says whether it is connected.
@@ -26,7 +27,7 @@ pub(super) fn start(
 }
 
 async fn listen(options: PgConnectOptions, channel: String, hub: Arc<Hub>, says: watch::Sender<bool>) {
-    // Not a connection of the application's pool: with none left there, nobody would be woken.
+    // Not a connection of the application's pool: with none left there, no waiter would be woken.
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(TIME_LIMIT)
@@ -51,7 +52,7 @@ async fn listen(options: PgConnectOptions, channel: String, hub: Arc<Hub>, says:
             }
         }
         says.send_replace(false);
-        // What was told meanwhile is lost, so everybody looks.
+        // Messages in between are lost, so all waiters look.
         hub.wake_all();
         sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
         pause = (pause * 2).min(AGAIN.1);

@@ -19,7 +19,7 @@ use self::sqlx::query::Query;
 use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Postgres, Row as _};
 use self::statements::Statements;
 use super::super::{sql, sqlx};
-use super::core::{Core, Settings, TIME_LIMIT};
+use super::core::{Boxed, Core, Settings, TIME_LIMIT};
 use super::dialect::{Dialect, Guard, Judgement, Kept, Schema};
 use super::fault;
 use crate::columns::{Columns, Row};
@@ -32,12 +32,14 @@ const CONNECTIONS: u32 = 10;
 super::store::store! {
     /// Keeps records in a table of PostgreSQL 12 or newer.
     ///
-    /// Cheap to clone; clones share the pool. Each step is one statement, or a look and one statement; steps run on the tokio runtime in
-    /// which the store was created. Every step fails within the time limit, 900 ms unless the [builder](Self::builder) is given another. A
-    /// step that failed for the lack of an answer may have been carried out.
+    /// Cheap to clone; clones share the pool. Each step is one statement, or a look and one
+    /// statement; steps run on the tokio runtime in which the store was created. Every step fails
+    /// within the time limit, 900 ms unless the [builder](Self::builder) is given another. A step
+    /// that failed for the lack of an answer may have been carried out.
     ///
-    /// Waiters are woken by `NOTIFY`, through one more connection for each store; it is opened by the first waiter. While that is down,
-    /// and behind a proxy that does not carry `LISTEN`, they look again after 5 ms, then ever more seldom, up to 250 ms.
+    /// Waiters are woken by `NOTIFY`, through one more connection for each store; it is opened by
+    /// the first waiter. While that is down, and behind a proxy that does not carry `LISTEN`, they
+    /// look again after 5 ms, then ever more seldom, up to 250 ms.
     ///
     /// # Examples
     ///
@@ -59,20 +61,29 @@ super::store::store! {
 }
 
 impl PostgresStore {
-    /// Connects to the database that a URL names (`postgres://user:password@host:port/database`), with a pool of its own of up to 10
-    /// connections.
+    /// Connects to the database that a URL names (`postgres://user:password@host:port/database`),
+    /// with a pool of its own of up to 10 connections.
     ///
-    /// Does not create the table: [`migrate`](Self::migrate) does. Takes at most 0.9 s. Must be called in a tokio runtime. When the future
-    /// is dropped, the connection is closed.
+    /// Does not create the table: [`migrate`](Self::migrate) does. Takes at most 0.9 s. Must be
+    /// called in a tokio runtime. When the future is dropped, the connection is closed.
     ///
     /// # Errors
     ///
-    /// If the URL is malformed, the database cannot be reached, or the user is refused. No error shows the password.
+    /// If the URL is malformed, the database is unreachable, or the user is refused. No error shows
+    /// the password.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, StoreError> {
+        Self::connecting(url.as_ref()).await
+    }
+
+    fn connecting(url: &str) -> Boxed<'_, Self> {
+        Box::pin(Self::connect_to(url))
+    }
+
+    async fn connect_to(url: &str) -> Result<Self, StoreError> {
         let options: PgConnectOptions =
-            fault::options(url.as_ref(), &["postgres", "postgresql"], "postgres://user:password@host:port/database")?;
+            fault::options(url, &["postgres", "postgresql"], "postgres://user:password@host:port/database")?;
         let place = Postgresql::place(&options);
-        // Bounds what the server goes on with when nobody waits for it any more.
+        // Limits the server's work for callers that have gone.
         let limit = format!("{}ms", TIME_LIMIT.as_millis());
         let options = options.options([("statement_timeout", limit.as_str()), ("lock_timeout", limit.as_str())]);
         // Its statements are not for logs: those of MySQL have keys in them.
@@ -197,8 +208,8 @@ impl Dialect for Postgresql {
     }
 
     async fn create(&self, on: &mut PgConnection) -> Result<(), sqlx::Error> {
-        // The lock, because two that create one table at the same time can meet in the catalog. It ends with the transaction, which several
-        // statements in one message are.
+        // The lock, because two that create one table at the same time can meet in the catalog. It
+        // ends with the transaction, which several statements in one message are.
         on.execute(sqlx::raw_sql(sql(&self.statements.create))).await.map(drop)
     }
 

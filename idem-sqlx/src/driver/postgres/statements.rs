@@ -1,7 +1,7 @@
 //! The statements of PostgreSQL.
 //!
-//! Time is `statement_timestamp()`: that of the transaction would be as old as the transaction. A statement that had to wait for another
-//! one counts from before it waited, as its caller does.
+//! Time is `statement_timestamp()`: that of the transaction would be as old as the transaction. A
+//! statement that had to wait for another one counts from before it waited, as its caller does.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ impl Statements {
         let lease = format!("renewed.hold * {MS}");
         Self {
             table: t.clone(),
-            // Where there is a row, nothing is written: no version of it, no lock on it.
+            // If there is a row, nothing is written: no new version, no lock.
             insert: format!(
                 "WITH written AS (INSERT INTO {t} (operation, key, state, attempt, owner, origin, {times}, fingerprint, is_error, codec, outcome, questions, took_over, revision) \
                  VALUES ($1, $2, $3, $4, $5, $6, {}, $11, $12, $13, $14, $15, $16, $17) ON CONFLICT (operation, key) DO NOTHING RETURNING {ROW}) \
@@ -115,7 +115,8 @@ impl Statements {
     }
 }
 
-/// The channel on which the changes of a table's rows are told. Two tables that share one only wake waiters in vain.
+/// Returns the channel for changes of a table's rows. Two tables that share one only wake waiters
+/// in vain.
 pub(super) fn channel(table: &Table) -> String {
     // Identifiers are plain ASCII; a channel's name has at most 63 bytes.
     let name = format!("idem.{}", table.name());

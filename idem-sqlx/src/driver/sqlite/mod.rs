@@ -16,13 +16,14 @@ use self::sqlx::sqlite::{
 use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _, Sqlite};
 use self::statements::Statements;
 use super::super::{sql, sqlx};
-use super::core::{Core, Settings, TIME_LIMIT};
+use super::core::{Boxed, Core, Settings, TIME_LIMIT};
 use super::dialect::{Dialect, Guard, Judgement, Kept, Schema};
 use super::fault::{self, refused};
 use crate::columns::{Columns, Row};
 use crate::table::Table;
 
-/// How many connections the store's own pool has at most. One writes at a time, so that more gain little.
+/// How many connections the store's own pool has at most. One writes at a time, so that more gain
+/// little.
 const CONNECTIONS: u32 = 4;
 /// How long a connection waits for another one that writes: less than a step may take.
 const BUSY: Duration = Duration::from_millis(700);
@@ -52,14 +53,16 @@ macro_rules! bind {
 }
 
 super::store::store! {
-    /// Keeps records in a file, or in a table of a SQLite database that the application has: they survive restarts, with nothing installed.
+    /// Keeps records in a file, or in a table of a SQLite database that the application has: they
+    /// survive restarts, with nothing installed.
     ///
-    /// Several processes on one machine may share the file; not over a network file system. Cheap to clone; clones share the pool. Each step
-    /// is one statement, or a look and one statement; steps run on the tokio runtime in which the store was created. Every step fails
-    /// within the time limit, 900 ms unless the [builder](Self::builder) is given another.
+    /// Several processes on one machine may share the file; not over a network file system. Cheap
+    /// to clone; clones share the pool. Each step is one statement, or a look and one statement;
+    /// steps run on the tokio runtime in which the store was created. Every step fails within the
+    /// time limit, 900 ms unless the [builder](Self::builder) is given another.
     ///
-    /// Time is the clock of this machine. A waiter is woken at once by a commit through the same store. Of any other it learns by looking:
-    /// after 5 ms, then ever more seldom, up to 250 ms.
+    /// Time is the clock of this machine. A waiter is woken at once by a commit through the same
+    /// store. Of any other it learns by looking: after 5 ms, then ever more seldom, up to 250 ms.
     ///
     /// # Examples
     ///
@@ -83,20 +86,30 @@ super::store::store! {
 }
 
 impl SqliteStore {
-    /// Opens the file that a URL names (`sqlite://idem.db`, relative to the working directory, or `sqlite:///var/lib/idem.db`), and creates
-    /// file and table where there are none.
+    /// Opens the file that a URL names (`sqlite://idem.db`, relative to the working directory, or
+    /// `sqlite:///var/lib/idem.db`), and creates file and table where there are none.
     ///
-    /// The file is in WAL mode, and each commit is on the disk when it returns (`synchronous = FULL`). Must be called in a
-    /// tokio runtime. When the future is dropped, the file may or may not have been created.
+    /// The file is in WAL mode, and each commit is on the disk when it returns
+    /// (`synchronous = FULL`). Must be called in a tokio runtime. When the future is dropped, the
+    /// file may or may not have been created.
     ///
     /// # Errors
     ///
-    /// If the URL is malformed or names a database in memory, the file cannot be opened or is no SQLite database, or its table is one of another version.
+    /// If the URL is malformed or names a database in memory, the file fails to open or is not an
+    /// SQLite database, or its table has another version.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, StoreError> {
+        Self::connecting(url.as_ref()).await
+    }
+
+    fn connecting(url: &str) -> Boxed<'_, Self> {
+        Box::pin(Self::connect_to(url))
+    }
+
+    async fn connect_to(url: &str) -> Result<Self, StoreError> {
         let options: SqliteConnectOptions =
-            fault::options(url.as_ref(), &["sqlite"], "sqlite://idem.db` or `sqlite:///var/lib/idem.db")?;
+            fault::options(url, &["sqlite"], "sqlite://idem.db` or `sqlite:///var/lib/idem.db")?;
         // Each connection would have a database of its own.
-        if url.as_ref().contains(":memory:") || url.as_ref().contains("mode=memory") {
+        if url.contains(":memory:") || url.contains("mode=memory") {
             return Err(refused(
                 "a SQLite database in memory is not shared by the connections of a pool; use `MemoryStore`, or a file",
             ));
@@ -174,7 +187,8 @@ impl Dialect for SqliteFile {
 
     const NAME: &'static str = "SQLite";
 
-    /// One connection writes at a time, and a claim is a write. Another one would sleep and look again, and come last; here it has its turn.
+    /// One connection writes at a time, and a claim is a write. Another one would sleep and look
+    /// again, and come last; here it has its turn.
     const AT_ONCE: u32 = 1;
 
     fn new(table: &Table) -> Self {
@@ -238,7 +252,8 @@ impl Dialect for SqliteFile {
     }
 
     async fn renew(&self, on: &mut SqliteConnection, leases: &[Kept]) -> Result<Vec<bool>, sqlx::Error> {
-        // One transaction: each of its own would wait for the disk. A connection that is dropped in between is closed, which rolls back.
+        // One transaction: each of its own would wait for the disk. A connection that is dropped in
+        // between is closed, which rolls back.
         on.execute(sqlx::raw_sql("BEGIN IMMEDIATE")).await?;
         let renewed = self.renew_each(on, leases).await;
         end(on, renewed).await
@@ -260,7 +275,7 @@ impl Dialect for SqliteFile {
     async fn create(&self, on: &mut SqliteConnection) -> Result<(), sqlx::Error> {
         let created = on.execute(sqlx::raw_sql(sql(&self.statements.create))).await.map(drop);
         if created.is_err() {
-            // There is no transaction where it could not even begin.
+            // If the transaction failed to begin, there is nothing to roll back.
             let _ = on.execute(sqlx::raw_sql("ROLLBACK")).await;
         }
         created

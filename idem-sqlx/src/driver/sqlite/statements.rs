@@ -1,4 +1,5 @@
-//! The statements of SQLite. Times are milliseconds since 1970, which each version of SQLite can tell.
+//! The statements of SQLite. Times are milliseconds since 1970, which each version of SQLite can
+//! tell.
 
 use std::sync::Arc;
 
