@@ -39,9 +39,9 @@ pub use idem_core::__private;
 
 /// Both ends of the Idempotency-Key header.
 ///
-/// A tower layer, an extractor, and the result of a call that timed out. See the
+/// A tower layer, an extractor, the result of a call that timed out, and a client. See the
 /// [guide](guide::http).
-#[cfg(feature = "http")]
+#[cfg(any(feature = "http", feature = "http-client"))]
 pub mod http {
     pub use idem_http::*;
 }

@@ -12,6 +12,7 @@ mod crowd;
 mod floor;
 mod in_process;
 mod latency;
+mod layer;
 mod machine;
 mod memory;
 mod page;

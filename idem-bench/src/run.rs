@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::crowd::Crowds;
 use crate::latency::Latencies;
+use crate::layer::{Layers, Services};
 use crate::machine::Machine;
 use crate::renewals::Renewals;
 use crate::report::{Group, Report};
@@ -106,16 +107,18 @@ async fn over_redis(machine: Machine, extent: &Extent, url: Option<String>) -> R
     let subjects = Arc::new(Subjects::connect(&target).await?);
     let (mut latencies, mut throughputs) = (Latencies::default(), Throughputs::default());
     let (mut crowds, mut renewals) = (Crowds::default(), Renewals::default());
+    let (services, mut layers) = (Services::start(&target).await?, Layers::default());
     for round in 0..=extent.rounds {
         // The first one warms up.
         let name = if round == 0 { "to warm up".to_owned() } else { format!("{round} of {}", extent.rounds) };
         eprintln!("over Redis, round {name}");
         if round == 1 {
-            (latencies, throughputs, crowds) = Default::default();
+            (latencies, throughputs, crowds, layers) = Default::default();
         }
-        let from = NUMBERS * 2 * round as u64;
+        let from = NUMBERS * 3 * round as u64;
         latencies.round(&subjects, extent.calls, from).await?;
         throughputs.round(&subjects, extent.slice, extent.turns, from + NUMBERS).await?;
+        layers.round(&services, extent.calls, extent.slice, from + 2 * NUMBERS).await?;
         crowds.round(&target, extent.crowds).await?;
         if target.own().is_some() && (1..=extent.renewals).contains(&round) {
             renewals.round(&target, round).await?;
@@ -130,6 +133,7 @@ async fn over_redis(machine: Machine, extent: &Extent, url: Option<String>) -> R
         left_out.push("commands and bytes as the server counts them: they need a server of our own".to_owned());
     }
     groups.push(crowds.group());
+    groups.push(layers.group());
     if target.own().is_some() {
         groups.push(renewals.group());
     } else {

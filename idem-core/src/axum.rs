@@ -3,8 +3,6 @@
 //! Each is stored as its content: a status as its number, headers as pairs, `Json<T>` as the `T`. A response's body as a stream is none of them,
 //! since it can be read only once.
 
-use std::time::Duration;
-
 use axum::Json;
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -15,6 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 use crate::outcome::{Storable, sealed};
+use crate::problem::{PROBLEM_JSON, problem_json, problem_pause, whole_seconds};
 
 /// A value that is stored without the type around it.
 #[derive(Debug)]
@@ -187,23 +186,12 @@ impl<T: Storable<Via>, Via> Storable<WithStatus<WithHeaders<Via>>> for (StatusCo
 /// [message](crate::ErrorKind::client_message) of the error's kind, and a `Retry-After` where the same call can succeed later.
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
-        let (code, message) = (self.code(), self.client_message());
-        let problem = serde_json::json!({
-            "type": format!("https://docs.rs/idem-rs/latest/idem/guide/http/#{code}"),
-            "title": message.split_once(". ").map_or(message, |(title, _)| title).trim_end_matches('.'),
-            "status": self.http_status(),
-            "detail": message,
-            "code": code,
-            "error": { "type": "idempotency_error", "code": code, "message": message },
-        });
+        let body = problem_json(self.http_status(), self.code(), self.client_message());
         let status = StatusCode::from_u16(self.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, problem.to_string()).into_response();
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        // Also where the store refuses: to the client, the service is down until it is repaired.
-        let pause = self.retry_after().or_else(|| matches!(self, Self::Store { .. }).then_some(Duration::from_secs(1)));
-        if let Some(pause) = pause {
-            let seconds = (pause.as_secs() + u64::from(pause.subsec_nanos() > 0)).max(1);
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        let mut response = (status, body).into_response();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        if let Some(pause) = problem_pause(&self) {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(whole_seconds(pause)));
         }
         response
     }

@@ -36,6 +36,7 @@ mod outcome;
 mod policy;
 mod printable;
 mod private;
+mod problem;
 mod reconcile;
 mod runtime;
 mod schedule;

@@ -17,6 +17,7 @@ use crate::observe::{Decision, Observer};
 pub use crate::operation::Operation;
 use crate::outcome::Outcome;
 pub use crate::outcome::{FromIdempotency, NoPolicy, Returned, Storable, Witness, outcome_of};
+pub use crate::problem::{PROBLEM_JSON, problem_json, problem_pause, problem_title, problem_type, whole_seconds};
 use crate::runtime::Idempotency;
 pub use crate::site::{Name, Site, checked_name};
 use crate::watch;

@@ -3,11 +3,14 @@
 //! - [`IdempotencyLayer`] guards whole responses of any tower service: hyper, axum, tonic. Feature `server`.
 //! - [`lookup`](fn@lookup) serves the result of a call whose client timed out. Feature `server`.
 //! - [`IdempotencyKey`] is the header's value: an extractor for annotated axum handlers, and a part of a key. Feature `axum`.
+//! - [`IdempotencyClient`] gives requests of reqwest a key, and retries them. Feature `client`.
 //! - [`problem`](fn@problem) turns an [`idem::Error`](idem_core::Error) into an answer for clients.
 //!
 //! The header is that of the IETF draft `draft-ietf-httpapi-idempotency-key-header`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "client")]
+mod client;
 #[cfg(feature = "axum")]
 mod extract;
 mod key;
@@ -19,6 +22,8 @@ mod server;
 #[cfg(feature = "server")]
 mod stored;
 
+#[cfg(feature = "client")]
+pub use crate::client::{IdempotencyClient, RequestKey, UnknownOutcome};
 #[cfg(feature = "axum")]
 pub use crate::extract::KeyRejection;
 pub use crate::key::{IdempotencyKey, InvalidKey, MAX_KEY_LEN};
@@ -27,5 +32,9 @@ pub use crate::lookup::{LookupFuture, LookupService, lookup};
 pub use crate::problem::{Problem, Response, problem, problem_json, stripe};
 #[cfg(feature = "server")]
 pub use crate::server::{
-    Body, IdempotencyLayer, Idempotent, NeedsScope, REPLAYED, Replayed, ResponseFuture, Scoped, header,
+    Body, IdempotencyLayer, Idempotent, NeedsScope, REPLAYED, Replayed, ResponseFuture, Route, Scoped, header,
 };
+/// The versions that the client is written against. TLS and other features come from an application's own dependency.
+#[cfg(feature = "client")]
+#[doc(no_inline)]
+pub use {reqwest, reqwest_middleware};

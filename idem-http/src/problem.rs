@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
+use idem_core::__private::{PROBLEM_JSON, problem_pause, problem_title, problem_type, whole_seconds};
 use idem_core::{Error, ErrorKind};
 use serde_json::json;
 
@@ -12,9 +13,6 @@ use crate::key::InvalidKey;
 
 /// An answer of ours, complete.
 pub type Response = http::Response<String>;
-
-/// Where each code is described: the `type` of a problem is this and the code.
-const TYPES: &str = "https://docs.rs/idem-rs/latest/idem/guide/http/#";
 
 /// Why a request got no answer of the service, in words for its client.
 ///
@@ -96,12 +94,12 @@ impl Problem {
 
     /// The `type` of the problem: a URI of its own for each code.
     pub fn type_uri(&self) -> String {
-        format!("{TYPES}{}", self.code)
+        problem_type(self.code)
     }
 
     /// The first sentence of the message: the same for each code.
     pub fn title(&self) -> &'static str {
-        self.message.split_once(". ").map_or(self.message, |(title, _)| title).trim_end_matches('.')
+        problem_title(self.message)
     }
 }
 
@@ -111,11 +109,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
-        let mut problem = Self::of_kind(error.kind());
-        if let Error::Throttled { retry_after, .. } = error {
-            problem.retry_after = Some(*retry_after);
-        }
-        problem
+        Self { retry_after: problem_pause(error), ..Self::of_kind(error.kind()) }
     }
 }
 
@@ -156,16 +150,8 @@ pub fn problem(error: &Error) -> Response {
 ///
 /// Without that member, Stripe's client for Node takes any JSON body for a success, whatever the status.
 pub fn problem_json(problem: &Problem) -> Response {
-    let Problem { status, code, message, .. } = problem;
-    let body = json!({
-        "type": problem.type_uri(),
-        "title": problem.title(),
-        "status": status.as_u16(),
-        "detail": message,
-        "code": code,
-        "error": { "type": "idempotency_error", "code": code, "message": message },
-    });
-    answer(problem, "application/problem+json", body.to_string())
+    let body = idem_core::__private::problem_json(problem.status.as_u16(), problem.code, problem.message);
+    answer(problem, PROBLEM_JSON, body)
 }
 
 /// Stripe's shape: `{"error": {"type": .., "code": .., "message": ..}}`.
@@ -188,9 +174,7 @@ fn answer(problem: &Problem, content_type: &'static str, body: String) -> Respon
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     if let Some(pause) = problem.retry_after {
-        // Rounded up: a client that comes early comes twice.
-        let seconds = pause.as_secs() + u64::from(pause.subsec_nanos() > 0);
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(pause)));
     }
     response
 }

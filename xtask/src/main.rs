@@ -6,6 +6,7 @@ mod browser;
 mod builds;
 mod chaos;
 mod ci;
+mod clients;
 mod deliveries;
 mod documents;
 mod fuzz;
@@ -57,6 +58,8 @@ enum Chore {
         #[arg(long)]
         list: bool,
     },
+    /// Run the HTTP layer with clients in Python and Node, which is a part of `test`
+    Clients,
     /// Look for circles among modules and for long files
     House {
         /// Take what is gone from the list of known ones
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
     let result = run(Cli::parse().chore);
     browser::remind();
     valkey::remind();
+    clients::remind();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // In one line: a backtrace of xtask does not help.
@@ -117,6 +121,7 @@ fn run(chore: Chore) -> Result<()> {
             Ok(())
         }
         Chore::Ci { only, full, .. } => ci::run(&workspace, &only, full),
+        Chore::Clients => clients::test(&workspace),
         Chore::House { write: true } => house::write(&workspace),
         Chore::House { write: false } => house::check(&workspace),
         Chore::Explore => suite::explore(&workspace),

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::steps::Steps;
 use crate::workspace::Workspace;
-use crate::{browser, redis, runner, tool, valkey};
+use crate::{browser, clients, redis, runner, tool, valkey};
 
 const OPENSSL: tool::Package = tool::Package { program: "openssl", apt: "openssl", brew: "openssl" };
 
@@ -34,9 +34,12 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
             workspace.cargo().args(["test", "--workspace", "--all-features", "--doc"]).run()?;
             Ok(())
         });
+        steps.run("clients", "the HTTP layer with clients in Python and Node", || clients::test(workspace));
         steps.run("valkey", "the Redis store on a real Valkey", || valkey::test(workspace));
     } else {
-        println!("The doctests and the tests on Valkey are left out, because arguments were given.");
+        println!(
+            "The doctests, and the tests with real clients and on Valkey, are left out, because arguments were given."
+        );
     }
     steps.finish()
 }

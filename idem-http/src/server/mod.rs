@@ -9,6 +9,6 @@ mod settings;
 pub use self::body::Body;
 pub use self::layer::{IdempotencyLayer, NeedsScope, Scoped, header};
 pub(crate) use self::route::operation;
-pub use self::service::{Idempotent, REPLAYED, Replayed, ResponseFuture};
+pub use self::service::{Idempotent, REPLAYED, Replayed, ResponseFuture, Route};
 pub(crate) use self::service::{rebuilt, whole};
 pub(crate) use self::settings::Owner;

@@ -34,6 +34,12 @@ pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 #[non_exhaustive]
 pub struct Replayed;
 
+/// The extension of a request that names its route, such as `/v1/charges/{id}`: for adapters of other frameworks than axum.
+///
+/// Without it, and without axum's matched path, each path is an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route(pub String);
+
 /// A service whose responses are guarded: see [`IdempotencyLayer`](crate::IdempotencyLayer).
 #[derive(Clone)]
 pub struct Idempotent<S> {
@@ -182,7 +188,7 @@ fn route(parts: &request::Parts) -> &str {
     if let Some(matched) = parts.extensions.get::<axum::extract::MatchedPath>() {
         return matched.as_str();
     }
-    parts.uri.path()
+    parts.extensions.get::<Route>().map_or_else(|| parts.uri.path(), |route| &route.0)
 }
 
 /// Bytes, which serde would take for a sequence of numbers.

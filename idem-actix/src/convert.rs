@@ -1,0 +1,42 @@
+//! Requests and responses between the `http` of actix-web and that of the layer.
+
+use actix_web::HttpResponse;
+use actix_web::body::BoxBody;
+use actix_web::dev::ServiceRequest;
+use actix_web::http::header::{HeaderName, HeaderValue};
+use idem_http::Route;
+
+/// The head of a request, as the layer reads it; `None` if it has no such form.
+pub(crate) fn head(request: &ServiceRequest) -> Option<http::request::Parts> {
+    let mut builder = http::Request::builder().method(request.method().as_str()).uri(request.uri().to_string());
+    for (name, value) in request.headers() {
+        builder = builder.header(name.as_str(), value.as_bytes());
+    }
+    let (mut parts, ()) = builder.body(()).ok()?.into_parts();
+    if let Some(route) = request.match_pattern() {
+        parts.extensions.insert(Route(route));
+    }
+    Some(parts)
+}
+
+/// A response of the layer. What actix-web cannot express is left out of its headers.
+pub(crate) fn response(parts: http::response::Parts, body: BoxBody) -> HttpResponse {
+    let status = actix_web::http::StatusCode::from_u16(parts.status.as_u16());
+    let mut response = HttpResponse::with_body(status.unwrap_or_default(), body);
+    for (name, value) in &parts.headers {
+        let name = HeaderName::from_bytes(name.as_str().as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value.as_bytes())) {
+            response.headers_mut().append(name, value);
+        }
+    }
+    response
+}
+
+/// The head of a response of a service, as the layer records it; `None` if it has no such form.
+pub(crate) fn parts<B>(response: &HttpResponse<B>) -> Option<http::response::Parts> {
+    let mut builder = http::Response::builder().status(response.status().as_u16());
+    for (name, value) in response.headers() {
+        builder = builder.header(name.as_str(), value.as_bytes());
+    }
+    Some(builder.body(()).ok()?.into_parts().0)
+}

@@ -1,0 +1,174 @@
+//! The middleware.
+
+use std::fmt;
+use std::future::{Ready, ready};
+use std::rc::Rc;
+
+use actix_web::body::{BodyStream, BoxBody, MessageBody, SizedStream};
+use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform, forward_ready};
+use actix_web::error::{ErrorInternalServerError, PayloadError};
+use actix_web::{HttpRequest, HttpResponse};
+use futures_util::StreamExt as _;
+use futures_util::future::LocalBoxFuture;
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use idem_http::{Body, IdempotencyLayer, Scoped};
+use tokio::sync::oneshot;
+use tower_layer::Layer as _;
+use tower_service::Service as _;
+
+use crate::bridge::{Job, Piped, Remote, chunks, length};
+use crate::convert;
+
+/// A middleware that guards whole responses by the Idempotency-Key header: `App::new().wrap(Idempotent::new(layer))`.
+///
+/// All settings and rules are those of the [`IdempotencyLayer`]. The scope and the other closures see the request as `http` 1 has it.
+///
+/// The service runs in a task of its own on its worker: a client that disconnects does not stop it.
+#[derive(Clone)]
+pub struct Idempotent {
+    layer: IdempotencyLayer<Scoped>,
+}
+
+impl Idempotent {
+    /// Makes the middleware of a layer. Clones of one layer share its store.
+    pub fn new(layer: IdempotencyLayer<Scoped>) -> Self {
+        Self { layer }
+    }
+}
+
+impl fmt::Debug for Idempotent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idempotent").field("layer", &self.layer).finish()
+    }
+}
+
+impl<S, B> Transform<S, ServiceRequest> for Idempotent
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = actix_web::Error> + 'static,
+    B: MessageBody + 'static,
+{
+    type Response = ServiceResponse<BoxBody>;
+    type Error = actix_web::Error;
+    type Transform = Guarded<S>;
+    type InitError = ();
+    type Future = Ready<Result<Guarded<S>, ()>>;
+
+    fn new_transform(&self, service: S) -> Self::Future {
+        ready(Ok(Guarded { layer: self.layer.clone(), service: Rc::new(service) }))
+    }
+}
+
+/// A service behind [`Idempotent`].
+pub struct Guarded<S> {
+    layer: IdempotencyLayer<Scoped>,
+    service: Rc<S>,
+}
+
+impl<S> fmt::Debug for Guarded<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded").field("layer", &self.layer).finish_non_exhaustive()
+    }
+}
+
+impl<S, B> Service<ServiceRequest> for Guarded<S>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = actix_web::Error> + 'static,
+    B: MessageBody + 'static,
+{
+    type Response = ServiceResponse<BoxBody>;
+    type Error = actix_web::Error;
+    type Future = LocalBoxFuture<'static, Result<Self::Response, actix_web::Error>>;
+
+    forward_ready!(service);
+
+    fn call(&self, mut request: ServiceRequest) -> Self::Future {
+        let Some(head) = convert::head(&request) else {
+            return Box::pin(async move { Ok(request.into_response(HttpResponse::BadRequest().finish())) });
+        };
+        let (remote, jobs) = Remote::new();
+        let mut guarded = self.layer.layer(remote);
+        let body = body_of(&mut request);
+        let (done, ended) = oneshot::channel();
+        actix_web::rt::spawn(serve(self.service.clone(), request, jobs, done));
+        Box::pin(async move {
+            let response = guarded.call(http::Request::from_parts(head, body)).await;
+            // Without a job, the task below ends.
+            drop(guarded);
+            let request = ended.await.map_err(|_| ErrorInternalServerError("the handler panicked"))??;
+            let response = match response {
+                Ok(response) => answer(response),
+                Err(error) => HttpResponse::from_error(ErrorInternalServerError(error.to_string())),
+            };
+            Ok(ServiceResponse::new(request, response))
+        })
+    }
+}
+
+/// The body of a request, as the layer can take it to another thread.
+fn body_of(request: &mut ServiceRequest) -> Body {
+    let stated = request.headers().get("content-length").and_then(|value| value.to_str().ok()?.parse().ok());
+    let is_chunked = request.headers().contains_key("transfer-encoding");
+    let payload = std::mem::replace(request.parts_mut().1, Payload::None);
+    let length = match &payload {
+        Payload::None => Some(0),
+        _ if is_chunked => None,
+        _ => stated,
+    };
+    let (pipe, piped) = Piped::new(length);
+    actix_web::rt::spawn(pipe.send_all(payload));
+    Body::streaming(piped)
+}
+
+/// Runs the service if the layer lets the request through. Gives the request back when it needs it no more.
+///
+/// It is a task of its own, which holds the request: a client that disconnects does not stop it.
+async fn serve<S, B>(
+    service: Rc<S>,
+    mut request: ServiceRequest,
+    jobs: oneshot::Receiver<Job>,
+    done: oneshot::Sender<Result<HttpRequest, actix_web::Error>>,
+) where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = actix_web::Error> + 'static,
+    B: MessageBody + 'static,
+{
+    let Ok(Job { request: admitted, response }) = jobs.await else {
+        // Refused or replayed. The receiver is gone if the client is.
+        let _ = done.send(Ok(request.into_parts().0));
+        return;
+    };
+    let stream = admitted.into_body().into_data_stream();
+    let stream = stream.map(|chunk| chunk.map_err(|error| PayloadError::Io(std::io::Error::other(error))));
+    request.set_payload(Payload::Stream { payload: Box::pin(stream) });
+    let (request, served) = match service.call(request).await {
+        Ok(served) => {
+            let (request, served) = served.into_parts();
+            (Ok(request), served.map_into_boxed_body())
+        }
+        // actix-web makes the response of it, which is recorded like any other.
+        Err(error) => {
+            let served = error.error_response();
+            (Err(error), served)
+        }
+    };
+    let _ = done.send(request);
+    let Some(parts) = convert::parts(&served) else { return };
+    let body = served.into_body();
+    let (pipe, piped) = Piped::new(length(body.size()));
+    if response.send(http::Response::from_parts(parts, piped)).is_ok() {
+        pipe.send_all(chunks(body)).await;
+    }
+}
+
+/// A response of the layer, with its body.
+fn answer(response: http::Response<Body>) -> HttpResponse {
+    let (parts, body) = response.into_parts();
+    let length = body.size_hint().exact();
+    // actix-web takes no error that goes from thread to thread.
+    let stream = body.into_data_stream().map(|chunk| chunk.map_err(std::io::Error::other));
+    let body = match length {
+        Some(length) => SizedStream::new(length, stream).boxed(),
+        None => BodyStream::new(stream).boxed(),
+    };
+    convert::response(parts, body)
+}

@@ -1,0 +1,188 @@
+//! The layer's rules, over a server of actix-web and real connections.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+
+use actix_web::{App, HttpResponse, HttpServer, web};
+use futures_util::StreamExt as _;
+use idem_actix::Idempotent;
+use idem_core::{Idempotency, MemoryStore};
+use idem_http::{IdempotencyLayer, header};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, watch};
+
+/// What the handlers share with their test.
+struct Site {
+    address: SocketAddr,
+    runs: Arc<AtomicUsize>,
+    open: watch::Sender<bool>,
+    entered: Arc<Notify>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    runs: Arc<AtomicUsize>,
+    open: watch::Receiver<bool>,
+    entered: Arc<Notify>,
+}
+
+async fn charge(shared: web::Data<Shared>, body: web::Bytes) -> HttpResponse {
+    let run = shared.runs.fetch_add(1, SeqCst) + 1;
+    shared.entered.notify_one();
+    shared.open.clone().wait_for(|open| *open).await.unwrap();
+    HttpResponse::Created()
+        .insert_header(("location", "/c/1"))
+        .body(format!("{run} {}", String::from_utf8_lossy(&body)))
+}
+
+async fn streaming(shared: web::Data<Shared>) -> HttpResponse {
+    shared.runs.fetch_add(1, SeqCst);
+    let chunks = futures_util::stream::iter(0..100).map(|_| Ok::<_, std::io::Error>(web::Bytes::from("x")));
+    HttpResponse::Ok().streaming(chunks)
+}
+
+async fn failing(shared: web::Data<Shared>) -> actix_web::Result<String> {
+    match shared.runs.fetch_add(1, SeqCst) {
+        0 => Err(actix_web::error::ErrorBadGateway("no bank")),
+        1 => Err(actix_web::error::ErrorPaymentRequired("declined")),
+        _ => Ok("paid".into()),
+    }
+}
+
+async fn site() -> Site {
+    let (open, receiver) = watch::channel(true);
+    let shared = Shared { runs: Arc::default(), open: receiver, entered: Arc::default() };
+    let site = (shared.runs.clone(), shared.entered.clone());
+    let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new()))
+        .name("actix")
+        .scope(|parts| header(parts, http::header::AUTHORIZATION))
+        .required(true)
+        .max_body(1000);
+    let app = move || {
+        App::new()
+            .app_data(web::Data::new(shared.clone()))
+            .wrap(Idempotent::new(layer.clone()))
+            .route("/charges", web::post().to(charge))
+            .route("/charges", web::get().to(charge))
+            .route("/refunds/{id}", web::post().to(charge))
+            .route("/streaming", web::post().to(streaming))
+            .route("/failing", web::post().to(failing))
+    };
+    let server = HttpServer::new(app).workers(2).disable_signals().bind(("127.0.0.1", 0)).unwrap();
+    let address = server.addrs()[0];
+    actix_web::rt::spawn(server.run());
+    Site { address, runs: site.0, open, entered: site.1 }
+}
+
+impl Site {
+    /// Opens a connection and sends a request over it.
+    async fn begin(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let length = body.len();
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}");
+        let framing = if headers.contains("chunked") {
+            format!("\r\n{length:x}\r\n{body}\r\n0\r\n\r\n")
+        } else {
+            format!("content-length: {length}\r\n\r\n{body}")
+        };
+        stream.write_all(format!("{head}{framing}").as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// All of a response, as text.
+    async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
+        let mut text = String::new();
+        self.begin(method, path, headers, body).await.read_to_string(&mut text).await.unwrap();
+        text
+    }
+
+    async fn post(&self, path: &str, key: &str, body: &str) -> String {
+        self.send("POST", path, &format!("authorization: alice\r\nidempotency-key: {key}\r\n"), body).await
+    }
+}
+
+fn status(response: &str) -> &str {
+    &response[9..12]
+}
+
+#[actix_web::test]
+async fn a_duplicate_gets_the_recorded_response_and_another_request_a_mismatch() {
+    let site = site().await;
+    let first = site.post("/charges", "k", "10").await;
+    assert!(status(&first) == "201" && first.ends_with("1 10") && !first.contains("idempotent-replayed"), "{first}");
+    let again = site.post("/charges", "k", "10").await;
+    assert!(status(&again) == "201" && again.ends_with("1 10"), "{again}");
+    assert!(again.contains("idempotent-replayed: true") && again.contains("location: /c/1"), "{again}");
+    assert_eq!(status(&site.post("/charges", "k", "11").await), "422");
+    // The route names the operation, so another path of it is another request with this key.
+    assert_eq!(status(&site.post("/refunds/7", "k", "10").await), "201");
+    assert_eq!(status(&site.post("/refunds/8", "k", "10").await), "422");
+    assert_eq!(site.runs.load(SeqCst), 2);
+}
+
+#[actix_web::test]
+async fn bad_requests_are_refused_and_unguarded_ones_pass() {
+    let site = site().await;
+    let refused = site.send("POST", "/charges", "authorization: alice\r\n", "10").await;
+    assert!(status(&refused) == "400" && refused.contains("missing_key"), "{refused}");
+    assert_eq!(status(&site.send("POST", "/charges", "idempotency-key: k\r\n", "10").await), "401");
+    assert_eq!(status(&site.post("/charges", "k", &"x".repeat(1001)).await), "413");
+    let chunked = "authorization: alice\r\nidempotency-key: l\r\ntransfer-encoding: chunked\r\n";
+    assert_eq!(status(&site.send("POST", "/charges", chunked, &"x".repeat(1001)).await), "413");
+    assert_eq!(site.runs.load(SeqCst), 0);
+    assert!(site.send("POST", "/charges", chunked, "ten").await.ends_with("1 ten"));
+    assert!(site.send("POST", "/charges", chunked, "ten").await.ends_with("1 ten"));
+    let large = "x".repeat(5000);
+    assert!(site.send("GET", "/charges", "", &large).await.ends_with(&format!("2 {large}")));
+    assert_eq!(status(&site.post("/nowhere", "k", "10").await), "404");
+}
+
+#[actix_web::test]
+async fn a_client_that_disconnects_does_not_stop_the_handler() {
+    let site = site().await;
+    site.open.send_replace(false);
+    let headers = "authorization: alice\r\nidempotency-key: k\r\n";
+    drop(site.begin("POST", "/charges", headers, "10").await);
+    site.entered.notified().await;
+    site.open.send_replace(true);
+    assert!(site.post("/charges", "k", "10").await.ends_with("1 10"));
+    assert_eq!(site.runs.load(SeqCst), 1);
+}
+
+#[actix_web::test]
+async fn a_streaming_response_passes_complete_and_is_not_recorded() {
+    let site = site().await;
+    assert_eq!(site.post("/streaming", "k", "").await.matches("\r\nx\r\n").count(), 100);
+    let again = site.post("/streaming", "k", "").await;
+    assert!(status(&again) == "409" && again.contains("already_done"), "{again}");
+    assert_eq!(site.runs.load(SeqCst), 1);
+}
+
+#[actix_web::test]
+async fn errors_of_a_handler_are_responses_that_are_kept_or_released() {
+    let site = site().await;
+    assert_eq!(status(&site.post("/failing", "k", "").await), "502");
+    for _ in 0..2 {
+        let declined = site.post("/failing", "k", "").await;
+        assert!(status(&declined) == "402" && declined.ends_with("declined"), "{declined}");
+    }
+    assert_eq!(site.runs.load(SeqCst), 2);
+}
+
+#[actix_web::test]
+async fn duplicates_at_once_over_several_workers_run_one_handler() {
+    let site = site().await;
+    site.open.send_replace(false);
+    let calls = futures_util::future::join_all((0..20).map(|_| site.post("/charges", "k", "10")));
+    let open = async {
+        site.entered.notified().await;
+        site.open.send_replace(true);
+    };
+    let (responses, ()) = futures_util::future::join(calls, open).await;
+    assert!(responses.iter().all(|response| response.ends_with("1 10")), "{responses:?}");
+    assert_eq!(site.runs.load(SeqCst), 1);
+}

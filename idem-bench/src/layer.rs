@@ -1,0 +1,243 @@
+//! The HTTP layer over an axum handler: what it adds to a request, without a network between client and server.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, SET_COOKIE};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
+use axum::routing::post;
+use axum_idempotent::{IdempotentLayer, IdempotentOptions};
+use idem::http::{IdempotencyLayer, header};
+use idem::{Idempotency, MemoryStore};
+use idem_bench::result;
+use ruts::store::Ttl;
+use ruts::store::moka::MokaStore;
+use ruts::{CookieOptions, Session, SessionLayer};
+use tokio::task::JoinSet;
+use tower::ServiceExt as _;
+use tower_cookies::CookieManagerLayer;
+
+use crate::floor::Floor;
+use crate::report::{Figure, Group, Kind, Unit};
+use crate::stats::median;
+use crate::target::Target;
+
+/// How many connections a server is taken to have.
+const TASKS: u64 = 64;
+/// How long the layer may take of a request.
+const SHARE: f64 = 15.0;
+const KEY: &str = "idempotency-key";
+
+/// A handler, and what is around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Served {
+    Bare,
+    /// The handler sends the floor's commands itself.
+    Commands,
+    AxumIdempotent,
+    Memory,
+    Redis,
+}
+
+impl Served {
+    const ALL: [Self; 5] = [Self::Bare, Self::Commands, Self::AxumIdempotent, Self::Memory, Self::Redis];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "the bare handler",
+            Self::Commands => "a handler that sends the floor's commands",
+            Self::AxumIdempotent => "axum-idempotent in memory",
+            Self::Memory => "the layer on MemoryStore",
+            Self::Redis => "the layer on Redis",
+        }
+    }
+
+    /// What it is compared with.
+    fn beside(self) -> Self {
+        if self == Self::Redis { Self::Commands } else { Self::Bare }
+    }
+
+    fn is_ours(self) -> bool {
+        matches!(self, Self::Memory | Self::Redis)
+    }
+}
+
+/// The services, and how a client of theirs is known.
+pub(crate) struct Services {
+    routers: [Router; Served::ALL.len()],
+    /// What axum-idempotent finds its session by.
+    session: HeaderValue,
+    run: String,
+}
+
+impl Services {
+    pub(crate) async fn start(target: &Target) -> Result<Arc<Self>> {
+        let handler = || Router::new().route("/charges", post(async || result()));
+        let floor = Floor::connect(target.url(), target.ttl_ms()).await?;
+        let commands = Router::new().route("/charges", post(commands)).with_state(floor);
+        let layer = |idempotency| {
+            IdempotencyLayer::new(idempotency).name("bench").scope(|parts| header(parts, AUTHORIZATION)).required(true)
+        };
+        let in_memory = Idempotency::builder(MemoryStore::new()).ttl(target.ttl()).build();
+        let on_redis = target.idempotency(target.store().await?);
+        let options = IdempotentOptions::default().use_idempotency_key_header(Some("Idempotency-Key"), true);
+        let beside = handler()
+            .route("/login", post(login))
+            .layer(IdempotentLayer::<MokaStore>::new(options.expire_after(60 * 5)))
+            .layer(
+                SessionLayer::new(Arc::new(MokaStore::builder().build()))
+                    .with_cookie_options(CookieOptions::build().name("session").max_age(3600).path("/")),
+            )
+            .layer(CookieManagerLayer::new());
+        let login = beside.clone().oneshot(Request::post("/login").body(Body::empty())?).await?;
+        let cookie = login.headers().get(SET_COOKIE).context("axum-idempotent has made no session")?.to_str()?;
+        let session = HeaderValue::from_str(cookie.split(';').next().unwrap_or_default())?;
+        let routers =
+            [handler(), commands, beside, handler().layer(layer(in_memory)), handler().layer(layer(on_redis))];
+        Ok(Arc::new(Self { routers, session, run: target.run.clone() }))
+    }
+
+    /// One request, and all of its response.
+    async fn call(&self, served: Served, number: u64) -> Result<()> {
+        let request = Request::post("/charges")
+            .header(AUTHORIZATION, "alice")
+            .header(CONTENT_TYPE, "application/json")
+            .header(COOKIE, &self.session)
+            .header(KEY, format!("{}-http-{number:012}", self.run))
+            .body(Body::from(result()))?;
+        let router = self.routers.get(served as usize).context("no such service")?;
+        let response = router.clone().oneshot(request).await?;
+        ensure!(response.status() == StatusCode::OK, "{}: {}", served.name(), response.status());
+        let body = axum::body::to_bytes(response.into_body(), usize::MAX).await?;
+        ensure!(body == result(), "{}: another response", served.name());
+        Ok(())
+    }
+}
+
+async fn commands(State(floor): State<Floor>, headers: HeaderMap) -> Result<String, StatusCode> {
+    let key = headers.get(KEY).and_then(|key| key.to_str().ok()).ok_or(StatusCode::BAD_REQUEST)?;
+    if let Some(found) = floor.claim(key).await.map_err(|_| StatusCode::BAD_GATEWAY)? {
+        return Ok(found);
+    }
+    floor.commit(key, &result()).await.map_err(|_| StatusCode::BAD_GATEWAY)?;
+    Ok(result())
+}
+
+async fn login(session: Session<MokaStore>) -> Result<(), StatusCode> {
+    let ttl = Ttl::new(3600).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    session.set("user", &"alice".to_owned(), ttl, None).await.map(drop).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// The microseconds of one request and the requests a second of each round, by service and kind.
+#[derive(Default)]
+pub(crate) struct Layers {
+    times: [[Vec<f64>; 2]; Served::ALL.len()],
+    rates: [[Vec<f64>; 2]; Served::ALL.len()],
+}
+
+impl Layers {
+    /// One round. Numbers of keys from `from` on are used.
+    pub(crate) async fn round(
+        &mut self,
+        services: &Arc<Services>,
+        calls: u64,
+        length: Duration,
+        from: u64,
+    ) -> Result<()> {
+        let times = tokio::spawn(sequential(services.clone(), calls, from)).await??;
+        let replayed = from + calls;
+        let mut next = replayed + TASKS;
+        for number in replayed..next {
+            for served in Served::ALL {
+                services.call(served, number).await?;
+            }
+        }
+        for served in Served::ALL {
+            for kind in Kind::ALL {
+                let first = if kind == Kind::Replay { replayed } else { next };
+                let (number, rate) = many(services, served, kind, length, first).await?;
+                next += if kind == Kind::Replay { 0 } else { number };
+                self.rates[served as usize][kind as usize].push(rate);
+                self.times[served as usize][kind as usize].push(median(&times[served as usize][kind as usize]));
+            }
+        }
+        Ok(())
+    }
+
+    /// The tables' part.
+    pub(crate) fn group(&self) -> Group {
+        let mut figures = Vec::new();
+        for kind in Kind::ALL {
+            for served in Served::ALL.into_iter().skip(2) {
+                let of = |all: &'_ [[Vec<f64>; 2]; Served::ALL.len()], served: Served| {
+                    all[served as usize][kind as usize].clone()
+                };
+                let (beside, name) = (served.beside(), served.name());
+                let (own, other) = (of(&self.times, served), of(&self.times, beside));
+                let shares = own.iter().zip(&other).map(|(own, other)| own - other).collect();
+                let remark = format!("{:.1} µs; {} {:.1} µs", median(&own), beside.name(), median(&other));
+                let figure = Figure::new(format!("{kind}: {name}, its share of a request"), Unit::Microseconds, shares);
+                let figure = figure.beside(remark);
+                figures.push(if served.is_ours() { figure.at_most(SHARE) } else { figure });
+                let (own, other) = (of(&self.rates, served), of(&self.rates, beside));
+                let ratios = own.iter().zip(&other).map(|(own, other)| own / other).collect();
+                let show = |rates: &[f64]| Unit::PerSecond.show(median(rates));
+                let remark = format!("{}; {} {}", show(&own), beside.name(), show(&other));
+                let what = format!("{kind}, {TASKS} connections: {name}, share of the rate of {}", beside.name());
+                let figure = Figure::new(what, Unit::Ratio, ratios).beside(remark);
+                figures.push(if served == Served::Redis { figure.at_least(0.9) } else { figure });
+            }
+        }
+        Group { title: "The HTTP layer over an axum handler, without a network before it".to_owned(), figures }
+    }
+}
+
+type Times = [[Vec<f64>; 2]; Served::ALL.len()];
+
+/// Request by request in turns, in an order that goes round. Each number is executed, and then replayed.
+async fn sequential(services: Arc<Services>, calls: u64, from: u64) -> Result<Times> {
+    let mut times = Times::default();
+    let mut order = Served::ALL;
+    for number in from..from + calls {
+        for kind in Kind::ALL {
+            for served in order {
+                let begun = Instant::now();
+                services.call(served, number).await?;
+                times[served as usize][kind as usize].push(begun.elapsed().as_secs_f64() * 1e6);
+            }
+        }
+        order.rotate_left(1);
+    }
+    Ok(times)
+}
+
+/// Many tasks at once: how many numbers of keys may have been used, and the requests a second.
+async fn many(services: &Arc<Services>, served: Served, kind: Kind, length: Duration, from: u64) -> Result<(u64, f64)> {
+    let mut running = JoinSet::new();
+    let begun = Instant::now();
+    for task in 0..TASKS {
+        let services = services.clone();
+        running.spawn(async move {
+            let mut calls = 0;
+            while begun.elapsed() < length {
+                let number = if kind == Kind::Replay { task } else { calls * TASKS + task };
+                services.call(served, from + number).await?;
+                calls += 1;
+            }
+            anyhow::Ok(calls)
+        });
+    }
+    let (mut all, mut most) = (0, 0);
+    while let Some(calls) = running.join_next().await {
+        let calls: u64 = calls??;
+        all += calls;
+        most = most.max(calls);
+    }
+    #[allow(clippy::cast_precision_loss)]
+    let rate = all as f64 / begun.elapsed().as_secs_f64();
+    Ok((most * TASKS, rate))
+}

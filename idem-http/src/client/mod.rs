@@ -1,0 +1,234 @@
+//! The client half: one key for all tries of a request.
+
+mod error;
+mod lookup;
+mod middleware;
+mod pause;
+mod received;
+mod verdict;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderName;
+use idem_core::KeyGenerator;
+use reqwest::{IntoUrl, Request, Url};
+
+pub use self::error::UnknownOutcome;
+
+type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Sync>;
+
+/// A middleware for reqwest that gives each POST and PATCH an idempotency key, and retries it safely.
+///
+/// All tries of a request carry one key. Put it outside of other middleware that retries.
+///
+/// The key is, in this order: the header that the caller set, which stays as it is; the extension [`RequestKey`]; the
+/// child key of the guarded body around the request, with [`keys_from_call`](Self::keys_from_call); a new one, made by a
+/// [`KeyGenerator`]. Only a key that the caller supplies survives a restart of the caller's process.
+/// A request of another method passes untouched, unless the caller gave it a key.
+///
+/// # What is retried
+///
+/// | result of a try | retried | may have been carried out |
+/// | --- | --- | --- |
+/// | 2xx, 3xx, or a replay | no, it is the answer | – |
+/// | 408, 425, 429 | yes | no |
+/// | 409 with `Retry-After` or an `idempotency_error` | yes | yes |
+/// | 409 that says abandoned, or attempts exhausted | no | yes |
+/// | 409 that says done | no, it is the answer | – |
+/// | any other 409 | yes | no |
+/// | 401, 403 | no | no |
+/// | any other 4xx, 422 among them | never, it is the answer | – |
+/// | 500, 502, 503, 504 | yes | yes, unless our server says that its store is unavailable |
+/// | 501, 505 | no, it is the answer | – |
+/// | any other 5xx | no | yes |
+/// | connection refused, host not found, TLS failed | yes | no |
+/// | connection lost, timeout, response cut in its body | yes | yes |
+/// | an error of other middleware | no | no |
+/// | the deadline, during a try | no | yes |
+///
+/// With `x-should-retry` or `Stripe-Should-Retry`, `false` ends the tries, and `true` has any 5xx retried that is no answer. The pause before
+/// the next try is that of `Retry-After`, in seconds or as a date, or of `retry-after-ms`. Otherwise it doubles from
+/// [`backoff`](Self::backoff). Both have jitter. A `Retry-After` beyond the deadline ends the tries immediately. A request whose body is
+/// a stream is sent once.
+///
+/// If the client gives up and no try may have been carried out, the caller gets the last response or error. Otherwise
+/// the outcome is unknown: the caller gets [`UnknownOutcome`], which holds the key.
+///
+/// A try has no time limit of its own but the `timeout` of the reqwest client. Set one, or a lost reply takes all of the deadline.
+///
+/// # Cancellation safety
+///
+/// A dropped request may have been carried out. Send it again with the same [`RequestKey`].
+///
+/// # Examples
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use idem_http::{IdempotencyClient, RequestKey, UnknownOutcome};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let reqwest = reqwest::Client::builder().timeout(Duration::from_secs(5)).build()?;
+/// let client = reqwest_middleware::ClientBuilder::new(reqwest)
+///     .with(IdempotencyClient::new("checkout").tries(4).deadline(Duration::from_secs(30)))
+///     .build();
+/// let sent = client.post("https://api.example.com/v1/charges").with_extension(RequestKey::new("order-7")).send().await;
+/// match sent {
+///     Ok(response) => println!("{}", response.status()),
+///     Err(error) => match UnknownOutcome::find(&error) {
+///         Some(unknown) => println!("ask later what became of {}", unknown.key()),
+///         None => println!("not carried out: {error}"),
+///     },
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct IdempotencyClient {
+    keys: KeyGenerator,
+    header: HeaderName,
+    tries: u32,
+    deadline: Duration,
+    backoff: Duration,
+    max_body: usize,
+    lookup_url: Option<LookupUrl>,
+    keys_from_call: bool,
+}
+
+impl IdempotencyClient {
+    /// Makes a client whose generated keys begin with `prefix`, as in `checkout-<uuid>`.
+    pub fn new(prefix: impl Into<String>) -> Self {
+        Self {
+            keys: KeyGenerator::new(prefix.into()),
+            header: HeaderName::from_static("idempotency-key"),
+            tries: 4,
+            deadline: Duration::from_secs(30),
+            backoff: Duration::from_millis(200),
+            max_body: 1 << 20,
+            lookup_url: None,
+            keys_from_call: false,
+        }
+    }
+
+    /// Sets how often a request is sent, at most. Default: 4. 0 counts as 1.
+    #[must_use]
+    pub fn tries(mut self, tries: u32) -> Self {
+        self.tries = tries.max(1);
+        self
+    }
+
+    /// Sets the time for all tries and pauses together. Default: 30 seconds.
+    ///
+    /// A try that still runs then is dropped. A lookup may take up to five seconds more.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Sets the pause after the first try, where the server suggests none. Default: 200 ms. It doubles up to 10 seconds.
+    #[must_use]
+    pub fn backoff(mut self, backoff: Duration) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Sets up to which size, in bytes, a response is read before it is returned. Default: 1 MiB.
+    ///
+    /// A response that is cut in its body is then retried, as if it had not come at all. One that is larger, or does not
+    /// state its length, streams to the caller, who sees where it is cut.
+    #[must_use]
+    pub fn max_body(mut self, max_body: usize) -> Self {
+        self.max_body = max_body;
+        self
+    }
+
+    /// Sets the header that holds the key. Default: `Idempotency-Key`.
+    #[must_use]
+    pub fn header(mut self, name: HeaderName) -> Self {
+        self.header = name;
+        self
+    }
+
+    /// Has the client look up what became of a request before it returns [`UnknownOutcome`].
+    ///
+    /// `url` gets the request and its key, percent-encoded as a path's segment. The server behind it is
+    /// [`lookup`](https://docs.rs/idem-http/latest/idem_http/fn.lookup.html) or answers as that does. A recorded response is
+    /// the result of the request; while it is in flight, the client asks again until the deadline. The question carries the
+    /// headers of the request if it goes to the same host.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_http::IdempotencyClient;
+    /// let client = IdempotencyClient::new("checkout")
+    ///     .lookup_url(|request, key| format!("{}/by-key/{key}", request.url()));
+    /// ```
+    #[must_use]
+    pub fn lookup_url<F, U>(mut self, url: F) -> Self
+    where
+        F: Fn(&Request, &str) -> U + Send + Sync + 'static,
+        U: IntoUrl,
+    {
+        self.lookup_url = Some(Arc::new(move |request, key| url(request, key).into_url()));
+        self
+    }
+
+    /// Has requests inside of a guarded body carry a [child key](idem_core::Call::child_key) of that call.
+    ///
+    /// A body that runs again after a crash then sends the same keys, so a chain of services has one key per hop. The
+    /// child's name is method and URL. A body that sends two requests to one URL names them with [`RequestKey::child`]:
+    /// otherwise the second is a duplicate of the first. Outside of a guarded body the key is a generated one.
+    #[must_use]
+    pub fn keys_from_call(mut self) -> Self {
+        self.keys_from_call = true;
+        self
+    }
+}
+
+impl fmt::Debug for IdempotencyClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyClient")
+            .field("keys", &self.keys)
+            .field("header", &self.header)
+            .field("tries", &self.tries)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The key of one request, as an extension: `.with_extension(RequestKey::new(&order.id))`.
+///
+/// A key of the caller's own, kept where it survives a restart, makes the tries after the restart duplicates too.
+#[derive(Clone)]
+pub struct RequestKey(Source);
+
+#[derive(Clone)]
+enum Source {
+    Given(String),
+    Child(String),
+}
+
+impl RequestKey {
+    /// Makes the key from a value that identifies the request, such as the order's number.
+    ///
+    /// It must be 1 to 255 visible ASCII characters. Otherwise the request is not sent, and its error is
+    /// an [`InvalidKey`](crate::InvalidKey).
+    pub fn new(key: impl fmt::Display) -> Self {
+        Self(Source::Given(key.to_string()))
+    }
+
+    /// Makes the key a child key of the guarded body around the request, by a name that is unique in that body.
+    ///
+    /// Outside of a guarded body the request is not sent, and its error says so.
+    pub fn child(name: impl Into<String>) -> Self {
+        Self(Source::Child(name.into()))
+    }
+}
+
+impl fmt::Debug for RequestKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RequestKey(..)")
+    }
+}

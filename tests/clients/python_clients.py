@@ -1,0 +1,125 @@
+"""Python clients that send an Idempotency-Key, against the example `charges`. `cargo xtask test` runs it.
+
+Each variable of the environment is the address of the server behind one fault, which the first request of each key meets:
+PASS (none), LOSE_REPLY, HALF_REPLY, CUT_REQUEST, STALL.
+"""
+
+import os
+import sys
+import threading
+
+import modern_treasury
+import stripe
+
+FAULTS = ["LOSE_REPLY", "HALF_REPLY", "CUT_REQUEST", "STALL"]
+TIMEOUT = 1.0
+
+
+class Stripe:
+    name = "stripe"
+    mismatch = stripe.IdempotencyError
+    declined = stripe.CardError
+    connection = stripe.APIConnectionError
+
+    def __init__(self, url):
+        self.client = stripe.StripeClient(
+            "sk_python_stripe",
+            base_addresses={"api": url},
+            max_network_retries=3,
+            http_client=stripe.RequestsClient(timeout=TIMEOUT),
+        )
+
+    def create(self, key, amount, source="tok_visa"):
+        params = {"amount": amount, "currency": "usd", "source": source, "description": key}
+        return self.client.v1.charges.create(params, {"idempotency_key": key}).id
+
+    def charges(self):
+        return [charge.description for charge in self.client.v1.charges.list().data]
+
+
+class ModernTreasury:
+    name = "modern-treasury"
+    mismatch = modern_treasury.BadRequestError
+    declined = modern_treasury.APIStatusError
+    connection = modern_treasury.APIConnectionError
+
+    def __init__(self, url):
+        self.client = modern_treasury.ModernTreasury(
+            organization_id="python", api_key="modern", base_url=url, max_retries=3, timeout=TIMEOUT
+        )
+
+    def create(self, key, amount, source="tok_visa"):
+        body = {"amount": amount, "currency": "usd", "source": source, "description": key}
+        charge = self.client.post("/v1/charges", body=body, cast_to=object, options={"idempotency_key": key})
+        return charge["id"]
+
+    def charges(self):
+        return [charge["description"] for charge in self.client.get("/v1/charges", cast_to=object)["data"]]
+
+
+def fails(error, call):
+    try:
+        found = call()
+    except error:
+        return
+    raise AssertionError(f"expected {error}, got {found!r}")
+
+
+def check(kind):
+    client = kind(os.environ["PASS"])
+    expected = []
+
+    def key(name):
+        expected.append(name)
+        return name
+
+    # A create, its retry, another payload, and a declined card.
+    first = client.create(key("plain"), 1999)
+    assert client.create("plain", 1999) == first
+    fails(kind.mismatch, lambda: client.create("plain", 5))
+    for _ in range(2):
+        fails(kind.declined, lambda: client.create("declined", 7, "tok_chargeDeclined"))
+    assert client.create(key("other"), 1999) != first
+
+    # What the network does to the first try. A client that does not try again by itself is called again, with the same key.
+    for fault in FAULTS:
+        faulty = kind(os.environ[fault])
+        name = key(fault.lower())
+        try:
+            charge = faulty.create(name, 100)
+        except kind.connection as error:
+            print(f"  {kind.name}: {fault} is not retried by the client: {type(error).__name__}")
+            charge = faulty.create(name, 100)
+        assert client.create(name, 100) == charge, fault
+
+    # Duplicates at once.
+    name, found = key("crowd"), []
+    crowd = [threading.Thread(target=lambda: found.append(client.create(name, 899))) for _ in range(10)]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    assert len(found) == 10 and len(set(found)) == 1, found
+
+    # Each was charged once.
+    assert sorted(client.charges()) == sorted(expected), client.charges()
+    print(f"  {kind.name} (Python): {len(expected)} keys, each charged once")
+
+
+threads, failed = [], []
+
+
+def run(kind):
+    try:
+        check(kind)
+    except BaseException as error:
+        failed.append(kind.name)
+        sys.excepthook(type(error), error, error.__traceback__)
+
+
+for kind in [Stripe, ModernTreasury]:
+    threads.append(threading.Thread(target=run, args=[kind]))
+    threads[-1].start()
+for thread in threads:
+    thread.join()
+sys.exit(1 if failed else 0)
