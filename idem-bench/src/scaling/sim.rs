@@ -16,8 +16,7 @@ use rand_distr::{Distribution as _, Exp, Exp1, Zipf};
 
 use crate::report::Kind;
 
-/// As in `batch.rs`: with fewer commands under way, each is sent by itself; and the most in one
-/// message.
+/// As in `batch.rs`: below `FEW` under way, commands go by themselves; `MOST` go in one message.
 const FEW: usize = 4;
 const MOST: usize = 256;
 /// The share of the calls that come before anything is counted.
@@ -594,8 +593,7 @@ mod tests {
         }
     }
 
-    /// One server whose work takes 10 µs, at 70 % of what it can do: time in it by Pollaczek and
-    /// Khinchine.
+    /// One server, work of 10 µs, 70 % busy: the time in it by Pollaczek and Khinchine.
     #[test]
     fn with_one_queue_times_are_those_of_the_formula() {
         let costs = Costs { server_claim: 10.0, ..NOTHING };

@@ -1,5 +1,4 @@
-//! Keys that are given out for one use: for how long, what a claim makes of them, and what of a key
-//! that must have been given out.
+//! Keys issued for one use: their time, and the effect of a claim that does or does not need one.
 
 use std::future::poll_fn;
 use std::pin::pin;
