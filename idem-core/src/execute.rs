@@ -168,7 +168,8 @@ where
                     Ended::For(end) => break end,
                     Ended::UntilNextTry { pause, error } => {
                         if !Box::pin(pause_under(&term, pause)).await {
-                            // No body is cut: what is left to do is tried, and refused if somebody else is the owner now.
+                            // No body is cut: the remaining step is tried, and refused if another
+                            // caller is the owner now.
                             runtime.observer.decided_because(
                                 Decision::LeaseLost,
                                 &term.id,
@@ -206,7 +207,7 @@ where
         end: End<R>,
     ) -> Ended<T, E> {
         let (observer, term) = (runtime.observer, held.term().clone());
-        // An earlier try of this call may have done what nobody knows of.
+        // An earlier try of this call may have an unknown outcome.
         let unknown = tries.is_outcome_unknown();
         let panicked = |held: &mut Held, panic| {
             observer.decided(Decision::Panicked, &term.id, term.attempt);
@@ -226,7 +227,7 @@ where
                     if call.omits_outcome() {
                         held.commits_without_outcome();
                     } else {
-                        // A panic in the value's own code is no reason to forget that the body has run.
+                        // After a panic in the value's own code, the body has still run.
                         held.commits(caught(|| (self.witness.encode)(&runtime.codec, &term.id, &value)));
                     }
                     return Ended::For(Answer::Gives(Ok(Outcome::executed(value))));
@@ -298,7 +299,7 @@ where
         loop {
             let returned = match body.as_mut().as_pin_mut() {
                 Some(running) => context::unguarded(id, running).await,
-                // Callers pass a body: there is nothing to run only where it was taken, which nobody does.
+                // Callers pass a body, and none takes it out before.
                 None => return pending().await,
             };
             body.set(None);
@@ -344,7 +345,7 @@ where
     }
 }
 
-/// What follows from the end of one try.
+/// The step after the end of one try.
 enum Ended<T, E> {
     /// The call is over, but for what is to be recorded.
     For(Answer<T, E>),
@@ -352,14 +353,14 @@ enum Ended<T, E> {
     UntilNextTry { pause: Duration, error: E },
 }
 
-/// What the caller gets.
+/// The caller's result.
 enum Answer<T, E> {
     Gives(Result<Outcome<T>, E>),
     Panics(Box<dyn Any + Send>),
 }
 
-/// What makes a body that can be run again, shared with each try: it is called where the body runs, so that a panic in it is one of the
-/// body.
+/// The closure that creates a retryable body, shared with each try. It is called where the body
+/// runs, so that a panic in it is a panic of the body.
 pub(crate) struct Again<F>(Arc<Mutex<F>>);
 
 impl<F> Again<F> {

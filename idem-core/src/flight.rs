@@ -103,12 +103,12 @@ struct Answer {
     ending: Ending,
 }
 
-/// What a message was answered with.
+/// The answer to a message.
 #[derive(Clone)]
 pub(crate) enum Ending {
     /// The outcome is recorded.
     Committed(Encoded),
-    /// There was an outcome, which is no longer kept.
+    /// There was an outcome, which is not kept any more.
     Done,
     /// Another owner holds the key.
     InFlight {
@@ -123,7 +123,7 @@ pub(crate) enum Ending {
     Unshared,
 }
 
-/// What a call finds in its own process.
+/// The state that a call finds in its own process.
 pub(crate) enum Joined {
     /// No other call is busy with the key: this one asks.
     First(Seat),
@@ -131,7 +131,7 @@ pub(crate) enum Joined {
     Behind(Seat),
 }
 
-/// What a call does next.
+/// The next step of a call.
 pub(crate) enum Turn {
     /// Asks the store, for all calls that are here.
     Ask,
@@ -152,7 +152,7 @@ pub(crate) enum Turn {
     InFlight(Duration),
 }
 
-/// What a call waits for inside its process.
+/// The events that a call waits for inside its process.
 struct Patience {
     term: Option<Arc<Term>>,
     until: Option<Instant>,
@@ -250,7 +250,7 @@ impl Owned {
         }
         let Some(step) = self.step else { return Some(clock::after(now, Duration::MAX)) };
         let until = clock::after(step.since, PATIENCE);
-        // What was sent before the call joined may be carried out by now, and undone by others.
+        // A step sent before the call joined may be carried out by now, and undone by others.
         (joined < step.first && now < until).then_some(until)
     }
 }
@@ -261,7 +261,8 @@ fn serves(of: Option<Fingerprint>, to: Option<Fingerprint>) -> bool {
 }
 
 impl Seat {
-    /// Waits until this call has something to do. Waits for nobody after `deadline`, or at all without one. Says whether it waited.
+    /// Waits until this call has something to do, at most until `deadline`; without one, it does
+    /// not wait. Returns whether it waited.
     ///
     /// Cancel safe.
     pub(crate) async fn turn(&mut self, fingerprint: Option<Fingerprint>, deadline: Option<Instant>) -> (Turn, bool) {
@@ -427,7 +428,7 @@ impl Seat {
             state.answers(Answer { message: step.latest, fingerprint, ending });
         }
         drop(state);
-        // The others are told when this is dropped, which is now.
+        // Dropping this, which happens now, wakes the others.
     }
 }
 

@@ -17,7 +17,7 @@ use crate::clock;
 use crate::printable::{Printable, shown_name};
 use crate::record::{RecordId, is_valid_operation};
 
-/// What happened in a call. The names are those of the metrics' label and of the events' field.
+/// The decisions in a call. The names are those of the metrics' label and of the events' field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     Executed,
@@ -129,7 +129,7 @@ impl Decision {
 /// The label of all operations whose names are not valid.
 const INVALID: &str = "(invalid)";
 
-/// Where a runtime's decisions go.
+/// The target of a runtime's decisions.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Observer {
     /// Whether logs carry keys as they are.
@@ -173,13 +173,13 @@ impl Observer {
         count(id.operation(), name);
     }
 
-    /// Reports a call that has no record: its key is missing, or there is no store to ask.
+    /// Reports a call without a record: its key is missing, or the runtime has no store.
     pub(crate) fn decided_without_key(decision: Decision, operation: &str) {
         let (name, level) = decision.describe();
         let (operation, label) = if is_valid_operation(operation) {
             (Cow::Borrowed(operation), operation)
         } else {
-            // Its contents may be anything, and a metric keeps each of its labels for ever.
+            // Its contents may be anything, and a metric keeps each of its labels permanently.
             (Cow::Owned(shown_name(operation)), INVALID)
         };
         if level == Level::WARN {
@@ -276,7 +276,7 @@ pub(crate) fn wait_took(id: &RecordId, time: Duration) {
     metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned()).record(time);
 }
 
-/// What goes on without a caller.
+/// The kinds of work without a caller.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(feature = "metrics"), allow(dead_code))]
 pub(crate) enum Unattended {

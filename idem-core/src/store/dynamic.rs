@@ -14,15 +14,15 @@ use crate::record::{
 
 /// Any store. Cheap to clone.
 ///
-/// The one in the process is known by its type: its steps are done when they are called, so it needs no boxes, and it is itself what
-/// calls of one process share.
+/// The store in the process is known by its type. Its steps end when they are called, so it needs
+/// no boxes, and the calls of one process share it directly.
 #[derive(Clone)]
 pub(crate) enum AnyStore {
     Memory(MemoryStore),
     Other(Arc<dyn DynStore>),
 }
 
-/// What a step answers, now or later.
+/// The answer of a step, now or later.
 pub(crate) type Answer<'a, T> = Either<Ready<Result<T, StoreError>>, BoxFuture<'a, Result<T, StoreError>>>;
 
 impl AnyStore {
@@ -112,7 +112,7 @@ fn now<'a, T>(step: impl Future<Output = Result<T, StoreError>>) -> Answer<'a, T
     })))
 }
 
-/// A [`Store`] behind a pointer. Implemented for every store, by nobody else.
+/// A [`Store`] behind a pointer. Implemented for every store, and only here.
 pub(crate) trait DynStore: Send + Sync + 'static {
     fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Claimed, StoreError>>;
     fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Ownership, StoreError>>;

@@ -5,7 +5,7 @@
 //! | state | text |
 //! | --- | --- |
 //! | issued | `i1i.`, or `i1i <grace ms>.` |
-//! | in flight | `i1f<owner><origin> <attempt> <lease ms> <hold ms> <fingerprint>.` and, once somebody waits, `w` |
+//! | in flight | `i1f<owner><origin> <attempt> <lease ms> <hold ms> <fingerprint>.` and, with waiters, `w` |
 //! | the same, with more to remember | `i2f`, the same fields, ` <questions>`, for each record that was taken over `<` and all these fields of it, `.` |
 //! | released | `i1r <attempt>.` |
 //! | the same, where some attempts only asked | `i2r <attempt> <questions>.` |
@@ -22,8 +22,9 @@
 //! # Compatibility
 //!
 //! - A version reads every record that an earlier one wrote.
-//! - A record is written in the lowest version that can express it. So a rolling deployment in which both versions run shares all records
-//!   but those that need the addition: here, keys whose abandoned record was taken over, or whose question stayed without an answer.
+//! - A record is written in the lowest version that can express it. So during a rolling deployment
+//!   both versions share all records except those that need the addition. Here, these are keys
+//!   whose abandoned record was taken over, or whose question stayed unanswered.
 //! - A record of a later version is an error ([`WireError::Version`]), from every step, and is left untouched. The caller gets
 //!   [`Error::Codec`](crate::Error::Codec), and no body runs. Upgrade the process, or wait until the record has ended.
 //! - An owner of an earlier version commits, renews and releases its own record, also after a claim by a later version that took the record
@@ -41,9 +42,9 @@ use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
 use crate::record::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Owner, Record};
 
-/// What separates a record in flight from the one that it took over.
+/// Separates a record in flight from the one that it took over.
 const OVER: u8 = b'<';
-/// The mark of an in-flight record that somebody waits for.
+/// The mark of an in-flight record with waiters.
 pub const WAITED: u8 = b'w';
 
 /// A record as it was read.
@@ -55,12 +56,12 @@ pub enum Parsed {
     Aside {
         /// The attempt that succeeded.
         attempt: u64,
-        /// What must be equal when the key comes again.
+        /// The digest of the arguments that must be equal when the key comes again.
         fingerprint: Option<Fingerprint>,
     },
 }
 
-/// Why a text is no record that this version can read.
+/// The reason that this version does not read a text as a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -104,7 +105,7 @@ pub fn owner_prefix(owner: Owner) -> String {
     prefix
 }
 
-/// An in-flight record without the mark that somebody waits for it.
+/// Returns an in-flight record without the mark for waiters.
 pub fn without_waited(text: &[u8]) -> &[u8] {
     match text {
         [b'i', b'1' | b'2', b'f', .., b'.', WAITED] => text.get(..text.len() - 1).unwrap_or(text),
@@ -116,7 +117,7 @@ pub fn without_waited(text: &[u8]) -> &[u8] {
 ///
 /// # Errors
 ///
-/// Says what is wrong where the text is no whole record of this version.
+/// The error says what is wrong if the text is not a whole record of this version.
 pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
     let damaged = WireError::Damaged;
     let (version, state, fields) = match text.as_ref() {
@@ -161,7 +162,7 @@ fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
     Some(held)
 }
 
-/// What each record in flight has.
+/// Reads the fields of each record in flight.
 fn in_flight_fields<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<InFlight> {
     let (&letter, of) = fields.next()?.split_last()?;
     Some(InFlight {

@@ -31,7 +31,7 @@ const SLACK: Duration = AFTER_FEW;
 const TURNS: usize = 128;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What the steps and the thread share.
+/// The state that the steps and the thread share.
 pub(super) struct Sweeper {
     /// When the thread looks next.
     looks_at: AtomicU64,
@@ -83,7 +83,7 @@ impl Sweeper {
             sweeper.run(&store);
         });
         if let Err(error) = thread {
-            // It stays marked as running, so nobody tries again. New keys sweep in passing.
+            // It stays marked as running, so that no call tries again. New keys sweep in passing.
             tracing::warn!(target: "idem", %error, "the memory store has no thread to drop expired records; calls drop them");
         }
     }
