@@ -287,7 +287,7 @@ impl Runtime {
             self.observer.decided(Decision::TakenOver, &request.id, attempt);
             if request.settings.abandoned == Abandoned::Reject {
                 let why = format!(
-                    "nobody settled the key within its `hold`, {:?}: the call runs although attempt {} was cut off",
+                    "the key was not settled within its `hold`, {:?}: the call runs although attempt {} was cut off",
                     request.settings.hold(),
                     attempt.saturating_sub(1)
                 );

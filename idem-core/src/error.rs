@@ -159,7 +159,7 @@ pub enum Error {
     /// The token is unknown, expired, forged, or another subject's (or another operation's); which of these, only the events say. The body
     /// did not run.
     #[error(
-        "operation `{operation}`, key {key}: the token does not count: it is unknown, its time is over, or it was issued to somebody else, or for another operation; give out a new one, with a fresh form"
+        "operation `{operation}`, key {key}: the token does not count: it is unknown, its time is over, or it was issued to another subject, or for another operation; issue a new one, with a fresh form"
     )]
     #[non_exhaustive]
     UnknownToken {

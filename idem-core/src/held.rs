@@ -33,7 +33,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 const MOVES: u8 = 8;
 
 /// The message for a late owner.
-const NOT_THE_OWNER: &str = "nothing was recorded: somebody else has claimed the key since, or the store has forgotten this claim (restarted without its data, evicted, failed over)";
+const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed the key since, or the store has forgotten this claim (restarted without its data, evicted, failed over)";
 
 /// The result of a claim for its owner. [`Held`] has more, which is only needed once the body
 /// starts.

@@ -457,7 +457,7 @@ impl Builder {
             None | Some(ErrorAction::Release) => Ok(Then::Release),
             Some(ErrorAction::Abandon) => Ok(Then::Abandon),
             Some(other) => Err(ConfigError::new(format!(
-                "`default_error` is given `{other:?}`; for errors that nobody lists it is `ErrorAction::Release` or `ErrorAction::Abandon`; list those that are kept or retried, with `errors(..)` or `#[derive(ErrorPolicy)]`"
+                "`default_error` is given `{other:?}`; for unlisted errors it is `ErrorAction::Release` or `ErrorAction::Abandon`; list those that are kept or retried, with `errors(..)` or `#[derive(ErrorPolicy)]`"
             ))),
         }
     }

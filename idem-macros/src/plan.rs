@@ -435,7 +435,7 @@ mod tests {
         let function = errors.keep(Function::parse(&item.parse().unwrap()));
         let plan = Plan::new(args, function, &mut errors);
         let mistakes = errors.list();
-        assert!(plan.is_some() || !mistakes.is_empty(), "there is no plan, and nobody says why");
+        assert!(plan.is_some() || !mistakes.is_empty(), "there is neither a plan nor a mistake");
         mistakes
     }
 
