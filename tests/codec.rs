@@ -59,28 +59,9 @@ async fn copy(store: &impl Store, operation: &str, from: &str, to: &str) {
     let id = |key| RecordId::new(operation, &Key::encode(key).unwrap()).unwrap();
     let info = store.inspect(&id(from)).await.unwrap().unwrap();
     let (id, owner) = (id(to), Owner::generate());
-    let claim = Claim {
-        id: id.clone(),
-        owner,
-        lease: LONG,
-        hold: LONG * 2,
-        fingerprint: None,
-        take_over: false,
-        take_over_after: None,
-        max_attempts: None,
-        must_be_issued: false,
-    };
+    let claim = Claim::new(id.clone(), owner, LONG, LONG * 2).with_take_over(false);
     store.claim(&claim).await.unwrap();
-    let commit = Commit {
-        id,
-        owner,
-        attempt: 1,
-        fingerprint: None,
-        outcome: info.outcome,
-        ttl: LONG,
-        remember: LONG,
-        as_claimed: None,
-    };
+    let commit = Commit::new(id, owner, 1, info.outcome, LONG);
     store.commit(&commit).await.unwrap();
 }
 

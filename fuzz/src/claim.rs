@@ -35,17 +35,12 @@ pub fn run(data: &[u8]) {
 
 fn claim(input: &mut Input<'_>) -> Claim {
     let id = Key::encode("k").and_then(|key| RecordId::new("fuzz", &key)).expect("a valid name and key");
-    Claim {
-        id,
-        owner: record::owner(input),
-        lease: input.length(),
-        hold: input.length(),
-        fingerprint: record::fingerprint(input),
-        take_over: input.flag(),
-        take_over_after: input.flag().then(|| input.length()),
-        max_attempts: if input.flag() { Some(input.number()) } else { None },
-        must_be_issued: input.flag(),
-    }
+    Claim::new(id, record::owner(input), input.length(), input.length())
+        .with_fingerprint(record::fingerprint(input))
+        .with_take_over(input.flag())
+        .with_take_over_after(input.flag().then(|| input.length()))
+        .with_max_attempts(if input.flag() { Some(input.number()) } else { None })
+        .with_must_be_issued(input.flag())
 }
 
 /// The rows of the table, from the top.
@@ -57,7 +52,7 @@ fn by_the_table(record: &Record, claim: &Claim) -> OnClaim {
     };
     let counted = attempts.saturating_sub(asked);
     let exhausted = matches!(claim.max_attempts, Some(max) if counted.saturating_add(1) > max || max == counted);
-    let next = |origin| InFlight { questions: asked, ..claim.in_flight(attempts.saturating_add(1), origin) };
+    let next = |origin| claim.in_flight(attempts.saturating_add(1), origin).with_questions(asked);
     let another = match (record.fingerprint(), claim.fingerprint) {
         (Some(one), Some(two)) => one != two,
         _ => false,
@@ -122,7 +117,7 @@ fn given_up(held: &InFlight, claim: &Claim) {
 
     // Whoever claims after a claim that was undone gets the attempt that was undone.
     let claim =
-        Claim { take_over: true, max_attempts: None, fingerprint: None, must_be_issued: false, ..claim.clone() };
+        claim.clone().with_take_over(true).with_max_attempts(None).with_fingerprint(None).with_must_be_issued(false);
     let again = left_behind(ReleaseTo::Undone { keep }).map(|record| record.on_claim(&claim));
     if held.took_over.is_some() {
         return;

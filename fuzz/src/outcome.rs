@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let kind = input.byte();
     let codec = if kind & 2 == 0 { CodecId::JSON } else { CodecId::parse(b"cbor").unwrap_or(CodecId::JSON) };
-    let outcome = Encoded { is_error: kind & 1 == 1, codec, payload: Bytes::copy_from_slice(input.rest()) };
+    let outcome = Encoded::new(codec, Bytes::copy_from_slice(input.rest())).with_is_error(kind & 1 == 1);
     RUNTIME.with(|runtime| runtime.block_on(found(&outcome)));
 }
 

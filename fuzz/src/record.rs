@@ -124,27 +124,21 @@ pub(crate) fn made_up(input: &mut Input<'_>) -> Record {
         kind => Record::Committed {
             attempt: input.number(),
             fingerprint: fingerprint(input),
-            outcome: Encoded {
-                is_error: kind == 5,
-                codec: CodecId::parse(input.bytes()).unwrap_or(CodecId::JSON),
-                payload: Bytes::copy_from_slice(input.bytes()),
-            },
+            outcome: Encoded::new(
+                CodecId::parse(input.bytes()).unwrap_or(CodecId::JSON),
+                Bytes::copy_from_slice(input.bytes()),
+            )
+            .with_is_error(kind == 5),
         },
     }
 }
 
 /// A record in flight that took over no more than so many, one from the other.
 fn in_flight(input: &mut Input<'_>, room: usize) -> InFlight {
-    InFlight {
-        owner: owner(input),
-        attempt: input.number(),
-        origin: origin(input),
-        lease: input.length(),
-        hold: input.length(),
-        fingerprint: fingerprint(input),
-        questions: few(input),
-        took_over: (room > 0 && input.below(3) == 0).then(|| Box::new(in_flight(input, room - 1))),
-    }
+    InFlight::new(owner(input), input.number(), origin(input), input.length(), input.length())
+        .with_fingerprint(fingerprint(input))
+        .with_questions(few(input))
+        .with_took_over((room > 0 && input.below(3) == 0).then(|| Box::new(in_flight(input, room - 1))))
 }
 
 /// Often none.

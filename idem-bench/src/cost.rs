@@ -7,8 +7,9 @@ use idem_testkit::{Passing, Proxy};
 
 use crate::floor::Floor;
 use crate::report::{Figure, Group, Unit};
-use crate::subject::{Subject, Subjects, store};
+use crate::subject::{Subject, Subjects};
 use crate::target::Target;
+use crate::target::store;
 
 /// How many calls the commands are counted of.
 const CALLS: u64 = 1000;

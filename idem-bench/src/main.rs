@@ -46,8 +46,7 @@ enum What {
     Run(run::Args),
     /// Show what was measured, as tables, and write it as a page
     Page(page::Args),
-    /// Measure what a call costs server and caller, and show what follows: what a server holds, and
-    /// a simulation of many
+    /// Measure what a call costs server and caller, and show what a server holds
     Scaling(scaling::Args),
     /// Fill a store in memory, and say what it took; `run` starts it
     #[command(hide = true)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use crate::report::{Figure, Group, Kind, Report};
+use crate::report::{Figure, Group, Report};
 use crate::{in_process, machine, plot};
 
 const HEAD: [&str; 6] = ["", "goal", "median", "range", "", "figures"];
@@ -167,15 +167,4 @@ fn markdown(report: &Report, command: &str, notes: &str) -> Result<String> {
         writeln!(page, "\n{}", notes.trim())?;
     }
     Ok(page)
-}
-
-/// The calls of one kind, by subject, in the order in which they were measured.
-pub(crate) fn subjects<T>(all: &[T], of: impl Fn(&T) -> (Kind, &str), kind: Kind) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for (_, name) in all.iter().map(of).filter(|(of, _)| *of == kind) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
 }

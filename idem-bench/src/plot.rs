@@ -7,8 +7,7 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
-use crate::page::subjects;
-use crate::report::{Kind, Latency, Throughput};
+use crate::report::{Kind, Latency, Throughput, subjects};
 use crate::stats::{median, range};
 use crate::subject::Subject;
 

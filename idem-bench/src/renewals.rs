@@ -12,9 +12,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::report::{Figure, Group, Unit};
 use crate::stats::median;
-use crate::subject::store;
 use crate::tap::Tap;
 use crate::target::Target;
+use crate::target::store;
 
 const BODIES: usize = 2000;
 const LEASE: Duration = Duration::from_secs(1);

@@ -189,3 +189,14 @@ mod tests {
         assert_eq!(figure.at_most(0.5).is_reached(), Some(false));
     }
 }
+
+/// The calls of one kind, by subject, in the order in which they were measured.
+pub(crate) fn subjects<T>(all: &[T], of: impl Fn(&T) -> (Kind, &str), kind: Kind) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for (_, name) in all.iter().map(of).filter(|(of, _)| *of == kind) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}

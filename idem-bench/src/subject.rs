@@ -1,7 +1,7 @@
 //! What is measured beside what: the floor, and the library in its two forms.
 
 use anyhow::{Context as _, Result, ensure};
-use idem::{Error, Idempotency, RedisStore};
+use idem::{Error, Idempotency};
 use idem_bench::{KEY_BYTES, RESULT_BYTES, annotated, plain, result};
 
 use crate::floor::Floor;
@@ -89,9 +89,4 @@ async fn by_hand(idempotency: &Idempotency, key: &str, result: &str) -> Result<(
     let outcome: Result<_, Error> = outcome.map(idem::Outcome::into_inner);
     ensure!(outcome?.len() == RESULT_BYTES, "not the outcome");
     Ok(())
-}
-
-/// A store of its own connections, by a URL.
-pub(crate) async fn store(url: &str, prefix: &str) -> Result<RedisStore> {
-    Ok(RedisStore::builder().url(url).prefix(prefix).connect().await?)
 }

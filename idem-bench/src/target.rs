@@ -6,8 +6,6 @@ use anyhow::{Context as _, Result, bail};
 use idem::{Idempotency, RedisStore};
 use idem_testkit::{RedisServer, Reply};
 
-use crate::subject;
-
 /// How long records are kept on a server of our own: a usual time.
 const DAY: Duration = Duration::from_secs(86_400);
 /// On a server that others use too: long enough for a round.
@@ -57,7 +55,7 @@ impl Target {
 
     /// One more store, with connections of its own.
     pub(crate) async fn store(&self) -> Result<RedisStore> {
-        subject::store(&self.url, &self.prefix()).await
+        store(&self.url, &self.prefix()).await
     }
 
     /// A runtime with the settings of this run.
@@ -97,4 +95,9 @@ impl Target {
             reply => Ok(reply),
         }
     }
+}
+
+/// A store of its own connections, by a URL.
+pub(crate) async fn store(url: &str, prefix: &str) -> Result<RedisStore> {
+    Ok(RedisStore::builder().url(url).prefix(prefix).connect().await?)
 }

@@ -16,17 +16,7 @@ fn claim(key: usize) -> Claim {
     let id = RecordId::new("orders.create", &Key::encode(&format!("{key:032}")).unwrap()).unwrap();
     let fingerprint = Some(Fingerprint::of(&key).unwrap());
     let lease = Duration::from_secs(30);
-    Claim {
-        id,
-        owner: Owner::generate(),
-        lease,
-        hold: DAY,
-        fingerprint,
-        take_over: true,
-        take_over_after: None,
-        max_attempts: None,
-        must_be_issued: false,
-    }
+    Claim::new(id, Owner::generate(), lease, DAY).with_fingerprint(fingerprint)
 }
 
 fn commit(claim: &Claim, payload: usize) -> Commit {
@@ -34,8 +24,8 @@ fn commit(claim: &Claim, payload: usize) -> Commit {
     // With room to spare, as an encoder leaves it.
     let mut text = Vec::with_capacity(256);
     text.resize(payload, b'x');
-    let outcome = Some(Encoded { is_error: false, codec: CodecId::JSON, payload: Bytes::from(text) });
-    Commit { id, owner, attempt: 1, fingerprint, outcome, ttl: DAY, remember: DAY, as_claimed: None }
+    let outcome = Some(Encoded::new(CodecId::JSON, Bytes::from(text)));
+    Commit::new(id, owner, 1, outcome, DAY).with_fingerprint(fingerprint)
 }
 
 fn claims(store: &MemoryStore, claim: &Claim) -> Claimed {
@@ -62,7 +52,7 @@ fn a_claim_allocates_once_a_commit_hardly_ever_and_a_replay_never() {
     drop(outcomes);
 
     let again: Vec<Claim> = (0..RECORDS).map(claim).collect();
-    let again: Vec<Claim> = again.into_iter().map(|again| Claim { fingerprint: None, ..again }).collect();
+    let again: Vec<Claim> = again.into_iter().map(|again| again.with_fingerprint(None)).collect();
     let replayed = measure(|| {
         for claim in &again {
             let Claimed::Committed { outcome, .. } = claims(&store, claim) else { panic!("nothing to replay") };

@@ -1,16 +1,8 @@
 //! How large the explored world is.
 
-use std::time::Duration;
-
 use idem_core::record::owner_stops_after;
 
-use crate::mutant::Mutant;
-
-/// One tick of the store's clock, for the functions that take durations.
-pub(crate) const TICK: Duration = Duration::from_secs(1);
-
-/// Ticks that never pass: for what is kept longer than anybody looks.
-pub const FOREVER: u8 = u8::MAX;
+use crate::ticks::{FOREVER, TICK};
 
 /// The possible fates of a request that its sender gave up on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,27 +91,12 @@ impl Bounds {
     pub const LARGE: Self = Self { faults: 2, ..Self::SMALL };
 
     /// For how many ticks of the store's clock an owner may go on, whose own clock is as slow as is
-    /// promised: a tenth.
-    pub(crate) fn stops_after(&self, mutant: Option<Mutant>) -> u8 {
+    /// promised: a tenth. With `to_its_end` it gives the lease up there, not before.
+    pub(crate) fn stops_after(&self, to_its_end: bool) -> u8 {
         let lease = TICK * u32::from(self.lease);
-        let by_its_clock = if mutant == Some(Mutant::LeaseToItsEnd) { lease } else { owner_stops_after(lease) };
+        let by_its_clock = if to_its_end { lease } else { owner_stops_after(lease) };
         let by_the_stores = by_its_clock.as_nanos() * 10;
         // It does not go on at the very end, so the last tick counts where it is begun.
         u8::try_from(by_the_stores.div_ceil(TICK.as_nanos() * 9)).unwrap_or(FOREVER)
     }
-}
-
-/// One tick less of what is left.
-pub(crate) fn less(left: u8) -> u8 {
-    if left == FOREVER { FOREVER } else { left.saturating_sub(1) }
-}
-
-/// As the functions of `idem-core` take it.
-pub(crate) fn duration(ticks: u8) -> Duration {
-    if ticks == FOREVER { Duration::MAX } else { TICK * u32::from(ticks) }
-}
-
-/// As the model keeps it.
-pub(crate) fn ticks(duration: Duration) -> u8 {
-    u8::try_from(duration.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(FOREVER)
 }

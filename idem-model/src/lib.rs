@@ -2,6 +2,7 @@
 
 mod bounds;
 mod caller;
+mod checked;
 mod life;
 mod mutant;
 mod promise;
@@ -10,8 +11,9 @@ mod report;
 mod slot;
 mod state;
 mod store;
+mod ticks;
 
-pub use crate::bounds::{Bounds, FOREVER, Network};
+pub use crate::bounds::{Bounds, Network};
 pub use crate::caller::{Caller, Ended, Id, Phase, Reply, Request, Stray, Wire};
 pub use crate::life::{Act, Fate, Life, Poll};
 pub use crate::mutant::Mutant;
@@ -19,3 +21,4 @@ pub use crate::promise::{Onlooker, Promise};
 pub use crate::report::{Found, explore};
 pub use crate::slot::{Entry, Over, Slot, TakenOver};
 pub use crate::state::{CALLERS, State};
+pub use crate::ticks::FOREVER;

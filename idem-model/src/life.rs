@@ -2,15 +2,12 @@
 
 use idem_core::Key;
 use idem_core::record::RecordId;
-use stateright::{Model, Property};
 
 use crate::bounds::{Bounds, Network};
 use crate::caller::{Caller, Ended, Id, Phase, Reply, Request, Wire};
 use crate::mutant::Mutant;
 use crate::promise::Promise;
-use crate::properties;
-use crate::slot::Entry;
-use crate::state::{CALLERS, State};
+use crate::state::State;
 use crate::store::Store;
 
 /// The life of one record, with three callers.
@@ -22,7 +19,7 @@ pub struct Life {
     /// After how many ticks an owner stops.
     stops_after: u8,
     /// Whether callers are put in order, so that worlds that differ in their names alone are one.
-    in_order: bool,
+    pub(crate) in_order: bool,
 }
 
 /// Something that happens. The number is the caller's.
@@ -91,7 +88,13 @@ impl Life {
     pub fn new(bounds: Bounds, mutant: Option<Mutant>) -> Option<Self> {
         let id = RecordId::new("model", &Key::encode("k")?)?;
         let store = Store { id, bounds, mutant };
-        Some(Self { store, bounds, mutant, stops_after: bounds.stops_after(mutant), in_order: true })
+        Some(Self {
+            store,
+            bounds,
+            mutant,
+            stops_after: bounds.stops_after(mutant == Some(Mutant::LeaseToItsEnd)),
+            in_order: true,
+        })
     }
 
     /// With callers that keep their numbers: for traces that can be read.
@@ -109,7 +112,7 @@ impl Life {
         self.bounds.network == Network::ClaimsInOrder && caller.has_stray_claim(call)
     }
 
-    fn acts_of(&self, at: usize, caller: &Caller, faults_left: bool, acts: &mut Vec<Act>) {
+    pub(crate) fn acts_of(&self, at: usize, caller: &Caller, faults_left: bool, acts: &mut Vec<Act>) {
         let times_out = |act: fn(usize, Fate) -> Act, acts: &mut Vec<Act>| {
             if faults_left {
                 acts.extend([Fate::Lost, Fate::Strays].map(|fate| act(at, fate)));
@@ -317,7 +320,7 @@ impl Life {
         }
     }
 
-    fn act(&self, state: &mut State, act: Act) -> Option<()> {
+    pub(crate) fn act(&self, state: &mut State, act: Act) -> Option<()> {
         let room = self.bounds.strays;
         match act {
             Act::Tick => state.tick(self.bounds.lease.max(self.stops_after)),
@@ -386,34 +389,5 @@ impl Life {
             }
         }
         Some(())
-    }
-}
-
-impl Model for Life {
-    type State = State;
-    type Action = Act;
-
-    fn init_states(&self) -> Vec<State> {
-        vec![State::new(self.bounds.issued.then_some(Entry::Issued), &self.bounds)]
-    }
-
-    fn actions(&self, state: &State, acts: &mut Vec<Act>) {
-        acts.push(Act::Tick);
-        for at in 0..CALLERS {
-            self.acts_of(at, &state.callers[at], state.faults < self.bounds.faults, acts);
-        }
-    }
-
-    fn next_state(&self, state: &State, act: Act) -> Option<State> {
-        let mut next = *state;
-        self.act(&mut next, act)?;
-        if self.in_order {
-            next = next.in_order();
-        }
-        (next != *state).then_some(next)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        properties::all()
     }
 }

@@ -1,8 +1,8 @@
 //! The promises of `docs/guarantees.md`, as what an onlooker sees broken.
 
-use crate::bounds::less;
 use crate::caller::Id;
 use crate::slot::Slot;
+use crate::ticks::less;
 
 /// A promise that the model checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

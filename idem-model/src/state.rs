@@ -1,9 +1,10 @@
 //! The whole: what stands at the key, the callers, and what an onlooker saw.
 
-use crate::bounds::{Bounds, less};
+use crate::bounds::Bounds;
 use crate::caller::{Caller, Id, Phase};
 use crate::promise::Onlooker;
 use crate::slot::{Entry, Slot};
+use crate::ticks::less;
 
 /// How many callers there are.
 pub const CALLERS: usize = 3;

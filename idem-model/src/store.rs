@@ -8,11 +8,12 @@ use idem_core::record::{
     Renewal,
 };
 
-use crate::bounds::{Bounds, duration, ticks};
+use crate::bounds::Bounds;
 use crate::caller::{Ended, Id, Reply, Request};
 use crate::mutant::Mutant;
 use crate::promise::{Onlooker, Promise};
 use crate::slot::{Entry, Over, Slot, TakenOver, encoded, fingerprint, whose};
+use crate::ticks::{duration, ticks};
 
 /// The one key that all callers want.
 #[derive(Debug, Clone)]
@@ -93,23 +94,17 @@ impl Store {
             },
             OnClaim::Take(next) | OnClaim::IfIssueLives { then: next, .. } => next,
         };
-        let next = self.in_flight(&InFlight { fingerprint: fingerprint(print), ..next });
+        let next = self.in_flight(&next.with_fingerprint(fingerprint(print)));
         *slot = Some(next);
         Reply::Owned(attempt_of(next.entry))
     }
 
     fn commit(&self, slot: &mut Option<Slot>, by: Id, attempt: u8, print: u8) -> Reply {
         let Some(found) = *slot else { return Reply::Lost };
-        let mut commit = Commit {
-            id: self.id.clone(),
-            owner: by.owner(),
-            attempt: attempt.into(),
-            fingerprint: fingerprint(print),
-            outcome: Some(encoded(by)),
-            ttl: duration(self.bounds.ttl),
-            remember: duration(self.bounds.remember),
-            as_claimed: None,
-        };
+        let mut commit =
+            Commit::new(self.id.clone(), by.owner(), attempt.into(), Some(encoded(by)), duration(self.bounds.ttl))
+                .with_fingerprint(fingerprint(print))
+                .with_remember(duration(self.bounds.remember));
         if let Some(owner) = found.owner().filter(|_| self.is(Mutant::CommitWithoutOwner)) {
             commit.owner = owner.owner();
         }
@@ -127,7 +122,7 @@ impl Store {
 
     fn release(&self, slot: &mut Option<Slot>, by: Id, to: ReleaseTo) -> Reply {
         let Some(found) = *slot else { return Reply::Lost };
-        let mut release = Release { id: self.id.clone(), owner: by.owner(), to };
+        let mut release = Release::new(self.id.clone(), by.owner(), to);
         if let Some(owner) = found.owner().filter(|_| self.is(Mutant::ReleaseWithoutOwner)) {
             release.owner = owner.owner();
         }
@@ -163,7 +158,7 @@ impl Store {
 
     fn renew(&self, slot: &mut Option<Slot>, by: Id) -> Reply {
         let Some(found) = *slot else { return Reply::Lost };
-        let mut renewal = Renewal { id: self.id.clone(), owner: by.owner(), hold: duration(self.bounds.hold) };
+        let mut renewal = Renewal::new(self.id.clone(), by.owner(), duration(self.bounds.hold));
         if let Some(owner) = found.owner().filter(|_| self.is(Mutant::RenewalWithoutOwner)) {
             renewal.owner = owner.owner();
         }
@@ -185,17 +180,12 @@ impl Store {
     }
 
     fn claim_of(&self, by: Id, print: u8) -> Claim {
-        Claim {
-            id: self.id.clone(),
-            owner: by.owner(),
-            lease: duration(self.bounds.lease),
-            hold: duration(self.bounds.hold),
-            fingerprint: fingerprint(print),
-            take_over: self.bounds.take_over,
-            take_over_after: self.bounds.rejected_for.map(duration),
-            max_attempts: self.bounds.max_attempts.map(u64::from),
-            must_be_issued: self.bounds.issued && !self.is(Mutant::ClaimsWhatWasNotIssued),
-        }
+        Claim::new(self.id.clone(), by.owner(), duration(self.bounds.lease), duration(self.bounds.hold))
+            .with_fingerprint(fingerprint(print))
+            .with_take_over(self.bounds.take_over)
+            .with_take_over_after(self.bounds.rejected_for.map(duration))
+            .with_max_attempts(self.bounds.max_attempts.map(u64::from))
+            .with_must_be_issued(self.bounds.issued && !self.is(Mutant::ClaimsWhatWasNotIssued))
     }
 
     fn in_flight(&self, held: &InFlight) -> Slot {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use idem_core::StoreError;
 
 use crate::connect;
@@ -206,6 +207,15 @@ impl RedisStoreBuilder {
     /// [replicas](Self::replicas) than required. A server that evicts keys is logged as a warning
     /// (tracing, target `idem`).
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
+        self.connecting().await
+    }
+
+    /// In a box that is made here, so that the programs that connect need not compile all of it again.
+    fn connecting(self) -> BoxFuture<'static, Result<RedisStore, StoreError>> {
+        Box::pin(self.connect_and_check())
+    }
+
+    async fn connect_and_check(self) -> Result<RedisStore, StoreError> {
         let keys = Keys::new(&self.prefix)?;
         if self.time_limit.is_zero() || self.connect_time_limit.is_zero() {
             return Err(refused("a time limit is zero, so nothing could succeed; leave it out, or make it longer"));

@@ -30,7 +30,7 @@ pub(crate) async fn issue(server: &Server, keys: &Keys, issues: &[Issue]) -> Vec
 /// that its expiry has no room for more.
 fn as_sent(issue: &Issue) -> Issue {
     let whole = u64::try_from(issue.grace.as_millis()).unwrap_or(FOREVER).min(FOREVER / 2);
-    Issue { grace: Duration::from_millis(whole), ..issue.clone() }
+    issue.clone().with_grace(Duration::from_millis(whole))
 }
 
 fn issued(issue: &Issue, server: &str, answer: Value) -> Result<Issued, StoreError> {

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use idem_core::record::{
-    Claim, Claimed, Commit, InFlight, Issue, Issued, Ownership, Record, RecordId, RecordInfo, Release, ReleaseTo,
-    Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, Ownership, Record, RecordId, RecordInfo, Release, ReleaseTo, Removed,
+    Renewal,
 };
+use idem_core::store::StoreHandle;
 use idem_core::wire::{self, Parsed};
 use idem_core::{Store, StoreError, StoreErrorKind};
 use redis::{Cmd, Value};
@@ -233,6 +234,10 @@ impl Store for RedisStore {
         let key = &keys.record(id);
         server.step(key, |mut lane| async move { remove(&mut lane, key, &keys.aside(id)).await }).await
     }
+
+    fn into_handle(self) -> StoreHandle {
+        StoreHandle::new(self)
+    }
 }
 
 /// The claim with lengths of time as the record can hold them: what is written and the expiry must
@@ -242,7 +247,7 @@ fn as_sent(claim: &Claim) -> Cow<'_, Claim> {
     if (lease, hold) == (claim.lease, claim.hold) {
         return Cow::Borrowed(claim);
     }
-    Cow::Owned(Claim { lease, hold, ..claim.clone() })
+    Cow::Owned(claim.clone().with_lease(lease).with_hold(hold))
 }
 
 /// A lease and its hold, likewise.
@@ -307,7 +312,7 @@ impl Written {
 fn claimed(commit: &Commit) -> Vec<u8> {
     let Some(found) = commit.in_flight() else { return wire::owner_prefix(commit.owner).into_bytes() };
     let (lease, hold) = lengths_as_sent(found.lease, found.hold);
-    wire::encode(&Record::InFlight(InFlight { lease, hold, ..found }))
+    wire::encode(&Record::InFlight(found.with_lease(lease).with_hold(hold)))
 }
 
 async fn record_outcome(lane: &mut Lane, key: &str, written: &Written) -> Result<Ownership, StoreError> {

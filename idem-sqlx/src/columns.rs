@@ -146,19 +146,21 @@ impl Row {
         };
         let record = match self.state.as_str() {
             "issued" => Record::Issued { grace: fade },
-            "in_flight" => Record::InFlight(InFlight {
-                owner: owner(self.owner.as_deref()).ok_or("owner")?,
-                attempt,
-                origin: self.origin.as_deref().and_then(parse_origin).ok_or("origin")?,
-                lease: self.lease.and_then(length).ok_or("lease_until")?,
-                hold: self.hold.and_then(length).ok_or("leased_at")?,
-                fingerprint,
-                questions,
-                took_over: match self.took_over {
+            "in_flight" => Record::InFlight(
+                InFlight::new(
+                    owner(self.owner.as_deref()).ok_or("owner")?,
+                    attempt,
+                    self.origin.as_deref().and_then(parse_origin).ok_or("origin")?,
+                    self.lease.and_then(length).ok_or("lease_until")?,
+                    self.hold.and_then(length).ok_or("leased_at")?,
+                )
+                .with_fingerprint(fingerprint)
+                .with_questions(questions)
+                .with_took_over(match self.took_over {
                     None => None,
                     Some(text) => Some(from_wire_form(text).ok_or("took_over")?),
-                },
-            }),
+                }),
+            ),
             "released" => Record::Released { attempt, questions },
             "committed" => {
                 // Read past its time, before anybody has swept it.
@@ -167,7 +169,7 @@ impl Row {
                 };
                 let codec = self.codec.and_then(|codec| CodecId::parse(codec.as_bytes())).ok_or("codec")?;
                 let payload = self.outcome.ok_or("outcome")?.into();
-                let outcome = Encoded { is_error: self.is_error, codec, payload };
+                let outcome = Encoded::new(codec, payload).with_is_error(self.is_error);
                 return Ok((Record::Committed { attempt, fingerprint, outcome }, valid));
             }
             "done" => Record::Done { attempt, fingerprint },

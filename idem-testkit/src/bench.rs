@@ -221,7 +221,7 @@ impl Bench {
     /// A record in a state, after one attempt with a fingerprint.
     pub(crate) async fn given_with(&self, state: RecordState, print: Option<Fingerprint>) -> Result<Given, Failure> {
         let id = self.id()?;
-        let mut claim = Claim { fingerprint: print, ..claim(&id) };
+        let mut claim = claim(&id).with_fingerprint(print);
         let moment = Duration::from_millis(1);
         if state == RecordState::Abandoned {
             claim.lease = moment;
@@ -290,72 +290,57 @@ impl Bench {
 
 /// Any claim: a long lease, no fingerprint, takes over.
 pub(crate) fn claim(id: &RecordId) -> Claim {
-    Claim {
-        id: id.clone(),
-        owner: Owner::generate(),
-        lease: LONG,
-        hold: LONG * 2,
-        fingerprint: None,
-        take_over: true,
-        take_over_after: None,
-        max_attempts: None,
-        must_be_issued: false,
-    }
+    Claim::new(id.clone(), Owner::generate(), LONG, LONG * 2)
 }
 
 /// A claim of a key that must have been issued.
 pub(crate) fn claim_issued(id: &RecordId) -> Claim {
-    Claim { must_be_issued: true, ..claim(id) }
+    claim(id).with_must_be_issued(true)
 }
 
 /// An issue: of lengths that do not run out, nor are those of any claim.
 pub(crate) fn issue(id: &RecordId) -> Issue {
-    Issue { id: id.clone(), ttl: LONG * 5, grace: LONG }
+    Issue::new(id.clone(), LONG * 5).with_grace(LONG)
 }
 
 /// A commit by the owner of a claim.
 pub(crate) fn commit(claim: &Claim, attempt: u64) -> Commit {
-    Commit {
-        id: claim.id.clone(),
-        owner: claim.owner,
-        attempt,
-        fingerprint: claim.fingerprint,
-        outcome: Some(outcome(format!("\"the outcome of attempt {attempt}\"").as_bytes())),
-        ttl: LONG,
-        remember: LONG * 2,
-        // This is nearly always so. If not, a store must find out.
-        as_claimed: (attempt == 1).then(|| claim.as_claimed(Origin::Nothing)),
-    }
+    let outcome = outcome(format!("\"the outcome of attempt {attempt}\"").as_bytes());
+    Commit::new(claim.id.clone(), claim.owner, attempt, Some(outcome), LONG)
+        .with_fingerprint(claim.fingerprint)
+        .with_remember(LONG * 2)
+        // Nearly always so. Where it is not, a store must find out.
+        .with_as_claimed((attempt == 1).then(|| claim.as_claimed(Origin::Nothing)))
 }
 
 /// A release by the owner of a claim, to `Released`.
 pub(crate) fn release(claim: &Claim) -> Release {
-    Release { id: claim.id.clone(), owner: claim.owner, to: ReleaseTo::Released { keep: LONG } }
+    Release::new(claim.id.clone(), claim.owner, ReleaseTo::Released { keep: LONG })
 }
 
 /// A release by the owner of a claim, to `Abandoned`.
 pub(crate) fn abandon(claim: &Claim) -> Release {
-    Release { to: ReleaseTo::Abandoned, ..release(claim) }
+    release(claim).with_to(ReleaseTo::Abandoned)
 }
 
 /// A release by the owner of a claim, to `Unanswered`.
 pub(crate) fn unanswered(claim: &Claim) -> Release {
-    Release { to: ReleaseTo::Unanswered, ..release(claim) }
+    release(claim).with_to(ReleaseTo::Unanswered)
 }
 
 /// A release by the owner of a claim, to `Undone`.
 pub(crate) fn undo(claim: &Claim) -> Release {
-    Release { to: ReleaseTo::Undone { keep: LONG }, ..release(claim) }
+    release(claim).with_to(ReleaseTo::Undone { keep: LONG })
 }
 
 /// A renewal by the owner of a claim.
 pub(crate) fn renewal(claim: &Claim) -> Renewal {
-    Renewal { id: claim.id.clone(), owner: claim.owner, hold: claim.hold }
+    Renewal::new(claim.id.clone(), claim.owner, claim.hold)
 }
 
 /// An outcome in JSON.
 pub(crate) fn outcome(payload: &[u8]) -> Encoded {
-    Encoded { is_error: false, codec: CodecId::JSON, payload: bytes::Bytes::copy_from_slice(payload) }
+    Encoded::new(CodecId::JSON, bytes::Bytes::copy_from_slice(payload))
 }
 
 /// The fingerprint of a text.

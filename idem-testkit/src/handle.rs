@@ -1,13 +1,12 @@
 //! A handle on the store under test, as the trials see it: of one type, with a limit on every wait.
 
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::record::{
     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
 };
+use idem_core::store::StoreHandle;
 use idem_core::{Store, StoreError};
 
 use crate::check::{Failure, broken};
@@ -42,11 +41,11 @@ async fn ticks(mut left: Duration) {
 
 /// A handle. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Handle(Arc<dyn DynStore>);
+pub(crate) struct Handle(StoreHandle);
 
 impl Handle {
     pub(crate) fn new(store: impl Store) -> Self {
-        Self(Arc::new(store))
+        Self(store.into_handle())
     }
 
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed, Failure> {
@@ -124,54 +123,5 @@ impl Handle {
 
     pub(crate) async fn try_remove(&self, id: &RecordId) -> Result<Result<Removed, StoreError>, Failure> {
         soon("a removal", self.0.remove(id)).await
-    }
-}
-
-type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-type Answer<'a, T> = Boxed<'a, Result<T, StoreError>>;
-
-/// A [`Store`] behind a pointer.
-trait DynStore: Send + Sync {
-    fn claim<'a>(&'a self, claim: &'a Claim) -> Answer<'a, Claimed>;
-    fn issue<'a>(&'a self, issues: &'a [Issue]) -> Boxed<'a, Vec<Result<Issued, StoreError>>>;
-    fn commit<'a>(&'a self, commit: &'a Commit) -> Answer<'a, Ownership>;
-    fn release<'a>(&'a self, release: &'a Release) -> Answer<'a, Ownership>;
-    fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> Boxed<'a, Vec<Result<Ownership, StoreError>>>;
-    fn wait<'a>(&'a self, id: &'a RecordId, attempt: u64, limit: Duration) -> Answer<'a, ()>;
-    fn inspect<'a>(&'a self, id: &'a RecordId) -> Answer<'a, Option<RecordInfo>>;
-    fn remove<'a>(&'a self, id: &'a RecordId) -> Answer<'a, Removed>;
-}
-
-impl<S: Store> DynStore for S {
-    fn claim<'a>(&'a self, claim: &'a Claim) -> Answer<'a, Claimed> {
-        Box::pin(Store::claim(self, claim))
-    }
-
-    fn issue<'a>(&'a self, issues: &'a [Issue]) -> Boxed<'a, Vec<Result<Issued, StoreError>>> {
-        Box::pin(Store::issue(self, issues))
-    }
-
-    fn commit<'a>(&'a self, commit: &'a Commit) -> Answer<'a, Ownership> {
-        Box::pin(Store::commit(self, commit))
-    }
-
-    fn release<'a>(&'a self, release: &'a Release) -> Answer<'a, Ownership> {
-        Box::pin(Store::release(self, release))
-    }
-
-    fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> Boxed<'a, Vec<Result<Ownership, StoreError>>> {
-        Box::pin(Store::renew(self, renewals))
-    }
-
-    fn wait<'a>(&'a self, id: &'a RecordId, attempt: u64, limit: Duration) -> Answer<'a, ()> {
-        Box::pin(Store::wait(self, id, attempt, limit))
-    }
-
-    fn inspect<'a>(&'a self, id: &'a RecordId) -> Answer<'a, Option<RecordInfo>> {
-        Box::pin(Store::inspect(self, id))
-    }
-
-    fn remove<'a>(&'a self, id: &'a RecordId) -> Answer<'a, Removed> {
-        Box::pin(Store::remove(self, id))
     }
 }

@@ -14,17 +14,7 @@ fn id() -> RecordId {
 }
 
 fn claim() -> Claim {
-    Claim {
-        id: id(),
-        owner: Owner::generate(),
-        lease: Duration::from_secs(30),
-        hold: Duration::from_secs(60),
-        fingerprint: None,
-        take_over: true,
-        take_over_after: None,
-        max_attempts: None,
-        must_be_issued: false,
-    }
+    Claim::new(id(), Owner::generate(), Duration::from_secs(30), Duration::from_secs(60))
 }
 
 fn store() -> FaultStore<MemoryStore> {
@@ -88,7 +78,7 @@ async fn faults_come_in_their_order_then_the_one_for_always_until_cleared() {
 async fn a_batch_of_renewals_fails_as_one_step_with_an_answer_for_each() {
     let (store, claim) = (store(), claim());
     store.claim(&claim).await.unwrap();
-    let renewal = Renewal { id: id(), owner: claim.owner, hold: claim.hold };
+    let renewal = Renewal::new(id(), claim.owner, claim.hold);
     store.faults().next(Step::Renew, Fault::LoseRequest);
     let answers = store.renew(&[renewal.clone(), renewal]).await;
     assert_eq!(answers.len(), 2);

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use xshell::cmd;
 
-use crate::workspace::{FACADE, Workspace};
+use crate::workspace::Workspace;
 
 /// The compiler that writes the golden files. Messages change from one compiler to the next, so the
 /// UI test reads the same file and fails on any other. It is not the `rust-version` of the
@@ -16,11 +16,7 @@ pub(crate) fn bless(workspace: &Workspace) -> Result<()> {
     if !is_pinned(version) {
         bail!("golden files are written with rustc {PINNED}, and this is {version}: run `cargo +{PINNED} xtask bless`");
     }
-    workspace
-        .cargo()
-        .args(["test", "-p", FACADE, "--all-features", "--test", "ui"])
-        .env("TRYBUILD", "overwrite")
-        .run()?;
+    workspace.cargo().args(["test", "-p", "idem-ui"]).env("TRYBUILD", "overwrite").run()?;
     // What is generated.
     workspace.cargo().args(["test", "-p", "idem-macros", "snapshots"]).env("UPDATE_EXPECT", "1").run()?;
     println!("Read the changes before you commit them: git diff tests/ui idem-macros/snapshots");

@@ -14,6 +14,7 @@ mod house;
 mod modules;
 mod packages;
 mod redis;
+mod runner;
 mod steps;
 mod suite;
 mod tool;

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::steps::Steps;
 use crate::workspace::Workspace;
-use crate::{browser, redis, tool, valkey};
+use crate::{browser, redis, runner, tool, valkey};
 
 const OPENSSL: tool::Package = tool::Package { program: "openssl", apt: "openssl", brew: "openssl" };
 
@@ -45,13 +45,6 @@ pub(crate) fn explore(workspace: &Workspace) -> Result<()> {
 }
 
 fn tests(workspace: &Workspace, left_out: &[&str], args: &[String]) -> Result<()> {
-    let cargo = workspace.cargo();
-    let cargo = if tool::has_subcommand(workspace, "nextest") {
-        cargo.args(["nextest", "run", "--workspace", "--all-features"])
-    } else {
-        println!("cargo-nextest is not installed: running the tests with cargo test, which is slower.");
-        cargo.args(["test", "--workspace", "--all-features", "--tests", "--lib", "--bins", "--no-fail-fast"])
-    };
-    cargo.args(left_out).args(args).run()?;
+    runner::all(workspace).args(left_out).args(args).run()?;
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result};
 use xshell::{Shell, cmd};
 
+use crate::runner;
 use crate::workspace::Workspace;
 
 /// Names the server that the tests are to start, in place of `redis-server`.
@@ -31,8 +32,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     };
     let said = cmd!(workspace.shell(), "{server} --version").quiet().read()?;
     println!("{said}");
-    let args = ["test", "--package", "idem-redis", "--all-features", "--tests", "--no-fail-fast"];
-    workspace.cargo().args(args).env(PROGRAM, &server).run()?;
+    runner::of(workspace, "idem-redis").env(PROGRAM, &server).run()?;
     Ok(())
 }
 

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::sim::Costs;
 use crate::machine::Machine;
 use crate::report::Kind;
 
@@ -163,24 +162,6 @@ impl Constants {
     fn messages(&self, kind: Kind, together: f64) -> f64 {
         let commands = if kind == Kind::First { 2.0 } else { 1.0 };
         (commands / together).max(self.least_messages(kind))
-    }
-
-    /// The input of the simulation. `delay` is one way, in microseconds.
-    pub(super) fn costs(&self, delay: f64) -> Costs {
-        let per_read = |kind: Kind| {
-            let commands = if kind == Kind::First { 2.0 } else { 1.0 };
-            (READ * commands / self.bytes(kind)[0]).floor().max(1.0)
-        };
-        Costs {
-            server_claim: self.server.replay,
-            server_commit: (self.server.first - self.server.replay).max(0.0),
-            server_message: self.server.message,
-            client_first: self.client.first,
-            client_replay: self.client.replay,
-            client_message: self.client.message,
-            delay,
-            per_read: Kind::ALL.map(per_read),
-        }
     }
 }
 

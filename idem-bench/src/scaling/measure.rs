@@ -18,8 +18,8 @@ use super::constants::{Constants, Own, Point, Renewal, Waiting, Work, record};
 use crate::machine::Machine;
 use crate::report::Kind;
 use crate::stats::{median, of_sorted};
-use crate::subject::store;
 use crate::target::Target;
+use crate::target::store;
 
 /// Connections, and tasks on each.
 const LOADS: [(usize, usize); 6] = [(1, 1), (1, 4), (1, 16), (1, 64), (1, 256), (8, 3)];

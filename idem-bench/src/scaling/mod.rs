@@ -1,9 +1,8 @@
-//! How cost grows: constants that are measured, what follows from them by formula, and a simulation
-//! past one machine.
+//! How cost grows: constants that are measured, and what follows from them by formula.
 //!
 //! `idem-bench scaling --measure` measures; `idem-bench scaling` shows what follows from the
-//! constants in `docs/scaling`, and with `--write docs` renews the tables of `docs/scaling.md` and
-//! its plots. What is hand-written there stays.
+//! constants in `docs/scaling`, and with `--write docs` renews the tables of `docs/scaling.md`. What
+//! is hand-written there stays.
 #![allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -15,9 +14,6 @@ mod constants;
 mod measure;
 mod page;
 mod plan;
-mod plot;
-mod sim;
-mod simulated;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,11 +34,7 @@ pub(crate) struct Args {
     /// Where the constants are, from an earlier run with `--write`
     #[arg(long, value_name = "FILE")]
     constants: Option<PathBuf>,
-    /// Leave the simulation out
-    #[arg(long)]
-    no_simulation: bool,
-    /// Renew the tables of scaling.md there, and scaling/ with the constants, the plots and all
-    /// that was simulated
+    /// Renew the tables of scaling.md there, and scaling/constants.json
     #[arg(long, value_name = "DIR")]
     write: Option<PathBuf>,
     #[command(flatten)]
@@ -63,20 +55,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
     };
     let mut tables = page::tables(&constants);
     tables.push(("plan", args.plan.table(&constants)));
-    let simulated = if args.no_simulation { None } else { Some(simulated::all(&constants)?) };
-    if let Some(simulated) = &simulated {
-        tables.extend(simulated.tables());
-    }
     for (name, table) in &tables {
         println!("\n{name}\n\n{table}");
     }
     let Some(dir) = &args.write else { return Ok(()) };
     write(dir, &constants, &tables)?;
-    if let Some(simulated) = &simulated {
-        fs::write(dir.join("scaling/simulation.csv"), simulated.csv())?;
-        plot::capacity(simulated, &dir.join("scaling/capacity.svg"))?;
-        plot::latency(simulated, &dir.join("scaling/latency.svg"))?;
-    }
     println!("written: {}", dir.join("scaling.md").display());
     Ok(())
 }

@@ -25,7 +25,7 @@ pub(super) fn bytes(bytes: f64) -> String {
     if gib >= 1.0 { format!("{gib:.0} GiB") } else { format!("{:.0} MiB", gib * 1024.0) }
 }
 
-/// Those that need no simulation.
+/// The tables, by the names of their marks.
 pub(super) fn tables(constants: &Constants) -> Vec<(&'static str, String)> {
     let mut tables =
         vec![("constants", of_constants(constants)), ("points", points(constants)), ("bounds", bounds(constants))];

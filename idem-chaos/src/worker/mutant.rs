@@ -109,8 +109,8 @@ impl<S: Store> Mutant<S> {
 impl<S: Store> Store for Mutant<S> {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         match self.flaw {
-            Flaw::ShortLease => self.inner.claim(&Claim { lease: claim.lease / 10, ..claim.clone() }).await,
-            Flaw::NeverTakenOver => self.wrong_claim(&Claim { take_over: false, ..claim.clone() }).await,
+            Flaw::ShortLease => self.inner.claim(&claim.clone().with_lease(claim.lease / 10)).await,
+            Flaw::NeverTakenOver => self.wrong_claim(&claim.clone().with_take_over(false)).await,
             _ => self.wrong_claim(claim).await,
         }
     }
@@ -121,15 +121,17 @@ impl<S: Store> Store for Mutant<S> {
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
         let is_error = commit.outcome.as_ref().is_some_and(|outcome| outcome.is_error);
-        let given_up = || Release {
-            id: commit.id.clone(),
-            owner: commit.owner,
-            to: ReleaseTo::Released { keep: commit.ttl.max(Duration::from_secs(1)) },
+        let given_up = || {
+            Release::new(
+                commit.id.clone(),
+                commit.owner,
+                ReleaseTo::Released { keep: commit.ttl.max(Duration::from_secs(1)) },
+            )
         };
         match self.flaw {
             Flaw::Forgets => return Ok(Ownership::Held),
             Flaw::ErrorNotKept if is_error => return self.inner.release(&given_up()).await,
-            Flaw::NoOutcome => return self.inner.commit(&Commit { outcome: None, ..commit.clone() }).await,
+            Flaw::NoOutcome => return self.inner.commit(&commit.clone().with_outcome(None)).await,
             _ => {}
         }
         let answer = self.inner.commit(commit).await;

@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::ser;
 
 use super::FingerprintError;
-use super::number;
+use super::number::{self, Number};
 
 /// One byte before each value says what kind it is. The bytes are part of the stored format: never change one.
 pub(super) mod tag {
@@ -334,7 +334,7 @@ impl<'a> Entries<'a> {
     fn finish(self) {
         let Self { out, of, starts } = self;
         if let (Of::Number, [(start, text)]) = (of, starts.as_slice()) {
-            return number::rewrite(out, start - 1, *text);
+            return rewrite(out, start - 1, *text);
         }
         if let Some(&(first, _)) = starts.first() {
             let written = out.split_off(first);
@@ -424,5 +424,21 @@ impl ser::SerializeStructVariant for Entries<'_> {
     fn end(self) -> Written {
         self.finish();
         Ok(Wrote::Value)
+    }
+}
+
+/// Replaces what was written from `start` on by the number whose text was written at `text`.
+fn rewrite(out: &mut Vec<u8>, start: usize, text: usize) {
+    // A tag and a length are before the text itself.
+    let digits = out.get(text + 9..).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default().to_owned();
+    out.truncate(start);
+    let out = Canonical { out };
+    match Number::of(&digits) {
+        Number::Natural(number) => out.integer(tag::NATURAL, number.into()),
+        Number::Negative(number) => out.integer(tag::NEGATIVE, number.unsigned_abs().into()),
+        // It cannot fail: only values' own implementations can.
+        Number::Float(number) => drop(ser::Serializer::serialize_f64(out, number)),
+        Number::Decimal(Some(decimal)) => out.sized(tag::DECIMAL, decimal.to_string().as_bytes()),
+        Number::Decimal(None) => out.sized(tag::DECIMAL, digits.as_bytes()),
     }
 }

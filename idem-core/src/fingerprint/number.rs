@@ -3,36 +3,12 @@
 //! They get the form that they have without that feature, so that the feature changes no fingerprint. A number that an `f64` would round keeps
 //! all its digits instead: two such numbers are different payloads.
 
-use serde::Serializer as _;
-
-use super::canonical::{Canonical, tag};
-
 /// The name of the struct as which `serde_json` writes such a number, and of its only field.
 pub(super) const TOKEN: &str = "$serde_json::private::Number";
 
-/// Replaces what was written from `start` on by the number whose text was written at `text`.
-pub(super) fn rewrite(out: &mut Vec<u8>, start: usize, text: usize) {
-    // A tag and a length are before the text itself.
-    let digits = out.get(text + 9..).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default().to_owned();
-    out.truncate(start);
-    write(&digits, out);
-}
-
-fn write(text: &str, out: &mut Vec<u8>) {
-    let out = Canonical { out };
-    match Number::of(text) {
-        Number::Natural(number) => out.integer(tag::NATURAL, number.into()),
-        Number::Negative(number) => out.integer(tag::NEGATIVE, number.unsigned_abs().into()),
-        // It cannot fail: only values' own implementations can.
-        Number::Float(number) => drop(out.serialize_f64(number)),
-        Number::Decimal(Some(decimal)) => out.sized(tag::DECIMAL, decimal.to_string().as_bytes()),
-        Number::Decimal(None) => out.sized(tag::DECIMAL, text.as_bytes()),
-    }
-}
-
 /// A number as `serde_json` reads it without the feature, if nothing of it gets lost.
 #[derive(Debug, PartialEq)]
-enum Number {
+pub(super) enum Number {
     Natural(u64),
     Negative(i64),
     Float(f64),
@@ -40,7 +16,7 @@ enum Number {
 }
 
 impl Number {
-    fn of(text: &str) -> Self {
+    pub(super) fn of(text: &str) -> Self {
         if let Ok(number) = text.parse::<u64>() {
             return Self::Natural(number);
         }
@@ -61,7 +37,7 @@ impl Number {
 
 /// A decimal number in lowest terms, so that equal numbers are equal: `digits` end with no zero and begin with none.
 #[derive(Debug, PartialEq)]
-struct Decimal {
+pub(super) struct Decimal {
     is_negative: bool,
     digits: String,
     exponent: i64,

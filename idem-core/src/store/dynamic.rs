@@ -1,6 +1,5 @@
 //! The private twin of [`Store`] that can be a trait object: people implement the one with futures, users hold a cheap handle.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +11,74 @@ use crate::record::{
     Claim, Claimed, Commit, Issue, Issued, Owner, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
 };
 
+/// A store as a runtime holds it: what [`Store::into_handle`] returns.
+#[derive(Clone)]
+pub struct StoreHandle(AnyStore);
+
+impl StoreHandle {
+    /// Puts a store behind a pointer.
+    ///
+    /// The futures of its steps are compiled where this is called. A crate with a store calls it in its own
+    /// [`into_handle`](Store::into_handle), so that no program compiles them again.
+    pub fn new(store: impl Store) -> Self {
+        Self(AnyStore::Other(Arc::new(store)))
+    }
+
+    /// The store in the process, without boxes.
+    pub(crate) fn memory(store: MemoryStore) -> Self {
+        Self(AnyStore::Memory(store))
+    }
+}
+
+impl Store for StoreHandle {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        self.0.claim(claim.clone()).await
+    }
+
+    async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        self.0.issue(issues).await
+    }
+
+    async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
+        self.0.commit(commit.clone()).await
+    }
+
+    async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
+        self.0.release(release.clone()).await
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
+        self.0.renew(renewals).await
+    }
+
+    async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
+        self.0.wait(id, attempt, limit).await
+    }
+
+    async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
+        self.0.inspect(id).await
+    }
+
+    async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
+        self.0.remove(id).await
+    }
+
+    /// It is one.
+    fn into_handle(self) -> StoreHandle {
+        self
+    }
+}
+
+impl std::fmt::Debug for StoreHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreHandle").finish_non_exhaustive()
+    }
+}
+
 /// Any store. Cheap to clone.
 ///
-/// The store in the process is known by its type. Its steps end when they are called, so it needs
-/// no boxes, and the calls of one process share it directly.
+/// The one in the process has a variant of its own: its steps are done when they are called, so it needs no boxes, and it is itself what
+/// calls of one process share.
 #[derive(Clone)]
 pub(crate) enum AnyStore {
     Memory(MemoryStore),
@@ -27,10 +90,7 @@ pub(crate) type Answer<'a, T> = Either<Ready<Result<T, StoreError>>, BoxFuture<'
 
 impl AnyStore {
     pub(crate) fn new(store: impl Store) -> Self {
-        match (&store as &dyn Any).downcast_ref::<MemoryStore>() {
-            Some(memory) => Self::Memory(memory.clone()),
-            None => Self::Other(Arc::new(store)),
-        }
+        store.into_handle().0
     }
 
     /// Whether it is in the process, so that nothing is saved by asking it less often.

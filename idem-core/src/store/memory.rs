@@ -16,7 +16,7 @@ use self::shard::{Found, Shard, Target};
 use self::slot::Slot;
 use self::sweeper::{NEVER, Sweeper, nanos};
 use self::waiting::{Waiters, Waiting};
-use super::Store;
+use super::{Store, StoreHandle};
 use crate::clock::{Clock, TokioClock};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
@@ -414,6 +414,11 @@ impl Store for MemoryStore {
             }
             removed
         }))
+    }
+
+    /// Its steps are done when they are called, so that they need no boxes.
+    fn into_handle(self) -> StoreHandle {
+        StoreHandle::memory(self)
     }
 }
 

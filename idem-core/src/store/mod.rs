@@ -4,6 +4,9 @@
 //! record, the steps, and the decisions that each store takes alike; [`wire`] is the record as one text. `idem-testkit` tests a store against the
 //! contract.
 //!
+//! The structs of [`record`] are made with `new` and changed with `with_..`, so that they can get more fields. The enums are exhaustive: a store acts
+//! on each case.
+//!
 //! # Examples
 //!
 //! A store that refuses to forget:
@@ -50,6 +53,7 @@ use crate::record::{
 };
 
 pub(crate) use self::dynamic::AnyStore;
+pub use self::dynamic::StoreHandle;
 pub(crate) use self::memory::MemoryStore;
 pub use crate::codec::{Codec, CodecContext, CodecFailure, CodecId};
 
@@ -148,4 +152,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes the record, unless it is in flight and alive. Waiters are not woken.
     fn remove(&self, id: &RecordId) -> impl Future<Output = Result<Removed, StoreError>> + Send;
+
+    /// Puts the store behind a pointer, as a runtime holds it.
+    ///
+    /// The default is right for every store. A crate writes the same line, `StoreHandle::new(self)`, so that it compiles the futures of
+    /// its store once: otherwise, every program with a runtime compiles them again.
+    fn into_handle(self) -> StoreHandle
+    where
+        Self: Sized,
+    {
+        StoreHandle::new(self)
+    }
 }

@@ -1,6 +1,7 @@
 //! The record: every state, and the callers' requests. Its transitions are in
 //! `record/transitions.rs`.
 
+mod made;
 mod transitions;
 
 use std::cell::Cell;
@@ -202,6 +203,7 @@ pub enum Record {
 
 /// A record that is in flight, or abandoned.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct InFlight {
     /// The owner that claimed it.
     pub owner: Owner,
@@ -230,6 +232,7 @@ pub const MOST_TAKEN_OVER: usize = 3;
 
 /// An outcome as the codec wrote it. Cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Encoded {
     /// Whether this is an error that is kept, and not a value.
     pub is_error: bool,
@@ -248,6 +251,7 @@ impl fmt::Debug for Encoded {
 
 /// A caller's wish to become the owner of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Claim {
     /// Of what.
     pub id: RecordId,
@@ -357,6 +361,7 @@ pub enum Origin {
 
 /// A wish to give a key out, for one use.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Issue {
     /// Of what.
     pub id: RecordId,
@@ -364,18 +369,6 @@ pub struct Issue {
     pub ttl: Duration,
     /// How long after that it is known that its time is over.
     pub grace: Duration,
-}
-
-impl Issue {
-    /// The record that this writes, where there is none.
-    pub fn record(&self) -> Record {
-        Record::Issued { grace: self.grace }
-    }
-
-    /// Its expiry, from now.
-    pub fn expires_in(&self) -> Duration {
-        self.ttl.saturating_add(self.grace)
-    }
 }
 
 /// The result of an issue.
@@ -398,6 +391,7 @@ pub enum Ownership {
 
 /// An owner's wish to record an outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Commit {
     /// Of what.
     pub id: RecordId,
@@ -422,6 +416,7 @@ pub struct Commit {
 /// The fields that a claim has written into a record in flight, besides the owner, the attempt and
 /// the fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AsClaimed {
     /// The state that the claim found.
     pub origin: Origin,
@@ -431,28 +426,9 @@ pub struct AsClaimed {
     pub hold: Duration,
 }
 
-impl Commit {
-    /// Returns the record that this commit replaces, if it is unchanged since the claim. `None` if
-    /// the owner does not know all of it, as after a take-over.
-    pub fn in_flight(&self) -> Option<InFlight> {
-        let Self { owner, attempt, fingerprint, .. } = *self;
-        let AsClaimed { origin, lease, hold } =
-            self.as_claimed.filter(|claimed| claimed.origin != Origin::Abandoned)?;
-        Some(InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None })
-    }
-
-    /// The record that this commit writes.
-    pub fn record(&self) -> Record {
-        let (attempt, fingerprint) = (self.attempt, self.fingerprint);
-        match self.outcome.clone() {
-            Some(outcome) => Record::Committed { attempt, fingerprint, outcome },
-            None => Record::Done { attempt, fingerprint },
-        }
-    }
-}
-
 /// An owner's wish to give the key up.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Release {
     /// Of what.
     pub id: RecordId,
@@ -486,6 +462,7 @@ pub enum ReleaseTo {
 
 /// An owner's wish to keep its lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Renewal {
     /// Of what.
     pub id: RecordId,

@@ -87,7 +87,7 @@ async fn a_commit_is_one_plain_command_where_the_server_compares() {
         assert_eq!(again, Claimed::Committed { attempt: 1, outcome: outcome("1") });
 
         let second = given.claimed("2").await;
-        let without = Commit { outcome: None, ..commit(&second, 1, "") };
+        let without = commit(&second, 1, "").with_outcome(None);
         assert_eq!(given.commits(&without).await, HELD_BY_ONE_SET);
         assert_eq!(given.server.get("idem:orders:2").await.as_deref(), Some("i1d 1 -."));
     }
@@ -105,13 +105,13 @@ async fn what_a_claim_found_and_renewals_make_no_difference() {
     let later = claim("2");
     assert_eq!(given.store.claim(&later).await.unwrap(), Claimed::Owned { attempt: 2, from: Origin::Released });
     let as_claimed = Some(later.as_claimed(Origin::Released));
-    assert_eq!(given.commits(&Commit { as_claimed, ..commit(&later, 2, "1") }).await, HELD_BY_ONE_SET);
+    assert_eq!(given.commits(&commit(&later, 2, "1").with_as_claimed(as_claimed)).await, HELD_BY_ONE_SET);
 
     // Lengths that are not sent as they are.
     for (key, lease, hold) in
         [("3", Duration::from_micros(1500), Duration::MAX), ("4", Duration::from_micros(1), SECOND)]
     {
-        let odd = Claim { hold, ..claim_for(key, lease) };
+        let odd = claim_for(key, lease).with_hold(hold);
         given.store.claim(&odd).await.unwrap();
         assert_eq!(given.commits(&commit(&odd, 1, "1")).await, HELD_BY_ONE_SET, "{lease:?}, {hold:?}");
     }
@@ -131,11 +131,11 @@ async fn whatever_is_not_as_it_was_claimed_is_for_the_script() {
     assert_eq!(given.commits(&commit(&renewed, 1, "1")).await, HELD_BY_SET_AND_SCRIPT);
 
     let unknown = given.claimed("3").await;
-    let silent = Commit { as_claimed: None, ..commit(&unknown, 1, "1") };
+    let silent = commit(&unknown, 1, "1").with_as_claimed(None);
     assert_eq!(given.commits(&silent).await, HELD_BY_SCRIPT);
 
     let aside = given.claimed("4").await;
-    let kept = Commit { remember: 600 * SECOND, ..commit(&aside, 1, "1") };
+    let kept = commit(&aside, 1, "1").with_remember(600 * SECOND);
     assert_eq!(given.commits(&kept).await, HELD_BY_SCRIPT);
     assert!(given.server.get("idem:{idem:orders:4}").await.is_some());
 }
@@ -163,11 +163,11 @@ async fn a_late_owner_is_refused_and_changes_nothing() {
     assert_eq!(given.commits(&commit(&late, 1, "1")).await, LOST_BY_SET_AND_SCRIPT);
     // Even with all that the owner knows but the owner's name.
     let as_claimed = Some(next.as_claimed(Origin::Abandoned));
-    let stranger = Commit { owner: Owner::generate(), as_claimed, ..commit(&next, 2, "1") };
+    let stranger = commit(&next, 2, "1").with_owner(Owner::generate()).with_as_claimed(as_claimed);
     assert_eq!(given.commits(&stranger).await, LOST_BY_SCRIPT);
     assert_eq!(given.server.get("idem:orders:1").await, before);
-    // The owner does not know the part of its record about the one that it took over.
-    assert_eq!(given.commits(&Commit { as_claimed, ..commit(&next, 2, "2") }).await, HELD_BY_SCRIPT);
+    // What its record remembers of the one that it took over, the owner does not know.
+    assert_eq!(given.commits(&commit(&next, 2, "2").with_as_claimed(as_claimed)).await, HELD_BY_SCRIPT);
     assert_eq!(given.commits(&commit(&late, 1, "1")).await, LOST_BY_SET_AND_SCRIPT);
 
     // And where nothing is there any more.

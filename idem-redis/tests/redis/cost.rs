@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use idem_core::record::{Claimed, Commit, Ownership};
+use idem_core::record::{Claimed, Ownership};
 use idem_core::{Error, Idempotency, Store as _};
 use idem_redis::RedisStore;
 use idem_testkit::Proxy;
@@ -47,7 +47,7 @@ async fn a_replay_from_aside_is_one_get_more() {
     let (server, store) = server_and_store().await;
     let first = claim("1");
     store.claim(&first).await.unwrap();
-    store.commit(&Commit { remember: 600 * SECOND, ..commit(&first, 1, "1") }).await.unwrap();
+    store.commit(&commit(&first, 1, "1").with_remember(600 * SECOND)).await.unwrap();
     server.commands().await;
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
     assert_eq!(server.commands().await, counts([("set", 1), ("get", 1)]));

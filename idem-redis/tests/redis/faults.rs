@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use idem_core::record::{Claim, Claimed, Commit, Encoded, Ownership};
+use idem_core::record::{Claim, Claimed, Ownership};
 use idem_core::{Store as _, StoreError, StoreErrorKind};
 use idem_redis::RedisStore;
 use tokio::io::copy_bidirectional;
@@ -263,8 +263,8 @@ async fn a_full_server_begins_nothing_new_and_finishes_what_was_begun() {
     assert!(matches!(store.claim(&first).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
     assert_eq!(*store.renew(&[renewal(&first)]).await[0].as_ref().unwrap(), Ownership::Held);
     store.wait(&first.id, 1, Duration::from_millis(20)).await.unwrap();
-    let large = Encoded { payload: "y".repeat(100_000).into(), ..outcome("") };
-    let kept = Commit { outcome: Some(large), remember: 600 * SECOND, ..commit(&first, 1, "") };
+    let large = outcome("").with_payload("y".repeat(100_000).into());
+    let kept = commit(&first, 1, "").with_outcome(Some(large)).with_remember(600 * SECOND);
     assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
     assert_eq!(store.release(&release(&second)).await.unwrap(), Ownership::Held);

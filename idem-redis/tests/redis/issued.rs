@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use idem_core::record::{Claim, Claimed, Issue, Issued, Origin, Ownership, RecordState, Release, ReleaseTo};
+use idem_core::record::{Claimed, Issue, Issued, Origin, Ownership, RecordState, Release, ReleaseTo};
 use idem_core::{Error, Idempotency, Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_testkit::{Mishap, Proxy};
@@ -26,7 +26,7 @@ async fn left(server: &Server, key: &str) -> i64 {
 #[tokio::test]
 async fn an_issued_key_is_its_grace_alone_and_what_was_undone_has_none() {
     let (server, store) = server_and_store().await;
-    let bare = Issue { grace: Duration::ZERO, ..issue("2") };
+    let bare = issue("2").with_grace(Duration::ZERO);
     assert_eq!(issued(&store, issue("1")).await, Issued::Issued);
     assert_eq!(issued(&store, bare).await, Issued::Issued);
     assert_eq!(server.get("idem:orders:1").await.unwrap(), "i1i 20000.");
@@ -38,7 +38,7 @@ async fn an_issued_key_is_its_grace_alone_and_what_was_undone_has_none() {
     assert_eq!(store.claim(&first).await.unwrap(), OWNED);
     let text = server.get("idem:orders:1").await.unwrap();
     assert!(text.starts_with("i1f") && text.ends_with("i 1 30000 300000 -."), "{text}");
-    let undo = Release { id: id("1"), owner: first.owner, to: ReleaseTo::Undone { keep: SECOND } };
+    let undo = Release::new(id("1"), first.owner, ReleaseTo::Undone { keep: SECOND });
     assert_eq!(store.release(&undo).await.unwrap(), Ownership::Held);
     assert_eq!(server.get("idem:orders:1").await.unwrap(), "i1i.");
     assert_eq!(store.claim(&claim_issued("1")).await.unwrap(), OWNED);
@@ -50,7 +50,7 @@ async fn lengths_of_time_beyond_all_measure_are_taken() {
     for (key, ttl, grace) in
         [("1", Duration::MAX, SECOND), ("2", Duration::MAX, Duration::MAX), ("3", SECOND, Duration::MAX)]
     {
-        let issue = Issue { id: id(key), ttl, grace };
+        let issue = Issue::new(id(key), ttl).with_grace(grace);
         for _ in 0..2 {
             assert_eq!(issued(&store, issue.clone()).await, Issued::Issued, "{ttl:?}, {grace:?}");
         }
@@ -136,7 +136,7 @@ async fn a_full_server_issues_nothing_begins_nothing_and_answers_duplicates() {
 async fn an_expiry_that_somebody_took_away_lets_it_count_for_ever_and_is_there_again_when_it_is_claimed() {
     let (server, store) = server_and_store().await;
     for grace in [Duration::ZERO, 20 * SECOND] {
-        let issue = Issue { grace, ..issue("1") };
+        let issue = issue("1").with_grace(grace);
         assert_eq!(issued(&store, issue.clone()).await, Issued::Issued);
         let () = server.send(&["PERSIST", "idem:orders:1"]).await;
         let info = store.inspect(&id("1")).await.unwrap().unwrap();
@@ -217,10 +217,7 @@ async fn a_key_that_is_issued_and_one_that_is_not_are_apart_by_prefix_and_databa
     assert_eq!(issued(&store, issue("1")).await, Issued::Issued);
     for apart in [&other, &third] {
         assert_eq!(apart.claim(&claim_issued("1")).await.unwrap(), Claimed::NotIssued);
-        assert_eq!(
-            apart.claim(&Claim { max_attempts: Some(0), ..claim_issued("1") }).await.unwrap(),
-            Claimed::NotIssued
-        );
+        assert_eq!(apart.claim(&claim_issued("1").with_max_attempts(Some(0))).await.unwrap(), Claimed::NotIssued);
     }
     assert_eq!(store.claim(&claim("1")).await.unwrap(), OWNED);
 }

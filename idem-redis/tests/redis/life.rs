@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_core::record::{Claim, Claimed, Commit, Origin, Ownership, RecordState, Removed, Renewal};
+use idem_core::record::{Claim, Claimed, Origin, Ownership, RecordState, Removed};
 use idem_core::{RecordInfo, Store as _};
 use idem_redis::RedisStore;
 
@@ -53,7 +53,7 @@ async fn outcomes_are_kept_byte_by_byte() {
     let first = claim("1");
     store.claim(&first).await.unwrap();
     let mut kept = commit(&first, 1, "");
-    kept.outcome = Some(idem_core::record::Encoded { payload: bytes.into(), ..outcome("") });
+    kept.outcome = Some(outcome("").with_payload(bytes.into()));
     assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
     assert_eq!(
         store.claim(&claim("1")).await.unwrap(),
@@ -82,13 +82,13 @@ async fn a_commit_sent_again_is_recognised() {
     for (key, remember, kept) in [("1", 60, Some(outcome("1"))), ("2", 600, Some(outcome("1"))), ("3", 600, None)] {
         let first = claim(key);
         store.claim(&first).await.unwrap();
-        let commit = Commit { remember: remember * SECOND, outcome: kept, ..commit(&first, 1, "1") };
+        let commit = commit(&first, 1, "1").with_remember(remember * SECOND).with_outcome(kept);
         for _ in 0..3 {
             assert_eq!(store.commit(&commit).await.unwrap(), Ownership::Held);
         }
-        let other = Commit { attempt: 2, ..commit.clone() };
+        let other = commit.clone().with_attempt(2);
         assert_eq!(store.commit(&other).await.unwrap(), Ownership::Lost);
-        let other = Commit { outcome: Some(outcome("2")), ..commit };
+        let other = commit.with_outcome(Some(outcome("2")));
         assert_eq!(store.commit(&other).await.unwrap(), Ownership::Lost);
     }
 }
@@ -122,10 +122,7 @@ async fn a_released_key_is_claimed_as_the_next_attempt() {
     assert_eq!(server.get("idem:orders:1").await.unwrap(), "i1r 1.");
     assert_eq!(inspect(&store, "1").await.unwrap().state, RecordState::Released);
     assert_eq!(store.release(&release(&first)).await.unwrap(), Ownership::Lost);
-    assert_eq!(
-        store.claim(&Claim { max_attempts: Some(1), ..claim("1") }).await.unwrap(),
-        Claimed::Exhausted { attempts: 1 }
-    );
+    assert_eq!(store.claim(&claim("1").with_max_attempts(Some(1))).await.unwrap(), Claimed::Exhausted { attempts: 1 });
     assert_eq!(store.claim(&claim("1")).await.unwrap(), owned(2, Origin::Released));
     let left: i64 = server.send(&["PTTL", "idem:orders:1"]).await;
     assert!((299_000..=300_000).contains(&left), "{left}");
@@ -151,7 +148,7 @@ async fn a_record_that_is_given_up_is_abandoned_at_once_and_keeps_its_expiry() {
     let left: i64 = server.send(&["PTTL", "idem:orders:1"]).await;
     assert!((298_000..=299_000).contains(&left), "{left}");
     assert_eq!(inspect(&store, "1").await.unwrap().state, RecordState::Abandoned);
-    let cautious = Claim { take_over: false, ..claim("1") };
+    let cautious = claim("1").with_take_over(false);
     assert_eq!(store.claim(&cautious).await.unwrap(), Claimed::Abandoned { attempt: 1 });
     assert_eq!(store.claim(&claim("1")).await.unwrap(), owned(2, Origin::Abandoned));
 }
@@ -160,10 +157,7 @@ async fn a_record_that_is_given_up_is_abandoned_at_once_and_keeps_its_expiry() {
 async fn a_lease_that_ran_out_can_be_taken_over_unless_it_is_renewed() {
     let (_server, store) = server_and_store().await;
     let first = abandon(&store, "1").await;
-    assert_eq!(
-        store.claim(&Claim { max_attempts: Some(1), ..claim("1") }).await.unwrap(),
-        Claimed::Exhausted { attempts: 1 }
-    );
+    assert_eq!(store.claim(&claim("1").with_max_attempts(Some(1))).await.unwrap(), Claimed::Exhausted { attempts: 1 });
     let second = claim("1");
     assert_eq!(store.claim(&second).await.unwrap(), owned(2, Origin::Abandoned));
     assert_eq!(
@@ -188,7 +182,7 @@ async fn a_renewal_with_another_expiry_keeps_the_age_of_the_lease_right() {
     let (server, store) = server_and_store().await;
     let first = claim("1");
     store.claim(&first).await.unwrap();
-    let longer = Renewal { hold: 900 * SECOND, ..renewal(&first) };
+    let longer = renewal(&first).with_hold(900 * SECOND);
     assert_eq!(*store.renew(&[longer]).await[0].as_ref().unwrap(), Ownership::Held);
     let info = inspect(&store, "1").await.unwrap();
     assert_eq!(info.state, RecordState::InFlight);
@@ -220,7 +214,7 @@ async fn another_fingerprint_never_gets_the_answer() {
     store.claim(&first).await.unwrap();
     let other = with_print(claim("1"), "b");
     assert_eq!(store.claim(&other).await.unwrap(), Claimed::Mismatch);
-    store.commit(&Commit { remember: 600 * SECOND, ..commit(&first, 1, "1") }).await.unwrap();
+    store.commit(&commit(&first, 1, "1").with_remember(600 * SECOND)).await.unwrap();
     assert_eq!(store.claim(&other).await.unwrap(), Claimed::Mismatch);
     assert!(matches!(store.claim(&with_print(claim("1"), "a")).await.unwrap(), Claimed::Committed { .. }));
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
@@ -231,7 +225,7 @@ async fn the_outcome_is_forgotten_before_the_fact() {
     let (server, store) = server_and_store().await;
     let first = claim("1");
     store.claim(&first).await.unwrap();
-    let kept = Commit { ttl: Duration::from_millis(150), remember: 600 * SECOND, ..commit(&first, 1, "1") };
+    let kept = commit(&first, 1, "1").with_ttl(Duration::from_millis(150)).with_remember(600 * SECOND);
     assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
     assert_eq!(server.get("idem:orders:1").await.unwrap(), "i1o 1 -.");
     assert!(server.get("idem:{idem:orders:1}").await.unwrap().starts_with("i1c 1 j - "));
@@ -251,7 +245,7 @@ async fn the_outcome_of_an_earlier_life_of_the_key_is_not_replayed() {
     let (server, store) = server_and_store().await;
     let first = claim("1");
     store.claim(&first).await.unwrap();
-    store.commit(&Commit { remember: 600 * SECOND, ..commit(&first, 1, "\"old\"") }).await.unwrap();
+    store.commit(&commit(&first, 1, "\"old\"").with_remember(600 * SECOND)).await.unwrap();
     let () = server.send(&["SET", "idem:orders:1", "i1o 2 -.", "PX", "60000"]).await;
     assert_eq!(store.claim(&claim("1")).await.unwrap(), Claimed::Done { attempt: 2 });
 }
@@ -261,7 +255,7 @@ async fn an_outcome_that_could_not_be_kept_is_remembered() {
     let (server, store) = server_and_store().await;
     let first = claim("1");
     store.claim(&first).await.unwrap();
-    let bare = Commit { outcome: None, remember: 600 * SECOND, ..commit(&first, 1, "") };
+    let bare = commit(&first, 1, "").with_outcome(None).with_remember(600 * SECOND);
     assert_eq!(store.commit(&bare).await.unwrap(), Ownership::Held);
     assert_eq!(server.get("idem:orders:1").await.unwrap(), "i1d 1 -.");
     assert_eq!(store.claim(&claim("1")).await.unwrap(), Claimed::Done { attempt: 1 });
@@ -277,7 +271,7 @@ async fn removal_leaves_only_what_is_in_flight_and_alive() {
     assert!(
         matches!(store.remove(&id("1")).await.unwrap(), Removed::InFlight { lease_left } if lease_left > 29 * SECOND)
     );
-    store.commit(&Commit { remember: 600 * SECOND, ..commit(&first, 1, "1") }).await.unwrap();
+    store.commit(&commit(&first, 1, "1").with_remember(600 * SECOND)).await.unwrap();
     assert_eq!(store.remove(&id("1")).await.unwrap(), Removed::Removed);
     abandon(&store, "1").await;
     assert_eq!(store.remove(&id("1")).await.unwrap(), Removed::Removed);
@@ -305,16 +299,16 @@ async fn prefixes_keep_stores_apart() {
 #[tokio::test]
 async fn lengths_of_time_beyond_all_measure_are_taken() {
     let (_server, store) = server_and_store().await;
-    let ages = Claim { lease: Duration::MAX, hold: Duration::MAX, ..claim("1") };
+    let ages = claim("1").with_lease(Duration::MAX).with_hold(Duration::MAX);
     assert_eq!(store.claim(&ages).await.unwrap(), owned(1, Origin::Nothing));
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { attempt: 1, .. }));
-    let renewal = Renewal { hold: Duration::MAX, ..renewal(&ages) };
+    let renewal = renewal(&ages).with_hold(Duration::MAX);
     assert_eq!(*store.renew(&[renewal]).await[0].as_ref().unwrap(), Ownership::Held);
-    let kept = Commit { ttl: Duration::MAX, remember: Duration::MAX, ..commit(&ages, 1, "1") };
+    let kept = commit(&ages, 1, "1").with_ttl(Duration::MAX).with_remember(Duration::MAX);
     assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
 
-    let none = Claim { lease: Duration::ZERO, hold: Duration::ZERO, ..claim("2") };
+    let none = claim("2").with_lease(Duration::ZERO).with_hold(Duration::ZERO);
     assert_eq!(store.claim(&none).await.unwrap(), owned(1, Origin::Nothing));
 }
 
@@ -326,6 +320,6 @@ async fn p9_an_outcome_that_was_recorded_in_one_piece_is_recognised_when_it_is_s
     // As is done while the slot of the two keys is on its way to another node.
     let whole = commit(&first, 1, "1");
     assert_eq!(store.commit(&whole).await.unwrap(), Ownership::Held);
-    let aside = Commit { remember: whole.ttl * 2, ..whole };
+    let aside = whole.clone().with_remember(whole.ttl * 2);
     assert_eq!(store.commit(&aside).await.unwrap(), Ownership::Held);
 }

@@ -45,63 +45,46 @@ fn id(key: &str) -> RecordId {
 
 /// A first claim of `key`, with a lease of 30 s.
 fn claim(key: &str) -> Claim {
-    Claim {
-        id: id(key),
-        owner: Owner::generate(),
-        lease: 30 * SECOND,
-        hold: 300 * SECOND,
-        fingerprint: None,
-        take_over: true,
-        take_over_after: None,
-        max_attempts: None,
-        must_be_issued: false,
-    }
+    Claim::new(id(key), Owner::generate(), 30 * SECOND, 300 * SECOND)
 }
 
 /// A claim of a key that must have been issued.
 fn claim_issued(key: &str) -> Claim {
-    Claim { must_be_issued: true, ..claim(key) }
+    claim(key).with_must_be_issued(true)
 }
 
 fn issue(key: &str) -> Issue {
-    Issue { id: id(key), ttl: 60 * SECOND, grace: 20 * SECOND }
+    Issue::new(id(key), 60 * SECOND).with_grace(20 * SECOND)
 }
 
 /// A claim whose lease is given, by its own owner.
 fn claim_for(key: &str, lease: Duration) -> Claim {
-    Claim { lease, ..claim(key) }
+    claim(key).with_lease(lease)
 }
 
 fn with_print(claim: Claim, of: &str) -> Claim {
-    Claim { fingerprint: Fingerprint::of(of).ok(), ..claim }
+    claim.with_fingerprint(Fingerprint::of(of).ok())
 }
 
 fn outcome(json: &'static str) -> Encoded {
-    Encoded { is_error: false, codec: CodecId::JSON, payload: Bytes::from_static(json.as_bytes()) }
+    Encoded::new(CodecId::JSON, Bytes::from_static(json.as_bytes()))
 }
 
 /// A commit by a claim's owner, kept for 60 s and remembered no longer.
 fn commit(claim: &Claim, attempt: u64, json: &'static str) -> Commit {
-    Commit {
-        id: claim.id.clone(),
-        owner: claim.owner,
-        attempt,
-        fingerprint: claim.fingerprint,
-        outcome: Some(outcome(json)),
-        ttl: 60 * SECOND,
-        remember: 60 * SECOND,
-        as_claimed: (attempt == 1).then(|| claim.as_claimed(Origin::Nothing)),
-    }
+    Commit::new(claim.id.clone(), claim.owner, attempt, Some(outcome(json)), 60 * SECOND)
+        .with_fingerprint(claim.fingerprint)
+        .with_as_claimed((attempt == 1).then(|| claim.as_claimed(Origin::Nothing)))
 }
 
 fn release(claim: &Claim) -> Release {
-    Release { id: claim.id.clone(), owner: claim.owner, to: ReleaseTo::Released { keep: 60 * SECOND } }
+    Release::new(claim.id.clone(), claim.owner, ReleaseTo::Released { keep: 60 * SECOND })
 }
 
 fn give_up(claim: &Claim) -> Release {
-    Release { id: claim.id.clone(), owner: claim.owner, to: ReleaseTo::Abandoned }
+    Release::new(claim.id.clone(), claim.owner, ReleaseTo::Abandoned)
 }
 
 fn renewal(claim: &Claim) -> Renewal {
-    Renewal { id: claim.id.clone(), owner: claim.owner, hold: claim.hold }
+    Renewal::new(claim.id.clone(), claim.owner, claim.hold)
 }

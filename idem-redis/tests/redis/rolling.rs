@@ -4,7 +4,7 @@
 //! of that version applies them to a record that it owns or claims. A change of the format keeps
 //! them, and adds a folder.
 
-use idem_core::record::{Claimed, Origin, Ownership, Release, ReleaseTo};
+use idem_core::record::{Claimed, Origin, Ownership, ReleaseTo};
 use idem_core::wire;
 use idem_core::{Store as _, StoreErrorKind};
 use redis::Value;
@@ -48,7 +48,7 @@ async fn p9_an_owner_of_the_earlier_version_commits_once_a_later_claim_was_undon
     let refused = earlier(&server, COMMIT, &[&owner, outcome, "60000"]).await;
     assert_eq!(refused, Value::BulkString(written.into_bytes()), "left as it is, and told apart from an own record");
 
-    let undo = Release { to: ReleaseTo::Undone { keep: 60 * SECOND }, ..release(&second) };
+    let undo = release(&second).with_to(ReleaseTo::Undone { keep: 60 * SECOND });
     assert_eq!(store.release(&undo).await.unwrap(), Ownership::Held);
     assert_eq!(text(&server).await, format!("{owner}n 1 0 300000 -."), "as the earlier version reads it");
     assert_eq!(earlier(&server, COMMIT, &[&owner, outcome, "60000"]).await, Value::Int(1));

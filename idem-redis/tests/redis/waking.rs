@@ -241,8 +241,8 @@ async fn replies_are_not_cut_off_by_the_limit_of_clients_that_subscribe() {
     let () = server.send(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 32kb 32kb 1"]).await;
     let (done, held) = (claim("done"), claim("held"));
     store.claim(&done).await.unwrap();
-    let large = idem_core::record::Encoded { payload: "y".repeat(4_000_000).into(), ..crate::outcome("") };
-    let large = idem_core::record::Commit { outcome: Some(large), ..commit(&done, 1, "") };
+    let large = crate::outcome("").with_payload("y".repeat(4_000_000).into());
+    let large = commit(&done, 1, "").with_outcome(Some(large));
     store.commit(&large).await.unwrap();
     store.claim(&held).await.unwrap();
     let waiting = waiter(&store, "held");

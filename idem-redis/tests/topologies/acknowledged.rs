@@ -143,7 +143,7 @@ async fn p13_the_use_of_a_token_that_no_replica_has_starts_no_body_and_is_given_
 async fn a_take_over_is_waited_for() {
     let (master, replica) = pair().await;
     let store = connect(master.url()).await;
-    let brief = idem_core::record::Claim { lease: Duration::ZERO, ..claim("1") };
+    let brief = claim("1").with_lease(Duration::ZERO);
     store.claim(&brief).await.unwrap();
     replica.pause().unwrap();
     assert!(store.claim(&claim("1")).await.unwrap_err().is_unknown());

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use idem_core::record::{
-    Claim, Claimed, Commit, Encoded, Issue, Issued, Owner, Ownership, RecordState, Removed, Renewal,
-};
+use idem_core::record::{Claimed, Encoded, Issue, Issued, Owner, Ownership, RecordState, Removed, Renewal};
 use idem_core::{CodecId, Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_redis::redis::cluster_routing::Slot;
@@ -149,7 +147,7 @@ async fn leases_are_renewed_while_their_slot_moves() {
     }
     assert!(matches!(to.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot]).await.unwrap(), Reply::Number(1)));
     let renewals: Vec<_> =
-        claims.iter().map(|claim| Renewal { id: claim.id.clone(), owner: claim.owner, hold: 900 * SECOND }).collect();
+        claims.iter().map(|claim| Renewal::new(claim.id.clone(), claim.owner, 900 * SECOND)).collect();
     for round in 0..3 {
         if round == 2 {
             // The script has to be made known again, to that node too.
@@ -174,16 +172,16 @@ async fn an_outcome_that_would_be_kept_aside_is_recorded_read_and_removed_while_
     store.claim(&before).await.unwrap();
     store.claim(&gone).await.unwrap();
     for first in [&stays, &gone, &before] {
-        let kept = Commit { remember: 900 * SECOND, ..commit(first) };
-        let outcome = Encoded { codec: CodecId::JSON, payload: "2".into(), is_error: false };
-        let strange = Commit { owner: Owner::generate(), outcome: Some(outcome), ..kept.clone() };
+        let kept = commit(first).with_remember(900 * SECOND);
+        let outcome = Encoded::new(CodecId::JSON, "2".into());
+        let strange = kept.clone().with_owner(Owner::generate()).with_outcome(Some(outcome));
         assert_eq!(store.commit(&strange).await.unwrap(), Ownership::Lost);
         let start = Instant::now();
         assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
         assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
         assert_eq!(store.commit(&strange).await.unwrap(), Ownership::Lost);
         assert!(start.elapsed() < SECOND / 2 + BUSY, "{:?}", start.elapsed());
-        let duplicate = store.claim(&Claim { owner: Owner::generate(), ..first.clone() }).await.unwrap();
+        let duplicate = store.claim(&first.clone().with_owner(Owner::generate())).await.unwrap();
         assert!(
             matches!(&duplicate, Claimed::Committed { attempt: 1, outcome } if outcome.payload == "1"),
             "{duplicate:?}"
@@ -219,7 +217,7 @@ async fn a_slot_that_moves_is_followed_without_an_error() {
     // A new key of a slot that is on its way: ASK.
     store.claim(&first).await.unwrap();
     assert!(matches!(to.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot]).await.unwrap(), Reply::Number(1)));
-    let renewal = Renewal { id: first.id.clone(), owner: first.owner, hold: first.hold };
+    let renewal = Renewal::new(first.id.clone(), first.owner, first.hold);
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { attempt: 1, .. }));
     assert!(store.inspect(&first.id).await.unwrap().is_some());
     let start = Instant::now();
@@ -266,8 +264,7 @@ async fn thousands_of_leases_are_renewed_in_few_round_trips_to_each_node() {
     for node in &cluster.nodes()[..3] {
         tell(node, &["SCRIPT", "FLUSH", "SYNC"]).await;
     }
-    let renewals: Vec<_> =
-        claims.iter().map(|claim| Renewal { id: claim.id.clone(), owner: claim.owner, hold: claim.hold }).collect();
+    let renewals: Vec<_> = claims.iter().map(|claim| Renewal::new(claim.id.clone(), claim.owner, claim.hold)).collect();
     let start = Instant::now();
     let answers = store.renew(&renewals).await;
     assert!(start.elapsed() < SECOND + BUSY, "{:?}", start.elapsed());
@@ -321,16 +318,16 @@ async fn keys_are_issued_and_claimed_while_their_slot_moves() {
         all_issued(&all).await;
         assert_eq!((keys(from, &slot).await, keys(to, &slot).await), (1, 1));
     }
-    let never = Claim { id: id("never"), ..claim_issued("1") };
+    let never = claim_issued("1").with_id(id("never"));
     assert_eq!(store.claim(&never).await.unwrap(), Claimed::NotIssued);
     for node in &cluster.nodes()[..3] {
         tell(node, &["SCRIPT", "FLUSH", "SYNC"]).await;
     }
     for issue in &all {
-        let first = Claim { id: issue.id.clone(), ..claim_issued("1") };
+        let first = claim_issued("1").with_id(issue.id.clone());
         assert_eq!(store.claim(&first).await.unwrap(), OWNED_AS_ISSUED);
         assert_eq!(store.claim(&first).await.unwrap(), OWNED_AS_ISSUED);
-        let other = Claim { owner: Owner::generate(), ..first.clone() };
+        let other = first.clone().with_owner(Owner::generate());
         assert!(matches!(store.claim(&other).await.unwrap(), Claimed::InFlight { attempt: 1, .. }));
         assert_eq!(store.commit(&commit(&first)).await.unwrap(), Ownership::Held);
         assert!(matches!(store.claim(&other).await.unwrap(), Claimed::Committed { attempt: 1, .. }));
@@ -341,7 +338,7 @@ async fn keys_are_issued_and_claimed_while_their_slot_moves() {
     }
     // MOVED.
     all_issued(&all[..1]).await;
-    let last = Claim { id: all[0].id.clone(), ..claim_issued("1") };
+    let last = claim_issued("1").with_id(all[0].id.clone());
     assert_eq!(store.claim(&last).await.unwrap(), OWNED_AS_ISSUED);
     assert_eq!(keys(to, &slot).await, 2);
 }

@@ -44,9 +44,9 @@ async fn use_everything(store: &RedisStore) {
     store.claim(&first).await.unwrap();
     store.claim(&second).await.unwrap();
     store.wait(&first.id, 1, SECOND / 100).await.unwrap();
-    let renewal = Renewal { id: first.id.clone(), owner: first.owner, hold: first.hold };
+    let renewal = Renewal::new(first.id.clone(), first.owner, first.hold);
     assert_eq!(*store.renew(&[renewal]).await[0].as_ref().unwrap(), Ownership::Held);
-    let kept = Commit { remember: 600 * SECOND, ..commit(&first) };
+    let kept = commit(&first).with_remember(600 * SECOND);
     assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
     assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
@@ -60,11 +60,11 @@ async fn use_everything(store: &RedisStore) {
 const OWNED_AS_ISSUED: Claimed = Claimed::Owned { attempt: 1, from: Origin::Issued };
 
 fn issue(key: &str) -> Issue {
-    Issue { id: id(key), ttl: 300 * SECOND, grace: 300 * SECOND }
+    Issue::new(id(key), 300 * SECOND).with_grace(300 * SECOND)
 }
 
 fn claim_issued(key: &str) -> Claim {
-    Claim { must_be_issued: true, ..claim(key) }
+    claim(key).with_must_be_issued(true)
 }
 
 fn id(key: &str) -> RecordId {
@@ -77,30 +77,12 @@ fn redis_key(key: &str) -> String {
 }
 
 fn claim(key: &str) -> Claim {
-    Claim {
-        id: id(key),
-        owner: Owner::generate(),
-        lease: 30 * SECOND,
-        hold: 300 * SECOND,
-        fingerprint: None,
-        take_over: true,
-        take_over_after: None,
-        max_attempts: None,
-        must_be_issued: false,
-    }
+    Claim::new(id(key), Owner::generate(), 30 * SECOND, 300 * SECOND)
 }
 
 fn commit(claim: &Claim) -> Commit {
-    Commit {
-        id: claim.id.clone(),
-        owner: claim.owner,
-        attempt: 1,
-        fingerprint: None,
-        outcome: Some(Encoded { codec: CodecId::JSON, payload: "1".into(), is_error: false }),
-        ttl: 300 * SECOND,
-        remember: 300 * SECOND,
-        as_claimed: Some(claim.as_claimed(Origin::Nothing)),
-    }
+    Commit::new(claim.id.clone(), claim.owner, 1, Some(Encoded::new(CodecId::JSON, "1".into())), 300 * SECOND)
+        .with_as_claimed(Some(claim.as_claimed(Origin::Nothing)))
 }
 
 /// One call with a key, whose body counts.

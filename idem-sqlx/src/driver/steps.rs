@@ -98,7 +98,7 @@ pub(crate) async fn issue<D: Dialect>(core: &Arc<Core<D>>, issues: &[Issue]) -> 
 /// With lengths as a row can hold them.
 fn as_kept(issue: &Issue) -> Issue {
     let kept = |length| Duration::from_millis(millis(length).unsigned_abs());
-    Issue { id: issue.id.clone(), ttl: kept(issue.ttl), grace: kept(issue.grace) }
+    Issue::new(issue.id.clone(), kept(issue.ttl)).with_grace(kept(issue.grace))
 }
 
 async fn issue_all_on<D: Dialect>(
@@ -184,7 +184,7 @@ fn claimed(commit: &Commit) -> Record {
     let Commit { owner, attempt, fingerprint, .. } = *commit;
     let (lease, hold) = (Duration::ZERO, Duration::ZERO);
     let origin = Origin::Nothing;
-    Record::InFlight(InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None })
+    Record::InFlight(InFlight::new(owner, attempt, origin, lease, hold).with_fingerprint(fingerprint))
 }
 
 pub(crate) async fn release<D: Dialect>(core: &Arc<Core<D>>, release: &Release) -> Result<Ownership, StoreError> {

@@ -52,7 +52,11 @@ macro_rules! store {
             ///
             /// If the table is one of another version, or none of ours; else as every step.
             pub async fn migrate(&self) -> Result<(), idem_core::StoreError> {
-                self.0.migrate().await
+                self.migrating().await
+            }
+
+            fn migrating(&self) -> super::core::Boxed<'_, ()> {
+                Box::pin(self.0.migrate())
             }
 
             /// Deletes all expired rows now, in batches, and says how many there were. The store
@@ -165,6 +169,10 @@ macro_rules! store {
                 id: &idem_core::store::record::RecordId,
             ) -> Result<idem_core::store::record::Removed, idem_core::StoreError> {
                 super::steps::remove(&self.0, id).await
+            }
+
+            fn into_handle(self) -> idem_core::store::StoreHandle {
+                idem_core::store::StoreHandle::new(self)
             }
         }
     };

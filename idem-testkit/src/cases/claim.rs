@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use idem_core::record::{Claim, Claimed, Origin, Ownership, RecordState};
+use idem_core::record::{Claimed, Origin, Ownership, RecordState};
 
 use super::trials;
 use crate::bench::{Bench, Given, LONG, claim, commit, release, renewal};
@@ -75,7 +75,7 @@ async fn in_flight_is_left_as_it_is(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     let before = t.look(&given.id).await?;
     t.pass(t.unit() / 4).await;
-    t.store.claim(&Claim { lease: LONG * 2, hold: LONG * 4, ..claim(&given.id) }).await?;
+    t.store.claim(&claim(&given.id).with_lease(LONG * 2).with_hold(LONG * 4)).await?;
     t.unchanged("a record in flight after a stranger's claim", &given.id, &before).await?;
     same("the owner's commit", t.store.commit(&given.commit).await?, Ownership::Held)
 }
@@ -109,7 +109,7 @@ async fn done_is_left_as_it_is(t: &Bench) -> Verdict {
 async fn left_as_it_is(t: &Bench, given: &Given) -> Verdict {
     let before = t.look(&given.id).await?;
     t.pass(t.unit() / 4).await;
-    t.store.claim(&Claim { hold: LONG * 8, ..claim(&given.id) }).await?;
+    t.store.claim(&claim(&given.id).with_hold(LONG * 8)).await?;
     t.unchanged("the record after a claim", &given.id, &before).await
 }
 
@@ -155,7 +155,7 @@ async fn ones_own_sent_again_does_not_renew_the_lease(t: &Bench) -> Verdict {
 }
 
 async fn ones_own_sent_again_is_not_exhausted(t: &Bench) -> Verdict {
-    let only = Claim { max_attempts: Some(1), ..claim(&t.id()?) };
+    let only = claim(&t.id()?).with_max_attempts(Some(1));
     t.own(&only).await?;
     let answer = t.store.claim(&only).await?;
     same("the same claim again", answer, Claimed::Owned { attempt: 1, from: Origin::Nothing })
@@ -184,11 +184,11 @@ async fn a_dropped_one_can_be_sent_again(t: &Bench) -> Verdict {
 async fn released_is_exhausted_at_max_attempts(t: &Bench) -> Verdict {
     let id = t.id()?;
     for attempt in 1..=2 {
-        let claim = Claim { max_attempts: Some(2), ..claim(&id) };
+        let claim = claim(&id).with_max_attempts(Some(2));
         same("the attempt", t.own(&claim).await?, attempt)?;
         t.store.release(&release(&claim)).await?;
     }
-    let answer = t.store.claim(&Claim { max_attempts: Some(2), ..claim(&id) }).await?;
+    let answer = t.store.claim(&claim(&id).with_max_attempts(Some(2))).await?;
     same("the claim after the last attempt", answer, Claimed::Exhausted { attempts: 2 })
 }
 
@@ -196,16 +196,16 @@ async fn exhausted_is_left_as_it_is(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Released).await?;
     let before = t.look(&given.id).await?;
     t.pass(t.unit() / 4).await;
-    t.store.claim(&Claim { max_attempts: Some(1), ..claim(&given.id) }).await?;
+    t.store.claim(&claim(&given.id).with_max_attempts(Some(1))).await?;
     t.unchanged("a released record after a claim that was exhausted", &given.id, &before).await?;
-    let answer = t.store.claim(&Claim { max_attempts: Some(2), ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id).with_max_attempts(Some(2))).await?;
     same("a claim that allows more", answer, Claimed::Owned { attempt: 2, from: Origin::Released })
 }
 
 async fn max_attempts_does_not_matter_to_what_cannot_be_claimed(t: &Bench) -> Verdict {
     for state in [RecordState::InFlight, RecordState::Committed, RecordState::Done] {
         let given = t.given(state).await?;
-        let answer = t.store.claim(&Claim { max_attempts: Some(1), ..claim(&given.id) }).await?;
+        let answer = t.store.claim(&claim(&given.id).with_max_attempts(Some(1))).await?;
         let what = format!("a claim of a record that is {state:?}: wanted that answer, got {answer:?}");
         let right = match state {
             RecordState::InFlight => matches!(answer, Claimed::InFlight { .. }),
@@ -218,7 +218,7 @@ async fn max_attempts_does_not_matter_to_what_cannot_be_claimed(t: &Bench) -> Ve
 }
 
 async fn max_attempts_of_one_allows_the_first(t: &Bench) -> Verdict {
-    let answer = t.store.claim(&Claim { max_attempts: Some(1), ..claim(&t.id()?) }).await?;
+    let answer = t.store.claim(&claim(&t.id()?).with_max_attempts(Some(1))).await?;
     same("the first claim", answer, Claimed::Owned { attempt: 1, from: Origin::Nothing })
 }
 
@@ -289,7 +289,7 @@ async fn all_apart(t: &Bench, ids: &[idem_core::record::RecordId]) -> Verdict {
         let what = format!("the claim of {:?}, which no other claim has", id.as_str());
         same(&what, answer, Claimed::Owned { attempt: 1, from: Origin::Nothing })?;
         let outcome = Some(crate::bench::outcome(index.to_string().as_bytes()));
-        commits.push(idem_core::record::Commit { outcome, ..commit(&claim, 1) });
+        commits.push(commit(&claim, 1).with_outcome(outcome));
     }
     for commit in &commits {
         same("the commit", t.store.commit(commit).await?, Ownership::Held)?;

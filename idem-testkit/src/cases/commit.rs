@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use idem_core::record::{AsClaimed, Claimed, Commit, Origin, Owner, Ownership, RecordState};
+use idem_core::record::{AsClaimed, Claimed, Origin, Owner, Ownership, RecordState};
 
 use super::trials;
 use crate::bench::{Bench, LONG, abandon, claim, commit, outcome};
@@ -49,11 +49,11 @@ async fn by_a_stranger_is_lost(t: &Bench) -> Verdict {
     for state in [RecordState::InFlight, RecordState::Abandoned] {
         let given = t.given(state).await?;
         let before = t.look(&given.id).await?;
-        let stranger = Commit { owner: Owner::generate(), ..given.commit.clone() };
+        let stranger = given.commit.clone().with_owner(Owner::generate());
         same("a stranger's commit", t.store.commit(&stranger).await?, Ownership::Lost)?;
-        let remembered = Commit { remember: stranger.ttl, ..stranger.clone() };
+        let remembered = stranger.clone().with_remember(stranger.ttl);
         same("a stranger's commit for its ttl alone", t.store.commit(&remembered).await?, Ownership::Lost)?;
-        let without = Commit { outcome: None, ..stranger };
+        let without = stranger.with_outcome(None);
         same("a stranger's commit without an outcome", t.store.commit(&without).await?, Ownership::Lost)?;
         t.unchanged(&format!("a record that is {state:?} then"), &given.id, &before).await?;
     }
@@ -62,7 +62,7 @@ async fn by_a_stranger_is_lost(t: &Bench) -> Verdict {
 
 async fn by_the_owner_of_another_key_is_lost(t: &Bench) -> Verdict {
     let (one, other) = (t.given(RecordState::InFlight).await?, t.given(RecordState::InFlight).await?);
-    let crossed = Commit { owner: other.claim.owner, ..one.commit };
+    let crossed = one.commit.with_owner(other.claim.owner);
     same("a commit by the owner of another key", t.store.commit(&crossed).await?, Ownership::Lost)
 }
 
@@ -80,11 +80,11 @@ async fn by_an_owner_who_gave_up_to_abandoned_is_held(t: &Bench) -> Verdict {
 }
 
 async fn by_an_owner_who_knows_its_record_badly_is_held(t: &Bench) -> Verdict {
-    let wrong = AsClaimed { origin: Origin::Released, lease: LONG * 3, hold: LONG * 4 };
+    let wrong = AsClaimed::new(Origin::Released, LONG * 3, LONG * 4);
     for as_claimed in [None, Some(wrong)] {
         for remember in [LONG, LONG * 2] {
             let given = t.given(RecordState::InFlight).await?;
-            let commit = Commit { remember, as_claimed, ..given.commit };
+            let commit = given.commit.with_remember(remember).with_as_claimed(as_claimed);
             same(&format!("a commit that says {as_claimed:?}"), t.store.commit(&commit).await?, Ownership::Held)?;
             same("the state then", t.state(&given.id).await?, Some(RecordState::Committed))?;
         }
@@ -95,7 +95,7 @@ async fn by_an_owner_who_knows_its_record_badly_is_held(t: &Bench) -> Verdict {
 async fn of_nothing_is_lost_and_leaves_nothing(t: &Bench) -> Verdict {
     let commit = commit(&claim(&t.id()?), 1);
     same("a commit of nothing", t.store.commit(&commit).await?, Ownership::Lost)?;
-    let without = Commit { outcome: None, ..commit };
+    let without = commit.with_outcome(None);
     same("a commit of nothing without an outcome", t.store.commit(&without).await?, Ownership::Lost)?;
     same("the state then", t.state(&without.id).await?, None)
 }
@@ -109,7 +109,7 @@ async fn of_a_released_record_is_lost(t: &Bench) -> Verdict {
 
 async fn of_a_committed_record_with_another_outcome_is_lost(t: &Bench) -> Verdict {
     for given in t.both_committed(None).await? {
-        let other = Commit { outcome: Some(outcome(b"\"other\"")), ..given.commit.clone() };
+        let other = given.commit.clone().with_outcome(Some(outcome(b"\"other\"")));
         same("another commit by the same owner", t.store.commit(&other).await?, Ownership::Lost)?;
         let answer = t.store.claim(&claim(&given.id)).await?;
         let first = given.commit.outcome.ok_or_else(|| broken("no outcome: a mistake in the suite"))?;
@@ -122,7 +122,7 @@ async fn of_a_done_record_by_another_attempt_is_lost(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Done).await?;
     let before = t.look(&given.id).await?;
     for outcome in [Some(outcome(b"\"other\"")), None] {
-        let other = Commit { outcome, owner: Owner::generate(), attempt: 2, ..given.commit.clone() };
+        let other = given.commit.clone().with_outcome(outcome).with_owner(Owner::generate()).with_attempt(2);
         same("a commit by another attempt", t.store.commit(&other).await?, Ownership::Lost)?;
     }
     t.unchanged("the record then", &given.id, &before).await
@@ -131,7 +131,7 @@ async fn of_a_done_record_by_another_attempt_is_lost(t: &Bench) -> Verdict {
 async fn without_an_outcome_of_a_committed_record_is_lost(t: &Bench) -> Verdict {
     for given in t.both_committed(None).await? {
         let before = t.look(&given.id).await?;
-        let without = Commit { outcome: None, ..given.commit.clone() };
+        let without = given.commit.clone().with_outcome(None);
         same("a commit without an outcome", t.store.commit(&without).await?, Ownership::Lost)?;
         t.unchanged("the record then", &given.id, &before).await?;
     }
@@ -152,7 +152,7 @@ async fn sent_again_without_an_outcome_is_held(t: &Bench) -> Verdict {
 
 async fn sent_again_after_its_ttl_is_held(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    let commit = Commit { ttl: t.unit(), ..given.commit };
+    let commit = given.commit.with_ttl(t.unit());
     t.store.commit(&commit).await?;
     t.pass_until(t.unit(), &given.id, Some(RecordState::Done)).await?;
     let before = t.look(&given.id).await?;
@@ -208,7 +208,7 @@ async fn of_a_later_attempt_says_which(t: &Bench) -> Verdict {
 async fn sets_ttl_and_remember_in_place_of_the_hold(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     t.pass(t.unit() / 4).await;
-    let (committed, _) = t.timed(t.store.commit(&Commit { ttl: LONG * 5, remember: LONG * 9, ..given.commit })).await?;
+    let (committed, _) = t.timed(t.store.commit(&given.commit.with_ttl(LONG * 5).with_remember(LONG * 9))).await?;
     let seen = t.look(&given.id).await?;
     let left = seen.info.map_or(Duration::ZERO, |info| info.expires_in);
     t.counted_down("the time until the committed record is done", left, (LONG * 5, committed), seen.at)
@@ -217,7 +217,7 @@ async fn sets_ttl_and_remember_in_place_of_the_hold(t: &Bench) -> Verdict {
 async fn without_an_outcome_is_done_for_as_long_as_remembered(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     t.pass(t.unit() / 4).await;
-    let commit = Commit { outcome: None, ttl: LONG, remember: LONG * 9, ..given.commit };
+    let commit = given.commit.with_outcome(None).with_ttl(LONG).with_remember(LONG * 9);
     let (committed, _) = t.timed(t.store.commit(&commit)).await?;
     let seen = t.look(&given.id).await?;
     let found = seen.info.map(|info| (info.state, info.expires_in));

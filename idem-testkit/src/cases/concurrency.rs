@@ -138,7 +138,7 @@ async fn of_claims_by_two_handles_one_is_owned(t: &Bench) -> Verdict {
 async fn of_claims_with_two_fingerprints_one_is_owned(t: &Bench) -> Verdict {
     let (id, one, two) = (t.id()?, print("one")?, print("two")?);
     let step = |number: usize| {
-        let claim = Claim { fingerprint: if number.is_multiple_of(2) { one } else { two }, ..claim(&id) };
+        let claim = claim(&id).with_fingerprint(if number.is_multiple_of(2) { one } else { two });
         let store = t.store.clone();
         async move { Ok((claim.fingerprint, store.claim(&claim).await?)) }
     };
@@ -191,7 +191,7 @@ async fn claims_beside_a_commit_see_the_lease_or_the_outcome(t: &Bench) -> Verdi
 async fn abandoned(t: &Bench, lease: Duration) -> Result<Vec<Given>, Failure> {
     let mut all = Vec::with_capacity(ROUNDS);
     for _ in 0..ROUNDS {
-        let claim = Claim { lease, ..claim(&t.id()?) };
+        let claim = claim(&t.id()?).with_lease(lease);
         t.own(&claim).await?;
         all.push(Given { id: claim.id.clone(), commit: commit(&claim, 1), claim });
     }

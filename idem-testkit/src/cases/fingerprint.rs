@@ -1,7 +1,7 @@
 //! Another payload never gets this answer: where fingerprints are compared, where not, and that it
 //! comes first.
 
-use idem_core::record::{Claim, Claimed, Origin, RecordState};
+use idem_core::record::{Claimed, Origin, RecordState};
 
 use super::trials;
 use crate::bench::{Bench, claim, commit, print};
@@ -41,7 +41,7 @@ async fn another_mismatches_abandoned_and_does_not_take_over(t: &Bench) -> Verdi
 
 async fn another_mismatches_committed_and_gets_no_outcome(t: &Bench) -> Verdict {
     for given in t.both_committed(print("one")?).await? {
-        let answer = t.store.claim(&Claim { fingerprint: print("two")?, ..claim(&given.id) }).await?;
+        let answer = t.store.claim(&claim(&given.id).with_fingerprint(print("two")?)).await?;
         same("a claim with another fingerprint", answer, Claimed::Mismatch)?;
     }
     Ok(())
@@ -53,19 +53,19 @@ async fn another_mismatches_done(t: &Bench) -> Verdict {
 
 async fn another_mismatches(t: &Bench, state: RecordState) -> Verdict {
     let given = t.given_with(state, print("one")?).await?;
-    let answer = t.store.claim(&Claim { fingerprint: print("two")?, ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id).with_fingerprint(print("two")?)).await?;
     same("a claim with another fingerprint", answer, Claimed::Mismatch)
 }
 
 async fn another_mismatches_before_attempts_are_exhausted(t: &Bench) -> Verdict {
     let given = t.given_with(RecordState::Abandoned, print("one")?).await?;
-    let other = Claim { fingerprint: print("two")?, max_attempts: Some(1), ..claim(&given.id) };
+    let other = claim(&given.id).with_fingerprint(print("two")?).with_max_attempts(Some(1));
     same("a claim with another fingerprint, which is the last", t.store.claim(&other).await?, Claimed::Mismatch)
 }
 
 async fn another_mismatches_where_nothing_is_taken_over(t: &Bench) -> Verdict {
     let given = t.given_with(RecordState::Abandoned, print("one")?).await?;
-    let other = Claim { fingerprint: print("two")?, take_over: false, ..claim(&given.id) };
+    let other = claim(&given.id).with_fingerprint(print("two")?).with_take_over(false);
     same("a claim with another fingerprint, not to take over", t.store.claim(&other).await?, Claimed::Mismatch)
 }
 
@@ -73,7 +73,7 @@ async fn a_mismatch_changes_nothing(t: &Bench) -> Verdict {
     for state in WITH_ONE {
         let given = t.given_with(state, print("one")?).await?;
         let before = t.look(&given.id).await?;
-        t.store.claim(&Claim { fingerprint: print("two")?, ..claim(&given.id) }).await?;
+        t.store.claim(&claim(&given.id).with_fingerprint(print("two")?)).await?;
         t.unchanged(&format!("a record that is {state:?} after a mismatch"), &given.id, &before).await?;
     }
     Ok(())
@@ -95,7 +95,7 @@ async fn none_mismatches(t: &Bench, record: Option<&str>, call: Option<&str>) ->
     let print = |text: Option<&str>| text.map_or(Ok(None), print);
     for state in WITH_ONE {
         let given = t.given_with(state, print(record)?).await?;
-        let answer = t.store.claim(&Claim { fingerprint: print(call)?, ..claim(&given.id) }).await?;
+        let answer = t.store.claim(&claim(&given.id).with_fingerprint(print(call)?)).await?;
         let right = match state {
             RecordState::InFlight => matches!(answer, Claimed::InFlight { attempt: 1, .. }),
             RecordState::Abandoned => answer == Claimed::Owned { attempt: 2, from: Origin::Abandoned },
@@ -111,24 +111,24 @@ async fn a_released_record_has_none(t: &Bench) -> Verdict {
     let given = t.given_with(RecordState::Released, print("one")?).await?;
     let info = t.store.inspect(&given.id).await?;
     same("the fingerprint of a released record", info.and_then(|info| info.fingerprint), None)?;
-    let second = Claim { fingerprint: print("two")?, ..claim(&given.id) };
+    let second = claim(&given.id).with_fingerprint(print("two")?);
     let answer = t.store.claim(&second).await?;
     same("a claim with another fingerprint", answer, Claimed::Owned { attempt: 2, from: Origin::Released })?;
-    let answer = t.store.claim(&Claim { fingerprint: print("one")?, ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id).with_fingerprint(print("one")?)).await?;
     same("a claim with the old one", answer, Claimed::Mismatch)
 }
 
 async fn a_take_over_brings_its_own(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
-    t.own(&Claim { fingerprint: print("one")?, ..claim(&given.id) }).await?;
-    let answer = t.store.claim(&Claim { fingerprint: print("two")?, ..claim(&given.id) }).await?;
+    t.own(&claim(&given.id).with_fingerprint(print("one")?)).await?;
+    let answer = t.store.claim(&claim(&given.id).with_fingerprint(print("two")?)).await?;
     same("a claim with another fingerprint than the second owner's", answer, Claimed::Mismatch)
 }
 
 async fn is_kept_through_commit_and_ttl(t: &Bench) -> Verdict {
-    let first = Claim { fingerprint: print("one")?, ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_fingerprint(print("one")?);
     t.own(&first).await?;
-    let commit = idem_core::record::Commit { ttl: t.unit(), ..commit(&first, 1) };
+    let commit = commit(&first, 1).with_ttl(t.unit());
     let (committed, _) = t.timed(t.store.commit(&commit)).await?;
     let info = t.store.inspect(&first.id).await?.map(|info| (info.state, info.fingerprint));
     let wanted = Some((RecordState::Committed, first.fingerprint));
@@ -136,6 +136,6 @@ async fn is_kept_through_commit_and_ttl(t: &Bench) -> Verdict {
     t.pass_until(t.unit(), &first.id, Some(RecordState::Done)).await?;
     let info = t.store.inspect(&first.id).await?.and_then(|info| info.fingerprint);
     same("the fingerprint of the record that is done", info, first.fingerprint)?;
-    let answer = t.store.claim(&Claim { fingerprint: print("two")?, ..claim(&first.id) }).await?;
+    let answer = t.store.claim(&claim(&first.id).with_fingerprint(print("two")?)).await?;
     matches_or_broken!("a claim with another fingerprint", answer, Claimed::Mismatch)
 }

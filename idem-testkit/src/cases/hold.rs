@@ -28,7 +28,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 
 /// A claim that takes over what nothing was heard of for so long.
 fn after(id: &RecordId, silent: Duration) -> Claim {
-    Claim { take_over: false, take_over_after: Some(silent), ..claim(id) }
+    claim(id).with_take_over(false).with_take_over_after(Some(silent))
 }
 
 async fn of_what_was_abandoned_for_less_leaves_it_abandoned(t: &Bench) -> Verdict {
@@ -62,7 +62,7 @@ async fn of_what_was_given_up_is_counted_from_the_claim(t: &Bench) -> Verdict {
 }
 
 async fn is_counted_from_the_last_renewal(t: &Bench) -> Verdict {
-    let first = Claim { lease: MOMENT, ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_lease(MOMENT);
     t.own(&first).await?;
     t.pass(t.unit()).await;
     let (renewed, answer) = t.timed(t.store.renew(renewal(&first))).await?;
@@ -93,13 +93,13 @@ async fn of_the_living_is_in_flight(t: &Bench) -> Verdict {
 
 async fn of_another_fingerprint_mismatches(t: &Bench) -> Verdict {
     let given = t.given_with(RecordState::Abandoned, print("one")?).await?;
-    let claim = Claim { fingerprint: print("two")?, ..after(&given.id, Duration::ZERO) };
+    let claim = after(&given.id, Duration::ZERO).with_fingerprint(print("two")?);
     same("a claim with another fingerprint", t.store.claim(&claim).await?, Claimed::Mismatch)
 }
 
 async fn of_the_exhausted_leaves_it_abandoned(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
-    let claim = Claim { max_attempts: Some(1), ..after(&given.id, Duration::ZERO) };
+    let claim = after(&given.id, Duration::ZERO).with_max_attempts(Some(1));
     same("a claim that allows no more", t.store.claim(&claim).await?, Claimed::Abandoned { attempt: 1 })
 }
 

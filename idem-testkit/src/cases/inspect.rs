@@ -1,6 +1,6 @@
 //! What is said of a record in each state.
 
-use idem_core::record::{Claim, Commit, Encoded, RecordInfo, RecordState};
+use idem_core::record::{RecordInfo, RecordState};
 
 use super::trials;
 use crate::bench::{Bench, LONG, abandon, claim, commit, print, release};
@@ -34,7 +34,7 @@ async fn nothing(t: &Bench) -> Verdict {
 }
 
 async fn in_flight(t: &Bench) -> Verdict {
-    let claim = Claim { fingerprint: print("one")?, hold: LONG * 3, ..claim(&t.id()?) };
+    let claim = claim(&t.id()?).with_fingerprint(print("one")?).with_hold(LONG * 3);
     let (claimed, _) = t.timed(t.own(&claim)).await?;
     t.pass(t.unit() / 2).await;
     let seen = t.look(&claim.id).await?;
@@ -51,7 +51,7 @@ async fn in_flight(t: &Bench) -> Verdict {
 
 async fn in_flight_of_a_later_attempt(t: &Bench) -> Verdict {
     let given = t.given_with(RecordState::Released, print("one")?).await?;
-    let second = Claim { fingerprint: print("two")?, ..claim(&given.id) };
+    let second = claim(&given.id).with_fingerprint(print("two")?);
     t.own(&second).await?;
     let info = found(t.store.inspect(&given.id).await?)?;
     same("the state", (info.state, info.attempt), (RecordState::InFlight, 2))?;
@@ -71,7 +71,7 @@ async fn released(t: &Bench) -> Verdict {
 }
 
 async fn abandoned(t: &Bench) -> Verdict {
-    let claim = Claim { fingerprint: print("one")?, lease: t.unit(), hold: LONG * 3, ..claim(&t.id()?) };
+    let claim = claim(&t.id()?).with_fingerprint(print("one")?).with_lease(t.unit()).with_hold(LONG * 3);
     let (claimed, _) = t.timed(t.own(&claim)).await?;
     t.pass_until(t.unit(), &claim.id, Some(RecordState::Abandoned)).await?;
     let seen = t.look(&claim.id).await?;
@@ -96,7 +96,7 @@ async fn given_up(t: &Bench) -> Verdict {
 async fn committed(t: &Bench) -> Verdict {
     for remember in [LONG, LONG * 2] {
         let given = t.given_with(RecordState::InFlight, print("one")?).await?;
-        let (committed, _) = t.timed(t.store.commit(&Commit { remember, ..given.commit })).await?;
+        let (committed, _) = t.timed(t.store.commit(&given.commit.with_remember(remember))).await?;
         t.pass(t.unit() / 2).await;
         let seen = t.look(&given.id).await?;
         let info = found(seen.info)?;
@@ -113,8 +113,8 @@ async fn committed(t: &Bench) -> Verdict {
 async fn committed_gives_the_outcome(t: &Bench) -> Verdict {
     for (remember, is_error) in [(LONG, false), (LONG * 2, false), (LONG, true), (LONG * 2, true)] {
         let given = t.given(RecordState::InFlight).await?;
-        let outcome = given.commit.outcome.clone().map(|outcome| Encoded { is_error, ..outcome });
-        let commit = Commit { remember, outcome: outcome.clone(), ..given.commit };
+        let outcome = given.commit.outcome.clone().map(|outcome| outcome.with_is_error(is_error));
+        let commit = given.commit.with_remember(remember).with_outcome(outcome.clone());
         t.store.commit(&commit).await?;
         let info = found(t.store.inspect(&given.id).await?)?;
         same("the state", (info.state, info.is_error), (RecordState::Committed, is_error))?;
@@ -133,9 +133,9 @@ async fn no_outcome_but_of_a_committed_record(t: &Bench) -> Verdict {
 }
 
 async fn done(t: &Bench) -> Verdict {
-    let claim = Claim { fingerprint: print("one")?, ..claim(&t.id()?) };
+    let claim = claim(&t.id()?).with_fingerprint(print("one")?);
     t.own(&claim).await?;
-    let commit = Commit { ttl: t.unit(), remember: LONG * 3, ..commit(&claim, 1) };
+    let commit = commit(&claim, 1).with_ttl(t.unit()).with_remember(LONG * 3);
     let (committed, _) = t.timed(t.store.commit(&commit)).await?;
     t.pass_until(t.unit(), &claim.id, Some(RecordState::Done)).await?;
     let seen = t.look(&claim.id).await?;

@@ -9,6 +9,7 @@ mod foreign;
 mod hold;
 mod inspect;
 mod issue;
+mod issued;
 mod outcome;
 mod question;
 mod release;
@@ -39,6 +40,7 @@ pub(crate) const ALL: &[&[Trial]] = &[
     time::TRIALS,
     concurrency::TRIALS,
     issue::TRIALS,
+    issued::TRIALS,
     foreign::TRIALS,
 ];
 

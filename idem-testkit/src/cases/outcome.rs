@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use idem_core::CodecId;
-use idem_core::record::{Claimed, Commit, Encoded, Ownership, RecordState};
+use idem_core::record::{Claimed, Encoded, Ownership, RecordState};
 
 use super::trials;
 use crate::bench::{Bench, LONG, claim, outcome};
@@ -30,7 +30,7 @@ pub(super) const TRIALS: &[Trial] = trials!(
 async fn comes_back(t: &Bench, what: &str, wanted: Encoded) -> Verdict {
     for remember in [LONG, LONG * 2] {
         let given = t.given(RecordState::InFlight).await?;
-        let commit = Commit { outcome: Some(wanted.clone()), remember, ..given.commit };
+        let commit = given.commit.with_outcome(Some(wanted.clone())).with_remember(remember);
         same("the commit", t.store.commit(&commit).await?, Ownership::Held)?;
         match t.store.claim(&claim(&given.id)).await? {
             Claimed::Committed { outcome, .. } if outcome == wanted => {}
@@ -85,17 +85,17 @@ async fn of_line_ends_and_spaces_is_kept(t: &Bench) -> Verdict {
 async fn keeps_the_name_of_its_codec(t: &Bench) -> Verdict {
     for name in ["a", "cbor", "msgpack2"] {
         let codec = CodecId::parse(name.as_bytes()).ok_or_else(|| broken("a mistake in the suite"))?;
-        comes_back(t, name, Encoded { is_error: false, codec, payload: Bytes::from_static(b"\xa1\x00") }).await?;
+        comes_back(t, name, Encoded::new(codec, Bytes::from_static(b"\xa1\x00"))).await?;
     }
     Ok(())
 }
 
 async fn that_is_an_error_stays_one(t: &Bench) -> Verdict {
     for is_error in [true, false] {
-        let wanted = Encoded { is_error, ..outcome(b"{\"declined\":51}") };
+        let wanted = outcome(b"{\"declined\":51}").with_is_error(is_error);
         comes_back(t, if is_error { "an error that is kept" } else { "a value" }, wanted.clone()).await?;
         let given = t.given(RecordState::InFlight).await?;
-        let commit = Commit { outcome: Some(wanted), ..given.commit };
+        let commit = given.commit.with_outcome(Some(wanted));
         same("the commit", t.store.commit(&commit).await?, Ownership::Held)?;
         let info = t.store.inspect(&given.id).await?.ok_or_else(|| broken("a committed record is not found"))?;
         same("an inspection", (info.state, info.is_error), (RecordState::Committed, is_error))?;

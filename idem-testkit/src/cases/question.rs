@@ -1,7 +1,7 @@
 //! Attempts that began no body, because their question stayed without an answer: they grow the
 //! attempt, and are not counted.
 
-use idem_core::record::{Claim, Claimed, Origin, Owner, Ownership, RecordState, Release};
+use idem_core::record::{Claim, Claimed, Origin, Owner, Ownership, RecordState};
 
 use super::trials;
 use crate::bench::{Bench, LONG, abandon, claim, print, release, renewal, unanswered, undo};
@@ -36,13 +36,13 @@ async fn asked(t: &Bench, asked: u64) -> Result<Claim, Failure> {
 
 /// Returns the result of a claim that allows this many attempts.
 async fn allowed(t: &Bench, of: &Claim, max: u64) -> Result<Claimed, Failure> {
-    t.store.claim(&Claim { max_attempts: Some(max), ..claim(&of.id) }).await
+    t.store.claim(&claim(&of.id).with_max_attempts(Some(max))).await
 }
 
 async fn without_an_answer_leaves_an_abandoned_record(t: &Bench) -> Verdict {
     let last = asked(t, 1).await?;
     same("the state then", t.state(&last.id).await?, Some(RecordState::Abandoned))?;
-    let answer = t.store.claim(&Claim { take_over: false, ..claim(&last.id) }).await?;
+    let answer = t.store.claim(&claim(&last.id).with_take_over(false)).await?;
     same("a claim that does not take over", answer, Claimed::Abandoned { attempt: 2 })
 }
 
@@ -54,7 +54,7 @@ async fn without_an_answer_grows_the_attempt(t: &Bench) -> Verdict {
 
 async fn without_an_answer_keeps_attempt_fingerprint_and_expiry(t: &Bench) -> Verdict {
     let given = t.given_with(RecordState::Abandoned, print("one")?).await?;
-    let last = Claim { fingerprint: print("one")?, hold: LONG * 7, ..claim(&given.id) };
+    let last = claim(&given.id).with_fingerprint(print("one")?).with_hold(LONG * 7);
     let (claimed, _) = t.timed(t.own(&last)).await?;
     t.pass(t.unit() / 2).await;
     t.store.release(&unanswered(&last)).await?;
@@ -95,11 +95,7 @@ async fn is_not_counted_after_a_renewal(t: &Bench) -> Verdict {
     let third = claim(&asked(t, 1).await?.id);
     t.own(&third).await?;
     same("a renewal", t.store.renew(renewal(&third)).await?, Ownership::Held)?;
-    same(
-        "one of another length",
-        t.store.renew(renewal(&Claim { hold: LONG * 9, ..third.clone() })).await?,
-        Ownership::Held,
-    )?;
+    same("one of another length", t.store.renew(renewal(&third.clone().with_hold(LONG * 9))).await?, Ownership::Held)?;
     t.store.release(&abandon(&third)).await?;
     same("a claim that allows two attempts", allowed(t, &third, 2).await?, Claimed::Exhausted { attempts: 2 })?;
     let answer = allowed(t, &third, 3).await?;
@@ -123,7 +119,7 @@ async fn by_a_stranger_is_lost(t: &Bench) -> Verdict {
     for state in [RecordState::InFlight, RecordState::Abandoned, RecordState::Released, RecordState::Committed] {
         let given = t.given(state).await?;
         let before = t.look(&given.id).await?;
-        let stranger = Release { owner: Owner::generate(), ..unanswered(&given.claim) };
+        let stranger = unanswered(&given.claim).with_owner(Owner::generate());
         same("a stranger's release", t.store.release(&stranger).await?, Ownership::Lost)?;
         t.unchanged(&format!("a record that is {state:?} then"), &given.id, &before).await?;
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_core::record::{Claim, Claimed, Origin, Owner, Ownership, RecordState, Release, ReleaseTo};
+use idem_core::record::{Claimed, Origin, Owner, Ownership, RecordState, Release, ReleaseTo};
 
 use super::trials;
 use crate::bench::{Bench, Given, LONG, abandon, claim, release, renewal, undo};
@@ -66,7 +66,7 @@ async fn strangers(t: &Bench, to: ReleaseTo) -> Verdict {
     for state in [RecordState::InFlight, RecordState::Abandoned] {
         let given = t.given(state).await?;
         let before = t.look(&given.id).await?;
-        let stranger = Release { id: given.id.clone(), owner: Owner::generate(), to };
+        let stranger = Release::new(given.id.clone(), Owner::generate(), to);
         same("a stranger's release", t.store.release(&stranger).await?, Ownership::Lost)?;
         t.unchanged(&format!("a record that is {state:?} then"), &given.id, &before).await?;
     }
@@ -117,7 +117,7 @@ async fn lost(t: &Bench, given: &Given) -> Verdict {
 async fn keeps_the_attempt_for_as_long_as_said(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     let to = ReleaseTo::Released { keep: LONG * 7 };
-    let (released, _) = t.timed(t.store.release(&Release { to, ..release(&given.claim) })).await?;
+    let (released, _) = t.timed(t.store.release(&release(&given.claim).with_to(to))).await?;
     let seen = t.look(&given.id).await?;
     let info = seen.info.ok_or_else(|| broken("a released record is gone at once"))?;
     same("the record then", (info.state, info.attempt), (RecordState::Released, 1))?;
@@ -143,7 +143,7 @@ async fn by_an_earlier_owner_after_the_next_claim_is_lost(t: &Bench) -> Verdict 
 }
 
 async fn to_abandoned_keeps_attempt_fingerprint_and_expiry(t: &Bench) -> Verdict {
-    let claim = Claim { fingerprint: crate::bench::print("one")?, hold: LONG * 7, ..claim(&t.id()?) };
+    let claim = claim(&t.id()?).with_fingerprint(crate::bench::print("one")?).with_hold(LONG * 7);
     let (claimed, _) = t.timed(t.own(&claim)).await?;
     t.pass(t.unit() / 2).await;
     t.store.release(&abandon(&claim)).await?;
@@ -157,7 +157,7 @@ async fn to_abandoned_keeps_attempt_fingerprint_and_expiry(t: &Bench) -> Verdict
 async fn to_abandoned_is_not_claimed_where_nothing_is_taken_over(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     t.store.release(&abandon(&given.claim)).await?;
-    let answer = t.store.claim(&Claim { take_over: false, ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id).with_take_over(false)).await?;
     same("a claim that does not take over", answer, Claimed::Abandoned { attempt: 1 })
 }
 
@@ -183,7 +183,7 @@ async fn to_undone_of_a_claim_of_a_released_key_is_released_as_before(t: &Bench)
     let given = t.given(RecordState::Released).await?;
     let second = claim(&given.id);
     t.own(&second).await?;
-    let undo = Release { to: ReleaseTo::Undone { keep: LONG * 7 }, ..undo(&second) };
+    let undo = undo(&second).with_to(ReleaseTo::Undone { keep: LONG * 7 });
     let (undone, answer) = t.timed(t.store.release(&undo)).await?;
     same("undoing a claim of a released key", answer, Ownership::Held)?;
     let seen = t.look(&given.id).await?;
@@ -204,7 +204,7 @@ async fn to_undone_of_a_take_over_that_was_renewed_is_abandoned_as_before(t: &Be
 
 async fn undone_take_over(t: &Bench, renewed: bool) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
-    let second = Claim { hold: LONG * 7, ..claim(&given.id) };
+    let second = claim(&given.id).with_hold(LONG * 7);
     t.own(&second).await?;
     if renewed {
         t.store.renew(renewal(&second)).await?;
@@ -215,7 +215,7 @@ async fn undone_take_over(t: &Bench, renewed: bool) -> Verdict {
     let info = seen.info.ok_or_else(|| broken("the abandoned record that the claim found is gone"))?;
     same("the record then", (info.state, info.attempt), (RecordState::Abandoned, 1))?;
     t.counted_down("its expiry", info.expires_in, (given.claim.hold, undone), seen.at)?;
-    let answer = t.store.claim(&Claim { take_over: false, ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id).with_take_over(false)).await?;
     same("a claim that does not take over", answer, Claimed::Abandoned { attempt: 1 })?;
     let answer = t.store.claim(&claim(&given.id)).await?;
     same("a claim that does", answer, Claimed::Owned { attempt: 2, from: Origin::Abandoned })

@@ -1,6 +1,6 @@
 //! Records that can be removed, and a fresh start after that.
 
-use idem_core::record::{Claim, Claimed, Commit, Origin, Ownership, RecordState, Removed};
+use idem_core::record::{Claimed, Origin, Ownership, RecordState, Removed};
 
 use super::trials;
 use crate::bench::{Bench, Given, LONG, abandon, claim, commit, print, renewal};
@@ -87,7 +87,7 @@ async fn a_late_owner_cannot_bring_it_back(t: &Bench) -> Verdict {
 async fn the_fingerprint_goes_with_it(t: &Bench) -> Verdict {
     for given in t.both_committed(print("one")?).await? {
         t.store.remove(&given.id).await?;
-        let answer = t.store.claim(&Claim { fingerprint: print("two")?, ..claim(&given.id) }).await?;
+        let answer = t.store.claim(&claim(&given.id).with_fingerprint(print("two")?)).await?;
         matches_or_broken!("a claim with another fingerprint then", answer, Claimed::Owned { attempt: 1, .. })?;
     }
     Ok(())
@@ -99,7 +99,7 @@ async fn the_outcome_goes_with_it(t: &Bench) -> Verdict {
         let again = claim(&given.id);
         t.own(&again).await?;
         // Were a part of the outcome left somewhere, a record that has none would find it.
-        let without = Commit { outcome: None, ..commit(&again, 1) };
+        let without = commit(&again, 1).with_outcome(None);
         same("a commit without an outcome then", t.store.commit(&without).await?, Ownership::Held)?;
         let answer = t.store.claim(&claim(&given.id)).await?;
         same("a claim of what has no outcome", answer, Claimed::Done { attempt: 1 })?;

@@ -1,6 +1,6 @@
 //! The right to renew a lease, for how long, and batches of renewals.
 
-use idem_core::record::{Claim, Claimed, Owner, Ownership, RecordState, Renewal};
+use idem_core::record::{Claimed, Owner, Ownership, RecordState};
 
 use super::trials;
 use crate::bench::{Bench, Given, LONG, Task, claim, print, release, renewal};
@@ -57,7 +57,7 @@ async fn with_another_hold_keeps_the_lease_as_long_as_it_was(t: &Bench) -> Verdi
     for hold in [LONG * 5, LONG * 3 / 2] {
         let given = t.given(RecordState::InFlight).await?;
         t.pass(t.unit() / 2).await;
-        let (renewed, _) = t.timed(t.store.renew(Renewal { hold, ..renewal(&given.claim) })).await?;
+        let (renewed, _) = t.timed(t.store.renew(renewal(&given.claim).with_hold(hold))).await?;
         let seen = t.look(&given.id).await?;
         let info = seen.info.ok_or_else(|| broken("a renewed record is gone"))?;
         t.counted_down("lease_left", info.lease_left.unwrap_or_default(), (LONG, renewed), seen.at)?;
@@ -67,7 +67,7 @@ async fn with_another_hold_keeps_the_lease_as_long_as_it_was(t: &Bench) -> Verdi
 }
 
 async fn keeps_a_lease_alive_for_longer_than_it_is(t: &Bench) -> Verdict {
-    let claim = Claim { lease: t.unit() * 2, hold: LONG, ..claim(&t.id()?) };
+    let claim = claim(&t.id()?).with_lease(t.unit() * 2).with_hold(LONG);
     let (mut kept, _) = t.timed(t.own(&claim)).await?;
     for _ in 0..3 {
         t.pass(t.unit()).await;
@@ -88,7 +88,7 @@ async fn by_a_stranger_is_lost(t: &Bench) -> Verdict {
         let given = t.given(state).await?;
         let before = t.look(&given.id).await?;
         t.pass(t.unit() / 4).await;
-        let stranger = Renewal { owner: Owner::generate(), ..renewal(&given.claim) };
+        let stranger = renewal(&given.claim).with_owner(Owner::generate());
         same("a stranger's renewal", t.store.renew(stranger).await?, Ownership::Lost)?;
         t.unchanged(&format!("a record that is {state:?} then"), &given.id, &before).await?;
     }
@@ -119,13 +119,13 @@ async fn of_a_done_record_is_lost(t: &Bench) -> Verdict {
 async fn lost(t: &Bench, given: Given) -> Verdict {
     let before = t.look(&given.id).await?;
     t.pass(t.unit() / 4).await;
-    let renewal = Renewal { hold: LONG * 8, ..renewal(&given.claim) };
+    let renewal = renewal(&given.claim).with_hold(LONG * 8);
     same("the renewal", t.store.renew(renewal).await?, Ownership::Lost)?;
     t.unchanged("the record then", &given.id, &before).await
 }
 
 async fn of_an_abandoned_record_revives_it(t: &Bench) -> Verdict {
-    let first = Claim { lease: t.unit(), hold: LONG, ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_lease(t.unit()).with_hold(LONG);
     t.own(&first).await?;
     t.pass_until(t.unit(), &first.id, Some(RecordState::Abandoned)).await?;
     let (renewed, answer) = t.timed(t.store.renew(renewal(&first))).await?;
@@ -171,7 +171,7 @@ async fn of_five_hundred_answers_in_order(t: &Bench) -> Verdict {
             }
             let owner = if number % 5 == 2 { Owner::generate() } else { claim.owner };
             let held = number % 7 != 3 && number % 11 != 5 && number % 5 != 2;
-            Ok((Renewal { owner, ..renewal(&claim) }, if held { Ownership::Held } else { Ownership::Lost }))
+            Ok((renewal(&claim).with_owner(owner), if held { Ownership::Held } else { Ownership::Lost }))
         }));
     }
     let (renewals, wanted): (Vec<_>, Vec<_>) = Task::all_end_soon("a claim", tasks).await?.into_iter().unzip();
@@ -203,7 +203,7 @@ async fn of_two_owners_of_one_record_tells_them_apart(t: &Bench) -> Verdict {
 async fn by_another_handle_is_held(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
     let second = t.second().await?;
-    let claim = Claim { lease: LONG, ..claim(&given.id) };
+    let claim = claim(&given.id).with_lease(LONG);
     t.own(&claim).await?;
     same("the owner's renewal", second.renew(renewal(&claim)).await?, Ownership::Held)?;
     holds("it is in flight then", t.state(&given.id).await? == Some(RecordState::InFlight))

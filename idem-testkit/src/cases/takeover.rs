@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_core::record::{Claim, Claimed, Commit, Origin, Ownership, RecordState};
+use idem_core::record::{Claim, Claimed, Origin, Ownership, RecordState};
 
 use super::trials;
 use crate::bench::{Bench, LONG, abandon, claim, commit, release, renewal, undo};
@@ -43,7 +43,7 @@ async fn taken_over(t: &Bench) -> Result<(Claim, Claim), crate::check::Failure> 
 }
 
 async fn abandoned_is_owned_as_the_next_attempt(t: &Bench) -> Verdict {
-    let first = Claim { lease: t.unit(), ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_lease(t.unit());
     t.own(&first).await?;
     t.pass_until(t.unit(), &first.id, Some(RecordState::Abandoned)).await?;
     let answer = t.store.claim(&claim(&first.id)).await?;
@@ -55,7 +55,7 @@ async fn abandoned_is_owned_as_the_next_attempt(t: &Bench) -> Verdict {
 async fn not_wanted_leaves_it_abandoned(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
     let before = t.look(&given.id).await?;
-    let answer = t.store.claim(&Claim { take_over: false, ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id).with_take_over(false)).await?;
     same("a claim that does not take over", answer, Claimed::Abandoned { attempt: 1 })?;
     t.unchanged("the record then", &given.id, &before).await
 }
@@ -63,23 +63,23 @@ async fn not_wanted_leaves_it_abandoned(t: &Bench) -> Verdict {
 async fn is_exhausted_at_max_attempts(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
     let before = t.look(&given.id).await?;
-    let answer = t.store.claim(&Claim { max_attempts: Some(1), ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id).with_max_attempts(Some(1))).await?;
     same("a claim after the last attempt", answer, Claimed::Exhausted { attempts: 1 })?;
     t.unchanged("the record then", &given.id, &before).await?;
-    let answer = t.store.claim(&Claim { max_attempts: Some(2), ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id).with_max_attempts(Some(2))).await?;
     same("a claim that allows more", answer, Claimed::Owned { attempt: 2, from: Origin::Abandoned })
 }
 
 async fn not_wanted_and_exhausted_is_abandoned(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
-    let answer = t.store.claim(&Claim { take_over: false, max_attempts: Some(1), ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id).with_take_over(false).with_max_attempts(Some(1))).await?;
     same("a claim that would not take over anyway", answer, Claimed::Abandoned { attempt: 1 })
 }
 
 async fn is_repeated_with_a_growing_attempt(t: &Bench) -> Verdict {
     let id = t.id()?;
     for attempt in 1..=4 {
-        let claim = Claim { lease: Duration::from_millis(1), ..claim(&id) };
+        let claim = claim(&id).with_lease(Duration::from_millis(1));
         same("the attempt", t.own(&claim).await?, attempt)?;
         t.pass_until(claim.lease, &id, Some(RecordState::Abandoned)).await?;
     }
@@ -104,7 +104,7 @@ async fn ones_own_sent_again_is_recognised(t: &Bench) -> Verdict {
 
 async fn has_the_lease_and_hold_of_its_own_claim(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
-    let second = Claim { lease: LONG * 3, hold: LONG * 7, ..claim(&given.id) };
+    let second = claim(&given.id).with_lease(LONG * 3).with_hold(LONG * 7);
     let (claimed, _) = t.timed(t.own(&second)).await?;
     let seen = t.look(&given.id).await?;
     let info = seen.info.ok_or_else(|| broken("the record is gone after a take-over"))?;
@@ -163,7 +163,7 @@ async fn a_late_owner_cannot_commit_over_an_outcome(t: &Bench) -> Verdict {
     let commit_of_second = commit(&second, 2);
     t.store.commit(&commit_of_second).await?;
     same("the late owner's commit", t.store.commit(&commit(&first, 1)).await?, Ownership::Lost)?;
-    let without = Commit { outcome: None, ..commit(&first, 1) };
+    let without = commit(&first, 1).with_outcome(None);
     same("the same without an outcome", t.store.commit(&without).await?, Ownership::Lost)?;
     let answer = t.store.claim(&claim(&first.id)).await?;
     let right = matches!(&answer, Claimed::Committed { attempt: 2, outcome } if Some(outcome) == commit_of_second.outcome.as_ref());
@@ -185,7 +185,7 @@ async fn of_a_given_up_record_needs_no_waiting(t: &Bench) -> Verdict {
 }
 
 async fn of_a_lease_of_zero_needs_no_waiting(t: &Bench) -> Verdict {
-    let first = Claim { lease: Duration::ZERO, ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_lease(Duration::ZERO);
     t.own(&first).await?;
     same("a lease of zero", t.state(&first.id).await?, Some(RecordState::Abandoned))?;
     let answer = t.store.claim(&claim(&first.id)).await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_core::record::{Claim, Claimed, Commit, Origin, Ownership, RecordState, Release, ReleaseTo, Removed, Renewal};
+use idem_core::record::{Claim, Claimed, Origin, Ownership, RecordState, ReleaseTo, Removed};
 
 use super::trials;
 use crate::bench::{Bench, LONG, Moment, abandon, claim, commit, release, renewal};
@@ -35,7 +35,7 @@ pub(super) const TRIALS: &[Trial] = trials!(
 
 /// A claim with a lease that the trial lets run out, and when it was made.
 async fn short_lease(t: &Bench) -> Result<(Claim, Moment), Failure> {
-    let claim = Claim { lease: t.unit(), ..claim(&t.id()?) };
+    let claim = claim(&t.id()?).with_lease(t.unit());
     let (claimed, _) = t.timed(t.own(&claim)).await?;
     Ok((claim, claimed))
 }
@@ -78,7 +78,7 @@ async fn a_wait_finds_a_lease_that_has_run_out(t: &Bench) -> Verdict {
 }
 
 async fn a_record_in_flight_is_gone_after_its_hold(t: &Bench) -> Verdict {
-    let first = Claim { lease: t.unit() / 2, hold: t.unit(), ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_lease(t.unit() / 2).with_hold(t.unit());
     t.own(&first).await?;
     t.pass(t.unit()).await;
     let answer = t.store.claim(&claim(&first.id)).await?;
@@ -86,7 +86,7 @@ async fn a_record_in_flight_is_gone_after_its_hold(t: &Bench) -> Verdict {
 }
 
 async fn an_abandoned_record_stays_until_its_hold_is_over(t: &Bench) -> Verdict {
-    let first = Claim { lease: t.unit() / 4, hold: t.unit(), ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_lease(t.unit() / 4).with_hold(t.unit());
     let (claimed, _) = t.timed(t.own(&first)).await?;
     let rest = t.pass_nearly(t.unit()).await;
     let state = t.state(&first.id).await?;
@@ -95,7 +95,7 @@ async fn an_abandoned_record_stays_until_its_hold_is_over(t: &Bench) -> Verdict 
 }
 
 async fn a_late_owner_finds_nothing_after_the_hold(t: &Bench) -> Verdict {
-    let first = Claim { lease: t.unit() / 2, hold: t.unit(), ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_lease(t.unit() / 2).with_hold(t.unit());
     t.own(&first).await?;
     t.pass(t.unit()).await;
     same("the late owner's commit", t.store.commit(&commit(&first, 1)).await?, Ownership::Lost)?;
@@ -106,7 +106,7 @@ async fn a_late_owner_finds_nothing_after_the_hold(t: &Bench) -> Verdict {
 }
 
 async fn a_given_up_record_is_gone_after_its_hold(t: &Bench) -> Verdict {
-    let first = Claim { lease: t.unit() / 2, hold: t.unit(), ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_lease(t.unit() / 2).with_hold(t.unit());
     let (claimed, _) = t.timed(t.own(&first)).await?;
     let rest = t.pass_nearly(t.unit()).await;
     t.store.release(&abandon(&first)).await?;
@@ -116,10 +116,10 @@ async fn a_given_up_record_is_gone_after_its_hold(t: &Bench) -> Verdict {
 }
 
 async fn a_renewed_record_stays_for_another_hold(t: &Bench) -> Verdict {
-    let first = Claim { lease: t.unit() / 2, hold: t.unit() * 2, ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_lease(t.unit() / 2).with_hold(t.unit() * 2);
     let (claimed, _) = t.timed(t.own(&first)).await?;
     t.pass(t.unit()).await;
-    let renewal = Renewal { hold: t.unit() * 3, ..renewal(&first) };
+    let renewal = renewal(&first).with_hold(t.unit() * 3);
     let (renewed, answer) = t.timed(t.store.renew(renewal)).await?;
     t.within(first.hold, claimed, same("the renewal", answer, Ownership::Held))?;
     t.pass(t.unit() * 3 / 2).await;
@@ -131,7 +131,7 @@ async fn a_renewed_record_stays_for_another_hold(t: &Bench) -> Verdict {
 async fn an_outcome_is_kept_for_its_ttl_then_done_then_nothing(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     let (ttl, remember) = (t.unit(), t.unit() * 3);
-    let (committed, _) = t.timed(t.store.commit(&Commit { ttl, remember, ..given.commit })).await?;
+    let (committed, _) = t.timed(t.store.commit(&given.commit.with_ttl(ttl).with_remember(remember))).await?;
     let rest = t.pass_nearly(ttl).await;
     let answer = t.store.claim(&claim(&given.id)).await?;
     let verdict = matches_or_broken!("a claim before the end of the ttl", answer, Claimed::Committed { .. });
@@ -146,7 +146,7 @@ async fn an_outcome_is_kept_for_its_ttl_then_done_then_nothing(t: &Bench) -> Ver
 
 async fn an_outcome_with_nothing_more_to_remember_is_gone_after_its_ttl(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    let commit = Commit { ttl: t.unit(), remember: t.unit(), ..given.commit };
+    let commit = given.commit.with_ttl(t.unit()).with_remember(t.unit());
     let (committed, _) = t.timed(t.store.commit(&commit)).await?;
     let state = t.state(&given.id).await?;
     t.within(t.unit(), committed, same("after the commit", state, Some(RecordState::Committed)))?;
@@ -156,7 +156,7 @@ async fn an_outcome_with_nothing_more_to_remember_is_gone_after_its_ttl(t: &Benc
 
 async fn no_outcome_is_done_until_nothing_is_remembered(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    let commit = Commit { outcome: None, ttl: t.unit() / 2, remember: t.unit() * 2, ..given.commit };
+    let commit = given.commit.with_outcome(None).with_ttl(t.unit() / 2).with_remember(t.unit() * 2);
     let (committed, _) = t.timed(t.store.commit(&commit)).await?;
     let rest = t.pass_nearly(commit.remember).await;
     let answer = t.store.claim(&claim(&given.id)).await?;
@@ -165,7 +165,7 @@ async fn no_outcome_is_done_until_nothing_is_remembered(t: &Bench) -> Verdict {
 }
 
 async fn a_commit_keeps_the_record_beyond_the_hold(t: &Bench) -> Verdict {
-    let first = Claim { lease: t.unit() / 2, hold: t.unit(), ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_lease(t.unit() / 2).with_hold(t.unit());
     let (claimed, _) = t.timed(t.own(&first)).await?;
     let answer = t.store.commit(&commit(&first, 1)).await?;
     t.within(first.hold, claimed, same("the commit", answer, Ownership::Held))?;
@@ -175,7 +175,7 @@ async fn a_commit_keeps_the_record_beyond_the_hold(t: &Bench) -> Verdict {
 
 async fn a_commit_of_a_short_ttl_does_not_keep_the_hold(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    let commit = Commit { ttl: t.unit() / 2, remember: t.unit(), ..given.commit };
+    let commit = given.commit.with_ttl(t.unit() / 2).with_remember(t.unit());
     t.store.commit(&commit).await?;
     t.pass_until(t.unit(), &given.id, None).await
 }
@@ -183,7 +183,7 @@ async fn a_commit_of_a_short_ttl_does_not_keep_the_hold(t: &Bench) -> Verdict {
 async fn a_released_record_is_forgotten_after_its_keep(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     let to = ReleaseTo::Released { keep: t.unit() };
-    let (released, _) = t.timed(t.store.release(&Release { to, ..release(&given.claim) })).await?;
+    let (released, _) = t.timed(t.store.release(&release(&given.claim).with_to(to))).await?;
     let rest = t.pass_nearly(t.unit()).await;
     let state = t.state(&given.id).await?;
     t.within(t.unit(), released, same("before", state, Some(RecordState::Released)))?;
@@ -193,7 +193,7 @@ async fn a_released_record_is_forgotten_after_its_keep(t: &Bench) -> Verdict {
 }
 
 async fn a_released_record_outlives_the_hold(t: &Bench) -> Verdict {
-    let first = Claim { lease: t.unit() / 2, hold: t.unit(), ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_lease(t.unit() / 2).with_hold(t.unit());
     let (claimed, _) = t.timed(t.own(&first)).await?;
     let answer = t.store.release(&release(&first)).await?;
     t.within(first.hold, claimed, same("the release", answer, Ownership::Held))?;
@@ -204,14 +204,13 @@ async fn a_released_record_outlives_the_hold(t: &Bench) -> Verdict {
 
 async fn lengths_of_years_are_kept(t: &Bench) -> Verdict {
     let years = Duration::from_secs(10 * 365 * 24 * 60 * 60);
-    let claim = Claim { lease: years / 2, hold: years, ..claim(&t.id()?) };
+    let claim = claim(&t.id()?).with_lease(years / 2).with_hold(years);
     let (claimed, _) = t.timed(t.own(&claim)).await?;
     let seen = t.look(&claim.id).await?;
     let found = seen.info.map(|info| (info.lease_left.unwrap_or_default(), info.expires_in)).unwrap_or_default();
     t.counted_down("lease_left", found.0, (years / 2, claimed), seen.at)?;
     t.counted_down("expires_in of a record in flight", found.1, (years, claimed), seen.at)?;
-    let (committed, _) =
-        t.timed(t.store.commit(&Commit { ttl: years, remember: years * 2, ..commit(&claim, 1) })).await?;
+    let (committed, _) = t.timed(t.store.commit(&commit(&claim, 1).with_ttl(years).with_remember(years * 2))).await?;
     let seen = t.look(&claim.id).await?;
     let left = seen.info.map(|info| info.expires_in).unwrap_or_default();
     t.counted_down("expires_in of a committed record", left, (years, committed), seen.at)

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use idem_core::record::{Claim, Claimed, Commit, Origin, Ownership, RecordState};
+use idem_core::record::{Claim, Claimed, Origin, Ownership, RecordState};
 
 use super::trials;
 use crate::bench::{Bench, LONG, claim, commit, print, release, renewal, undo};
@@ -29,7 +29,7 @@ pub(super) const TRIALS: &[Trial] = trials!(
 
 /// A claim whose lease is over at once.
 fn brief(of: &Claim) -> Claim {
-    Claim { lease: Duration::from_millis(1), ..claim(&of.id) }
+    claim(&of.id).with_lease(Duration::from_millis(1))
 }
 
 /// Claims one after the other, each of which found the one before abandoned; the last is alive.
@@ -37,7 +37,7 @@ async fn chain(t: &Bench, length: u64) -> Result<Vec<Claim>, Failure> {
     let mut claims: Vec<Claim> = Vec::new();
     let id = t.id()?;
     for attempt in 1..=length {
-        let next = Claim { fingerprint: print("one")?, ..brief(&claim(&id)) };
+        let next = brief(&claim(&id)).with_fingerprint(print("one")?);
         same("the attempt", t.own(&next).await?, attempt)?;
         claims.push(next);
         if attempt < length {
@@ -54,18 +54,18 @@ async fn restores_the_fingerprint(t: &Bench) -> Verdict {
     t.store.release(&undo(&second)).await?;
     let seen = t.store.inspect(&given.id).await?.and_then(|info| info.fingerprint);
     same("the fingerprint then", seen, print("one")?)?;
-    let answer = t.store.claim(&Claim { fingerprint: print("two")?, ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id).with_fingerprint(print("two")?)).await?;
     same("a claim with another then", answer, Claimed::Mismatch)?;
-    let answer = t.store.claim(&Claim { fingerprint: print("one")?, ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id).with_fingerprint(print("one")?)).await?;
     same("a claim with the same", answer, Claimed::Owned { attempt: 2, from: Origin::Abandoned })
 }
 
 async fn restores_that_there_was_no_fingerprint(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
-    let second = Claim { fingerprint: print("two")?, ..claim(&given.id) };
+    let second = claim(&given.id).with_fingerprint(print("two")?);
     t.own(&second).await?;
     t.store.release(&undo(&second)).await?;
-    let answer = t.store.claim(&Claim { fingerprint: print("one")?, ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id).with_fingerprint(print("one")?)).await?;
     same("a claim with any fingerprint", answer, Claimed::Owned { attempt: 2, from: Origin::Abandoned })
 }
 
@@ -77,7 +77,7 @@ async fn restores_the_owner_who_commits(t: &Bench) -> Verdict {
     same("the commit while another owns it", t.store.commit(&given.commit).await?, Ownership::Lost)?;
     t.store.release(&undo(&second)).await?;
     same("the same then", t.store.commit(&given.commit).await?, Ownership::Held)?;
-    let answer = t.store.claim(&Claim { fingerprint: print("one")?, ..claim(&given.id) }).await?;
+    let answer = t.store.claim(&claim(&given.id).with_fingerprint(print("one")?)).await?;
     matches_or_broken!("a claim then", answer, Claimed::Committed { attempt: 1, .. })
 }
 
@@ -102,10 +102,10 @@ async fn restores_the_owner_who_is_recognised(t: &Bench) -> Verdict {
 
 /// An abandoned record may be waiting for an operator, so it stays at least as long as before.
 async fn restores_the_expiry(t: &Bench) -> Verdict {
-    let first = Claim { hold: LONG * 9, ..brief(&claim(&t.id()?)) };
+    let first = brief(&claim(&t.id()?)).with_hold(LONG * 9);
     t.own(&first).await?;
     t.pass_until(first.lease, &first.id, Some(RecordState::Abandoned)).await?;
-    let second = Claim { hold: LONG * 2, ..claim(&first.id) };
+    let second = claim(&first.id).with_hold(LONG * 2);
     t.own(&second).await?;
     let (undone, _) = t.timed(t.store.release(&undo(&second))).await?;
     let seen = t.look(&first.id).await?;
@@ -156,7 +156,7 @@ async fn of_more_than_are_remembered_leaves_an_abandoned_record(t: &Bench) -> Ve
         t.store.release(&undo(last)).await?;
         same("the state then", t.state(&last.id).await?, Some(RecordState::Abandoned))?;
     }
-    let answer = t.store.claim(&Claim { take_over: false, ..claim(&claims[0].id) }).await?;
+    let answer = t.store.claim(&claim(&claims[0].id).with_take_over(false)).await?;
     matches_or_broken!("a claim that does not take over", answer, Claimed::Abandoned { .. })
 }
 
@@ -168,6 +168,6 @@ async fn leaves_the_late_owner_nothing_once_another_claims(t: &Bench) -> Verdict
     let third = claim(&given.id);
     same("the attempt of the next claim", t.own(&third).await?, 2)?;
     same("the late owner's commit", t.store.commit(&given.commit).await?, Ownership::Lost)?;
-    let commit = Commit { as_claimed: Some(third.as_claimed(Origin::Abandoned)), ..commit(&third, 2) };
+    let commit = commit(&third, 2).with_as_claimed(Some(third.as_claimed(Origin::Abandoned)));
     same("the commit of the owner", t.store.commit(&commit).await?, Ownership::Held)
 }

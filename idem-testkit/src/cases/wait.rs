@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_core::record::{Claim, Claimed, Commit, Ownership, RecordId, RecordState, Removed};
+use idem_core::record::{Claimed, Ownership, RecordId, RecordState, Removed};
 
 use super::trials;
 use crate::bench::{Bench, Given, LONG, Task, abandon, claim, commit, release, renewal, undo};
@@ -142,7 +142,7 @@ async fn is_woken_by_a_commit(t: &Bench) -> Verdict {
     for remember in [LONG, LONG * 2] {
         let given = t.given(RecordState::InFlight).await?;
         let waiter = waiter(&t.store, &given.id, 1).await;
-        same("the commit", t.store.commit(&Commit { remember, ..given.commit }).await?, Ownership::Held)?;
+        same("the commit", t.store.commit(&given.commit.with_remember(remember)).await?, Ownership::Held)?;
         waiter.ends_soon("a wait after the commit").await?;
         let answer = t.store.claim(&claim(&given.id)).await?;
         matches_or_broken!("the waiter's claim", answer, Claimed::Committed { attempt: 1, .. })?;
@@ -153,7 +153,7 @@ async fn is_woken_by_a_commit(t: &Bench) -> Verdict {
 async fn is_woken_by_a_commit_without_an_outcome(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     let waiter = waiter(&t.store, &given.id, 1).await;
-    let without = Commit { outcome: None, ..given.commit };
+    let without = given.commit.with_outcome(None);
     same("the commit", t.store.commit(&without).await?, Ownership::Held)?;
     waiter.ends_soon("a wait after the commit").await
 }
@@ -278,7 +278,7 @@ async fn is_not_seen_by_an_inspection(t: &Bench) -> Verdict {
 }
 
 async fn does_not_keep_an_abandoned_record_from_being_removed(t: &Bench) -> Verdict {
-    let first = Claim { lease: t.unit(), ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_lease(t.unit());
     t.own(&first).await?;
     let _waiter = waiter(&t.store, &first.id, 1).await;
     t.pass_until(t.unit(), &first.id, Some(RecordState::Abandoned)).await?;
@@ -287,7 +287,7 @@ async fn does_not_keep_an_abandoned_record_from_being_removed(t: &Bench) -> Verd
 }
 
 async fn does_not_keep_a_lease_from_running_out(t: &Bench) -> Verdict {
-    let first = Claim { lease: t.unit(), ..claim(&t.id()?) };
+    let first = claim(&t.id()?).with_lease(t.unit());
     t.own(&first).await?;
     let _waiter = waiter(&t.store, &first.id, 1).await;
     t.pass_until(t.unit(), &first.id, Some(RecordState::Abandoned)).await?;

@@ -68,17 +68,7 @@ impl FlawedStore {
     /// A claim by any owner.
     fn any_claim(id: &RecordId) -> Claim {
         let (owner, minute) = (Owner::generate(), Duration::from_secs(60));
-        Claim {
-            id: id.clone(),
-            owner,
-            lease: minute,
-            hold: minute,
-            fingerprint: None,
-            take_over: false,
-            take_over_after: None,
-            max_attempts: None,
-            must_be_issued: false,
-        }
+        Claim::new(id.clone(), owner, minute, minute).with_take_over(false)
     }
 
     /// The owner that counts here: the caller, or with this flaw any owner.
@@ -97,7 +87,7 @@ impl FlawedStore {
     /// Takes the record away, whatever it is.
     async fn wipe(&self, id: &RecordId) {
         if let Some(claim) = self.last_claim(id) {
-            let release = Release { id: id.clone(), owner: claim.owner, to: ReleaseTo::Abandoned };
+            let release = Release::new(id.clone(), claim.owner, ReleaseTo::Abandoned);
             let _ = self.inner.release(&release).await;
         }
         let _ = self.inner.remove(id).await;
@@ -105,7 +95,7 @@ impl FlawedStore {
 
     async fn renew_for_owner(&self, id: &RecordId) {
         if let Some(Claim { owner, hold, .. }) = self.last_claim(id) {
-            self.inner.renew(&[Renewal { id: id.clone(), owner, hold }]).await;
+            self.inner.renew(&[Renewal::new(id.clone(), owner, hold)]).await;
         }
     }
 
@@ -127,7 +117,7 @@ impl FlawedStore {
             (Some(Flaw::ClaimOfIssuedChecksThenWrites), Some(RecordState::Issued)) => {
                 tokio::time::sleep(MOMENT).await;
                 self.wipe(&id).await;
-                let issue = Issue { id, ttl: claim.hold, grace: Duration::ZERO };
+                let issue = Issue::new(id, claim.hold);
                 self.inner.issue(&[issue]).await;
             }
             (Some(Flaw::ClaimOfIssuedDropsTheFingerprint), Some(RecordState::Issued)) => claim.fingerprint = None,
@@ -144,7 +134,7 @@ impl FlawedStore {
             (Some(Flaw::ClaimOfNothingThatMustBeIssuedIsOwned), None)
             | (Some(Flaw::ExpiredIssueIsOwned), Some(RecordState::Expired)) => claim.must_be_issued = false,
             (Some(Flaw::ClaimOfNothingThatMustBeIssuedWrites), None) if must => {
-                self.inner.claim(&Claim { must_be_issued: false, ..claim.clone() }).await?;
+                self.inner.claim(&claim.clone().with_must_be_issued(false)).await?;
                 return Ok(Some(Claimed::NotIssued));
             }
             (Some(Flaw::ClaimThatMustBeIssuedForgetsTheOutcome), Some(RecordState::Committed)) if must => {
@@ -154,7 +144,7 @@ impl FlawedStore {
             (Some(Flaw::ClaimThatMustBeIssuedNeverTakesOver), _) if must => claim.take_over = false,
             (Some(Flaw::ClaimThatMustBeIssuedTakesTheLivingOver), Some(RecordState::InFlight)) if must && !own => {
                 if let Some(owner) = self.last_claim(&id).map(|last| last.owner) {
-                    self.inner.release(&Release { id, owner, to: ReleaseTo::Abandoned }).await?;
+                    self.inner.release(&Release::new(id, owner, ReleaseTo::Abandoned)).await?;
                 }
             }
             (Some(Flaw::DoneThatMustBeIssuedIsNotIssued), Some(RecordState::Done))
@@ -245,7 +235,7 @@ impl FlawedStore {
             Some(Flaw::SilentIgnoresMaxAttempts) if claim.take_over_after.is_some() => claim.max_attempts = None,
             Some(Flaw::SilentThoughAliveIsTakenOver) if claim.take_over_after.is_some() && !own => {
                 if let Some(owner) = self.last_claim(&id).map(|last| last.owner) {
-                    self.inner.release(&Release { id, owner, to: ReleaseTo::Abandoned }).await?;
+                    self.inner.release(&Release::new(id, owner, ReleaseTo::Abandoned)).await?;
                 }
             }
             Some(Flaw::ClaimMismatchesAfterConflict) if state == Some(RecordState::InFlight) => {
@@ -253,9 +243,9 @@ impl FlawedStore {
             }
             Some(Flaw::ClaimOfReleasedStartsAtOne) if state == Some(RecordState::Released) => self.wipe(&id).await,
             Some(Flaw::ClaimSentAgainIsANewAttempt) if own && state == Some(RecordState::InFlight) => {
-                let release = Release { id, owner: claim.owner, to: ReleaseTo::Abandoned };
+                let release = Release::new(id, claim.owner, ReleaseTo::Abandoned);
                 self.inner.release(&release).await?;
-                let again = Claim { owner: Owner::generate(), ..claim };
+                let again = claim.with_owner(Owner::generate());
                 return self.inner.claim(&again).await;
             }
             Some(Flaw::ClaimSentAgainRenews) if own => self.renew_for_owner(&id).await,
@@ -303,7 +293,7 @@ impl FlawedStore {
             }
             (Some(Flaw::CommitOfIssuedByAnybody), _) if state == Some(RecordState::Issued) => {
                 let (owner, hold) = (commit.owner, commit.ttl);
-                self.inner.claim(&Claim { id: id.clone(), owner, hold, ..Self::any_claim(&id) }).await?;
+                self.inner.claim(&Self::any_claim(&id).with_id(id.clone()).with_owner(owner).with_hold(hold)).await?;
             }
             (Some(Flaw::UndoForgetsTheOwner), _)
                 if self.last_claim(&id).is_some_and(|last| last.owner != commit.owner) =>
@@ -369,7 +359,7 @@ impl FlawedStore {
 
 impl Store for FlawedStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let claim = Claim { id: self.id(&claim.id), ..claim.clone() };
+        let claim = claim.clone().with_id(self.id(&claim.id));
         let answer = self.flawed_claim(claim.clone()).await?;
         if matches!(answer, Claimed::Owned { .. }) {
             let mut owned = self.owned.lock().unwrap();
@@ -383,7 +373,7 @@ impl Store for FlawedStore {
     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
         let mut answers = Vec::new();
         for (number, issue) in issues.iter().enumerate() {
-            let issue = Issue { id: self.id(&issue.id), ..issue.clone() };
+            let issue = issue.clone().with_id(self.id(&issue.id));
             let stops = answers.iter().any(|answer| matches!(answer, Ok(Issued::Taken)));
             answers.push(match self.flaw {
                 Some(Flaw::IssueDoesTheFirstHundred) if number >= 100 => Ok(Issued::Issued),
@@ -400,7 +390,7 @@ impl Store for FlawedStore {
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
-        let answer = self.flawed_commit(Commit { id: self.id(&commit.id), ..commit.clone() }).await;
+        let answer = self.flawed_commit(commit.clone().with_id(self.id(&commit.id))).await;
         if self.has(Flaw::WaitWakesOne) {
             self.ended.notify_one();
         } else {
@@ -410,7 +400,7 @@ impl Store for FlawedStore {
     }
 
     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
-        let mut release = Release { id: self.id(&release.id), ..release.clone() };
+        let mut release = release.clone().with_id(self.id(&release.id));
         release.owner = self.owner(&release.id, release.owner, Flaw::ReleaseByAnybody);
         let abandoned = self.is_abandoned(&release.id).await;
         match (self.flaw, &mut release.to) {
@@ -434,13 +424,13 @@ impl Store for FlawedStore {
             _ => {}
         }
         if self.has(Flaw::ReleaseOfIssuedByAnybody) && self.state(&release.id).await == Some(RecordState::Issued) {
-            self.inner.claim(&Claim { owner: release.owner, ..Self::any_claim(&release.id) }).await?;
+            self.inner.claim(&Self::any_claim(&release.id).with_owner(release.owner)).await?;
         }
         let undone = matches!(release.to, ReleaseTo::Undone { .. });
         let was_issued = undone && {
             let own = self.last_claim(&release.id).filter(|claim| claim.owner == release.owner);
             let again =
-                Claim { owner: release.owner, must_be_issued: true, take_over: false, ..Self::any_claim(&release.id) };
+                Self::any_claim(&release.id).with_owner(release.owner).with_must_be_issued(true).with_take_over(false);
             let is_there = own.is_some() && self.state(&release.id).await == Some(RecordState::InFlight);
             is_there && matches!(self.inner.claim(&again).await?, Claimed::Owned { from: Origin::Issued, .. })
         };
@@ -456,7 +446,7 @@ impl Store for FlawedStore {
             && undone
             && self.has(Flaw::UndoKeepsTheExpiry)
         {
-            self.inner.renew(&[Renewal { id: release.id.clone(), owner: before.owner, hold }]).await;
+            self.inner.renew(&[Renewal::new(release.id.clone(), before.owner, hold)]).await;
         }
         if self.has(Flaw::ReleaseToUndoneRemoves) && undone && matches!(answer, Ok(Ownership::Held)) {
             self.wipe(&release.id).await;
@@ -474,7 +464,7 @@ impl Store for FlawedStore {
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
         let mut answers = Vec::new();
         for (number, renewal) in renewals.iter().enumerate() {
-            let mut renewal = Renewal { id: self.id(&renewal.id), ..renewal.clone() };
+            let mut renewal = renewal.clone().with_id(self.id(&renewal.id));
             renewal.owner = self.owner(&renewal.id, renewal.owner, Flaw::RenewByAnybody);
             let abandoned = self.is_abandoned(&renewal.id).await;
             let left = self.inner.inspect(&renewal.id).await.unwrap().map(|info| info.expires_in);
@@ -543,7 +533,7 @@ impl Store for FlawedStore {
                 self.inner.wait(id, attempt, limit).await?;
                 if let Some(claim) = self.last_claim(id).filter(|_| waits) {
                     let to = ReleaseTo::Abandoned;
-                    self.inner.release(&Release { id: id.clone(), owner: claim.owner, to }).await?;
+                    self.inner.release(&Release::new(id.clone(), claim.owner, to)).await?;
                 }
             }
             Some(Flaw::WaitRenews) if waits => {
@@ -569,7 +559,7 @@ impl Store for FlawedStore {
             }
             (Some(info), Some(Flaw::InspectForgetsTheOutcome)) => info.outcome = None,
             (Some(info), Some(Flaw::InspectForgetsThatItIsAnError)) => {
-                info.outcome = info.outcome.take().map(|outcome| Encoded { is_error: false, ..outcome });
+                info.outcome = info.outcome.take().map(|outcome| outcome.with_is_error(false));
             }
             (Some(info), Some(Flaw::InspectSaysIssuedWhenExpired)) if info.state == RecordState::Expired => {
                 info.state = RecordState::Issued;

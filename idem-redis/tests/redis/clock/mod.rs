@@ -169,7 +169,7 @@ async fn what_was_given_up_waits_for_no_clock() {
     for (key, step) in [("released", release(&claim("released"))), ("abandoned", give_up(&claim("abandoned")))] {
         let held = claim(key);
         owner.claim(&held).await.unwrap();
-        owner.release(&idem_core::record::Release { owner: held.owner, ..step }).await.unwrap();
+        owner.release(&step.with_owner(held.owner)).await.unwrap();
     }
     server.set_by(20);
     for key in ["released", "abandoned"] {

@@ -17,7 +17,7 @@ use self::sqlx::query::Query;
 use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySql, Row as _};
 use self::statements::Statements;
 use super::super::{sql, sqlx};
-use super::core::{Core, Settings, TIME_LIMIT};
+use super::core::{Boxed, Core, Settings, TIME_LIMIT};
 use super::dialect::{Dialect, Guard, Judgement, Kept, Schema};
 use super::fault;
 use crate::columns::{Columns, Row};
@@ -68,8 +68,16 @@ impl MySqlStore {
     /// If the URL is malformed, the database is unreachable, or the user is refused. No error shows
     /// the password.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, StoreError> {
+        Self::connecting(url.as_ref()).await
+    }
+
+    fn connecting(url: &str) -> Boxed<'_, Self> {
+        Box::pin(Self::connect_to(url))
+    }
+
+    async fn connect_to(url: &str) -> Result<Self, StoreError> {
         let options: MySqlConnectOptions =
-            fault::options(url.as_ref(), &["mysql", "mariadb"], "mysql://user:password@host:port/database")?;
+            fault::options(url, &["mysql", "mariadb"], "mysql://user:password@host:port/database")?;
         let place = Mysql::place(&options);
         // Its statements are not for logs: those of MySQL have keys in them.
         let options = options.disable_statement_logging();

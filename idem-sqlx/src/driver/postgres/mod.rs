@@ -19,7 +19,7 @@ use self::sqlx::query::Query;
 use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Postgres, Row as _};
 use self::statements::Statements;
 use super::super::{sql, sqlx};
-use super::core::{Core, Settings, TIME_LIMIT};
+use super::core::{Boxed, Core, Settings, TIME_LIMIT};
 use super::dialect::{Dialect, Guard, Judgement, Kept, Schema};
 use super::fault;
 use crate::columns::{Columns, Row};
@@ -72,8 +72,16 @@ impl PostgresStore {
     /// If the URL is malformed, the database is unreachable, or the user is refused. No error shows
     /// the password.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, StoreError> {
+        Self::connecting(url.as_ref()).await
+    }
+
+    fn connecting(url: &str) -> Boxed<'_, Self> {
+        Box::pin(Self::connect_to(url))
+    }
+
+    async fn connect_to(url: &str) -> Result<Self, StoreError> {
         let options: PgConnectOptions =
-            fault::options(url.as_ref(), &["postgres", "postgresql"], "postgres://user:password@host:port/database")?;
+            fault::options(url, &["postgres", "postgresql"], "postgres://user:password@host:port/database")?;
         let place = Postgresql::place(&options);
         // Limits the server's work for callers that have gone.
         let limit = format!("{}ms", TIME_LIMIT.as_millis());

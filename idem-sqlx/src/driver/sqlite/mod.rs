@@ -16,7 +16,7 @@ use self::sqlx::sqlite::{
 use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _, Sqlite};
 use self::statements::Statements;
 use super::super::{sql, sqlx};
-use super::core::{Core, Settings, TIME_LIMIT};
+use super::core::{Boxed, Core, Settings, TIME_LIMIT};
 use super::dialect::{Dialect, Guard, Judgement, Kept, Schema};
 use super::fault::{self, refused};
 use crate::columns::{Columns, Row};
@@ -98,10 +98,18 @@ impl SqliteStore {
     /// If the URL is malformed or names a database in memory, the file fails to open or is not an
     /// SQLite database, or its table has another version.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, StoreError> {
+        Self::connecting(url.as_ref()).await
+    }
+
+    fn connecting(url: &str) -> Boxed<'_, Self> {
+        Box::pin(Self::connect_to(url))
+    }
+
+    async fn connect_to(url: &str) -> Result<Self, StoreError> {
         let options: SqliteConnectOptions =
-            fault::options(url.as_ref(), &["sqlite"], "sqlite://idem.db` or `sqlite:///var/lib/idem.db")?;
+            fault::options(url, &["sqlite"], "sqlite://idem.db` or `sqlite:///var/lib/idem.db")?;
         // Each connection would have a database of its own.
-        if url.as_ref().contains(":memory:") || url.as_ref().contains("mode=memory") {
+        if url.contains(":memory:") || url.contains("mode=memory") {
             return Err(refused(
                 "a SQLite database in memory is not shared by the connections of a pool; use `MemoryStore`, or a file",
             ));
