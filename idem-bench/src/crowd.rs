@@ -159,7 +159,7 @@ where
     let runs = body.runs.load(Ordering::Relaxed);
     ensure!(runs == 1, "the body ran {runs} times");
     let Some(((begun, ended), last)) = body.ran.get().copied().zip(answers.into_iter().max()) else {
-        anyhow::bail!("nobody was answered");
+        anyhow::bail!("no call was answered");
     };
     let ms = |since: Instant| last.saturating_duration_since(since).as_secs_f64() * 1e3;
     Ok(Took { all: ms(begun), after_body: ms(ended) })

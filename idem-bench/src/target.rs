@@ -89,7 +89,7 @@ impl Target {
     }
 
     async fn ask(&self, command: &[&str]) -> Result<Reply> {
-        let server = self.own.as_ref().context("the server is somebody else's")?;
+        let server = self.own.as_ref().context("the server is not our own")?;
         match server.cli(command).await? {
             Reply::Error(error) => bail!("{}: {error}", command.join(" ")),
             reply => Ok(reply),

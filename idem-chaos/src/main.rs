@@ -83,7 +83,7 @@ struct RunArgs {
     #[arg(long, default_value_t = 400)]
     lease: u64,
     /// How many replicas acknowledge each claim and commit; as many as there are unless it is
-    /// given. With fewer, a fail-over loses what was acknowledged now and then, which this finds
+    /// given. With fewer, a failover loses what was acknowledged now and then, which this finds
     #[arg(long)]
     replicas: Option<u32>,
     /// Breaks the store

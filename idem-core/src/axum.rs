@@ -1,4 +1,4 @@
-//! What axum's handlers return, as outcomes.
+//! The return types of axum's handlers, as outcomes.
 //!
 //! Each is stored as its content: a status as its number, headers as pairs, `Json<T>` as the `T`. A response's body as a stream is none of them,
 //! since it can be read only once.

@@ -1,4 +1,4 @@
-//! What goes on without a caller: steps that are tried again at the store, and detached bodies.
+//! Work without a caller: steps that are retried at the store, and detached bodies.
 //!
 //! It is counted, so that its memory is bounded and a process that ends can wait for it.
 
@@ -15,7 +15,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 const MAX_STEPS: usize = 10_000;
 const MAX_BYTES: usize = 64 << 20;
 
-/// What goes on without a caller.
+/// The work without a caller.
 #[derive(Default)]
 pub(crate) struct Background {
     steps: AtomicUsize,
@@ -28,7 +28,8 @@ pub(crate) struct Background {
     ended: Notify,
 }
 
-/// What was still under way when [`Idempotency::shutdown`](crate::Idempotency::shutdown) stopped waiting.
+/// The work still under way when [`Idempotency::shutdown`](crate::Idempotency::shutdown) stopped
+/// waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct Unfinished {
@@ -86,7 +87,8 @@ impl Background {
     pub(crate) async fn finished(&self, limit: Duration) -> Result<(), Unfinished> {
         let finished = async {
             loop {
-                // Before the look, so that an end in between is not missed: it is told to all that are there, polled or not.
+                // Before the look, so that an end in between is not missed: the signal reaches all
+                // that listen, polled or not.
                 let ended = self.ended.notified();
                 if self.unfinished().is_none() {
                     return;

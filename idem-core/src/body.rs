@@ -34,7 +34,7 @@ pub(crate) async fn run<F: Future>(term: Option<&Term>, mut body: Pin<&mut Optio
                 // There is nothing to run; never so, since callers pass a body.
                 return Poll::Ready(End::Lost);
             };
-            // The body is not polled again after a panic, so nobody sees what it left half-done.
+            // The body is not polled again after a panic, so its half-done state stays unseen.
             match catch_unwind(AssertUnwindSafe(|| running.poll(context))) {
                 Ok(Poll::Ready(value)) => Poll::Ready(End::Returned(value)),
                 Ok(Poll::Pending) => {

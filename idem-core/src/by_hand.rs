@@ -19,7 +19,7 @@ use crate::observe::Decision;
 use crate::outcome::{Recorded, Storable};
 use crate::runtime::Runtime;
 
-/// What a call that is carried out step by step has to do. From [`Operation::begin`](crate::Operation::begin).
+/// The next step of a call by hand. From [`Operation::begin`](crate::Operation::begin).
 ///
 /// It is complete, so it may be matched without a wildcard: what is to be added is added to [`Lease`] and [`Recorded`].
 #[derive(Debug)]
@@ -107,7 +107,8 @@ impl Lease {
         self.guarded.as_ref().map_or(0, |guarded| guarded.term.attempt)
     }
 
-    /// Resolves when the lease is lost: the work must stop, because somebody else may begin it. Cancel safe.
+    /// Resolves when the lease is lost: the work must stop, because another caller may begin it.
+    /// Cancel safe.
     ///
     /// It looks at the lease at each poll. So in a `select!` that is `biased` and has it first, as above, a process that was stopped for
     /// longer than its lease does not poll the work once more. Of a call that only [observes](crate::Operation::observe), it never resolves.
@@ -128,8 +129,10 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::LeaseLost`] if somebody else is the owner now: nothing was recorded. [`Error::Store`] if the store could not answer; it may
-    /// or may not have been recorded, and this may be called again. A value that cannot be written is recorded as done, without the value.
+    /// [`Error::LeaseLost`] if another caller is the owner now: nothing was recorded.
+    /// [`Error::Store`] if the store could not answer; it may or may not have been recorded, and
+    /// this may be called again. A value that fails to encode is recorded as done, without the
+    /// value.
     ///
     /// # Cancellation safety
     ///

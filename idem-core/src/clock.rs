@@ -1,4 +1,4 @@
-//! Where time is read: nowhere else in the workspace (`clippy.toml` keeps it so).
+//! The only code in the workspace that reads time (`clippy.toml` enforces that).
 //!
 //! Two kinds of time are kept apart. The *owner's* time is monotonic and local; it bounds how long a body may go on
 //! without a confirmed renewal. The *store's* time decides when a lease has run out. The two are never compared: only
@@ -15,7 +15,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// `instant + length`, or the far future where that cannot be represented.
+/// Returns `instant + length`, or the far future on overflow.
 pub(crate) fn after(instant: Instant, length: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
     instant.checked_add(length).unwrap_or_else(|| instant + FAR)

@@ -58,7 +58,7 @@ impl fmt::Debug for CodecId {
 /// Any error that a codec can have.
 pub type CodecFailure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a [`Codec`] is told of the outcome that it encodes or decodes.
+/// The context of the outcome that a [`Codec`] encodes or decodes.
 ///
 /// Operation, key, attempt and kind are the same when an outcome is written and when it is read. A codec that encrypts binds them to the
 /// ciphertext as associated data, so that an outcome that was copied to another key, or from a value to an error, is refused.
@@ -109,7 +109,7 @@ impl fmt::Debug for CodecContext<'_> {
 
 /// Another way than JSON to turn outcomes into bytes: for [`Builder::codec`](crate::Builder::codec).
 ///
-/// Values and kept errors are both written by it. See [`CodecContext`] for what it is told of each.
+/// Values and kept errors are both written by it. See [`CodecContext`] for the context of each.
 ///
 /// # Examples
 ///

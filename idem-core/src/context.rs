@@ -254,8 +254,8 @@ impl Call {
         self.0.after_abandoned
     }
 
-    /// A key for a call that this body makes to somebody else: the same each time this body runs for this key, another for each
-    /// name. Send it as the downstream service's idempotency key.
+    /// Returns a key for a call to a downstream service: the same each time this body runs for this
+    /// key, another for each name. Send it as that service's idempotency key.
     ///
     /// It is a UUID (version 8) made from a digest of operation, key and name, so it tells nothing of the key. It does not depend on
     /// the attempt: a body that runs again after a crash sends the same key again.
@@ -316,7 +316,7 @@ impl Call {
         self.0.question.store(if found { FOUND } else { UNKNOWN }, Ordering::Relaxed);
     }
 
-    /// What the body returned is what had become of an earlier attempt.
+    /// Whether the body returned the result of an earlier attempt.
     pub(crate) fn is_reconciled(&self) -> bool {
         self.0.question.load(Ordering::Relaxed) == FOUND
     }
@@ -331,7 +331,7 @@ impl Call {
         self.0.troubled.load(Ordering::Relaxed)
     }
 
-    /// What the body returned goes to the body around it.
+    /// The body's result goes to the body around it.
     pub(crate) fn passes_on_trouble(&self) {
         if let Some(outer) = self.0.outer.as_ref().filter(|_| self.is_troubled()) {
             outer.trouble();
@@ -381,7 +381,7 @@ pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
     CALL.try_with(is_reentrant).unwrap_or(false)
 }
 
-/// What a task that is spawned for a body must take along.
+/// The task-local state that a task spawned for a body must inherit.
 pub(crate) struct Inherited {
     runtime: Option<Idempotency>,
     call: Option<Call>,

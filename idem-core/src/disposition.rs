@@ -1,11 +1,11 @@
-//! What becomes of a message whose handler failed.
+//! The fate of a message whose handler failed.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 
-/// What a consumer of a queue does with a message.
+/// The action of a queue consumer on a message.
 ///
 /// It is complete, so it may be matched without a wildcard.
 ///
@@ -76,7 +76,8 @@ impl Disposition {
     }
 }
 
-/// What becomes of the message whose handler failed with this error: for the error type of a handler.
+/// Decides the fate of a message whose handler failed with this error: for the error type of a
+/// handler.
 ///
 /// `#[derive(ErrorPolicy)]` implements it where `#[idem(dead_letter)]` marks a variant, or where `#[idem(dispose)]` is above the type.
 ///

@@ -1,8 +1,9 @@
 //! The one flow of every call, annotated or by hand: claim, then run, wait or replay.
 //!
-//! For each await here the question is what happens if the process dies, the future is dropped, the reply is lost, or the lease runs
-//! out. In short: a claim of unknown fate is sent once more by the same owner and, failing that, given back; the lease counts from
-//! before the claim was sent; what comes after the claim is the business of [`Held`](crate::held::Held).
+//! At each await here the process may die, the future may be dropped, the reply may be lost, or the
+//! lease may expire. In short: the same owner sends a claim of unknown fate once more and, if that
+//! fails, undoes it. The lease counts from before the claim was sent. The steps after the claim
+//! belong to [`Held`](crate::held::Held).
 
 // `sent` and `seat` are the words of `flight.rs`.
 #![allow(clippy::similar_names)]
@@ -45,7 +46,7 @@ pub(crate) struct Request {
     pub(crate) versions: Option<Box<Versions>>,
 }
 
-/// What a call has to do.
+/// The next step of a call.
 pub(crate) enum Begun {
     /// Run the body, and commit or release.
     Owner(Owned),
@@ -55,7 +56,7 @@ pub(crate) enum Begun {
     Unguarded,
 }
 
-/// What a claim came to.
+/// The result of a claim.
 enum Said {
     /// The call has something to do, or fails.
     Over(Result<Begun, Error>),
@@ -66,7 +67,7 @@ enum Said {
 impl Runtime {
     /// Claims the key of a call, waiting and replaying as its settings say.
     ///
-    /// What most calls need is done here; what waits has a future of its own, in a box.
+    /// The common path is here; waiting has a separate, boxed future.
     pub(crate) async fn begin(self: &Arc<Self>, request: &Request) -> Result<Begun, Error> {
         if context::is_reentrant(&request.id, self.identity()) {
             return Err(self.reject(request, &Rejected::Reentrant));
@@ -227,7 +228,7 @@ impl Runtime {
         }
     }
 
-    /// What follows from the store's answer to a claim, for this call and for those that follow it.
+    /// Applies the store's answer to a claim, for this call and for its followers.
     fn said(
         self: &Arc<Self>,
         request: &Request,
@@ -314,7 +315,7 @@ impl Runtime {
         let term = Term::new(request.id.clone(), owner, attempt, (lease, request.settings.in_flight_expiry()), sent);
         let now = clock::now();
         if term.is_lost_at(now) {
-            // The answer took as long as the lease: by now, the key may be somebody else's.
+            // The answer took as long as the lease: by now, the key may have another owner.
             drop(Orphan::new(self, request, owner));
             return Err(self.reject(request, &Rejected::TooLate(attempt)));
         }
@@ -323,7 +324,7 @@ impl Runtime {
             self.observer.decided(Decision::TakenOver, &request.id, attempt);
             if request.settings.abandoned == Abandoned::Reject {
                 let why = format!(
-                    "nobody settled the key within its `hold`, {:?}: the call runs although attempt {} was cut off",
+                    "the key was not settled within its `hold`, {:?}: the call runs although attempt {} was cut off",
                     request.settings.hold(),
                     attempt.saturating_sub(1)
                 );

@@ -1,4 +1,4 @@
-//! What a guarded call can fail with, besides the body's own error.
+//! The errors of a guarded call, besides the body's own.
 
 mod kind;
 mod made;
@@ -12,8 +12,10 @@ use crate::key::KeyDigest;
 
 /// Why a guarded call did not give the body's result.
 ///
-/// Each message says which operation, and what to do: it is for operators. Keys appear as a digest only, because they may be personal data.
-/// What a client may see is [`client_message`](Self::client_message); the status of an HTTP response is [`http_status`](Self::http_status).
+/// Each message says which operation, and what to do: it is for operators. Keys appear as a digest
+/// only, because they may be personal data. For clients, use
+/// [`client_message`](Self::client_message); for HTTP responses,
+/// [`http_status`](Self::http_status).
 ///
 /// # Examples
 ///
@@ -46,8 +48,9 @@ pub enum Error {
         operation: Arc<str>,
         /// A digest of the key.
         key: KeyDigest,
-        /// When the owner's lease runs out, unless it is renewed: how long the key stays locked at most if the owner is gone. Often there is
-        /// an answer much sooner, so this is no good `Retry-After` for clients.
+        /// The time until the owner's lease expires, unless it is renewed: if the owner is gone,
+        /// the key stays locked at most this long. Often the answer comes much sooner, so this does
+        /// not suit as a `Retry-After` for clients.
         retry_after: Duration,
     },
     /// The call was carried out before, and this operation answers duplicates with an error (`duplicate = reject`); or an outcome is to be
@@ -62,7 +65,7 @@ pub enum Error {
         /// A digest of the key.
         key: KeyDigest,
     },
-    /// The call was carried out before, and its outcome is no longer kept, or could not be.
+    /// The call was carried out before, and its outcome is not kept any more, or never could be.
     #[error(
         "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome is not kept any more (see `ttl` and `remember`)"
     )]
@@ -156,7 +159,7 @@ pub enum Error {
     /// The token is unknown, expired, forged, or another subject's (or another operation's); which of these, only the events say. The body
     /// did not run.
     #[error(
-        "operation `{operation}`, key {key}: the token does not count: it is unknown, its time is over, or it was issued to somebody else, or for another operation; give out a new one, with a fresh form"
+        "operation `{operation}`, key {key}: the token does not count: it is unknown, its time is over, or it was issued to another subject, or for another operation; issue a new one, with a fresh form"
     )]
     #[non_exhaustive]
     UnknownToken {
@@ -179,8 +182,8 @@ pub enum Error {
         /// When tokens of this subject are looked at again.
         retry_after: Duration,
     },
-    /// The store could not answer, so the body did not run (unless `store_failure = run`); or, from a lease held by hand, the
-    /// step may or may not have been carried out, and may be called again.
+    /// The store could not answer, so the body did not run (unless `store_failure = run`). From a
+    /// lease held by hand: the step may or may not have been carried out, and may be called again.
     #[error("operation `{operation}`, key {key}: the store failed: {source}")]
     #[non_exhaustive]
     Store {
@@ -188,11 +191,12 @@ pub enum Error {
         operation: Arc<str>,
         /// A digest of the key.
         key: KeyDigest,
-        /// What the store said.
+        /// The store's error.
         source: StoreError,
     },
-    /// What is stored at the key cannot be read: somebody else's data, a damaged record, one of a newer version, or an outcome
-    /// whose type has changed. Nothing was run and nothing was changed.
+    /// The value at the key failed to decode: another program's data, a damaged record, one of a
+    /// newer version, or an outcome whose type has changed. Nothing was run and nothing was
+    /// changed.
     #[error(
         "operation `{operation}`, key {key}: the stored record cannot be read: {reason}; the body was not run again; repair or `forget` the key"
     )]
@@ -205,7 +209,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: Arc<str>,
     },
-    /// There is no runtime: nothing was installed, and no [`scope`](crate::scope) is around the call.
+    /// No runtime was found: none is installed, and no [`scope`](crate::scope) is around the call.
     #[error(
         "operation `{operation}`: no idempotency runtime; call `idem::install(..)` at start-up, wrap the call in `idem::scope(..)`, or name one with `runtime = \"..\"`"
     )]
@@ -250,7 +254,7 @@ impl Error {
         }
     }
 
-    /// Returns the digest of the key by which logs name it; `None` where there is no key.
+    /// Returns the digest of the key by which logs name it; `None` for a call without a key.
     pub fn key(&self) -> Option<KeyDigest> {
         match self {
             Self::InFlight { key, .. }
@@ -328,12 +332,12 @@ impl std::error::Error for StoreError {
     }
 }
 
-/// What kind of failure a [`StoreError`] is.
+/// The kind of a [`StoreError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// The store cannot be reached, or was not able to answer now (starting, failing over, read-only for the moment). The step
-    /// may have been carried out: only the reply is known to be missing.
+    /// The store is unreachable, or not able to answer now (starting, failing over, read-only for
+    /// the moment). The step may have been carried out: only the reply is known to be missing.
     Unavailable,
     /// No answer came in time. The step may have been carried out, or may yet be.
     Timeout,
@@ -341,7 +345,7 @@ pub enum StoreErrorKind {
     Full,
     /// The store refused the step: wrong password, missing rights, unsupported version. The step was not carried out.
     Refused,
-    /// What stands at the key is no record that this version can read. It was left untouched.
+    /// The value at the key is not a record that this version can read. It was left untouched.
     Unreadable,
 }
 
@@ -365,7 +369,7 @@ impl StoreError {
         self
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of failure.
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
     }

@@ -1,4 +1,4 @@
-//! What becomes of a call whose body returned an error: the author says it, for each error.
+//! The author's policy for each error that a body returns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::outcome::Recorded;
 use crate::policy::{MAX_LENGTH, whole_millis};
 use crate::record::{Encoded, RecordId};
 
-/// What becomes of a call whose body returned an error. From a policy: see [`Operation::errors`](crate::Operation::errors) and
-/// [`ErrorPolicy`].
+/// The action on an error that a body returned. From a policy: see
+/// [`Operation::errors`](crate::Operation::errors) and [`ErrorPolicy`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorAction {
@@ -30,17 +30,19 @@ pub enum ErrorAction {
     Release,
     /// The body runs again, in this very call.
     Retry(Retry),
-    /// Nobody knows what became of the body's work, as after a time-out of a request that was sent: the record is abandoned at once,
-    /// without waiting for the lease to run out. The next call runs the body, is rejected, or asks, as
-    /// [`abandoned`](crate::Operation::abandoned) and [`reconcile`](crate::Operation::reconcile) say.
+    /// The outcome of the body's work is unknown, as after a timeout of a request that was sent.
+    /// The record is abandoned at once, without waiting for the end of the lease. The next call
+    /// runs the body, is rejected, or asks, as [`abandoned`](crate::Operation::abandoned) and
+    /// [`reconcile`](crate::Operation::reconcile) say.
     Abandon,
     /// Nobody has said what becomes of this error: [`Builder::default_error`](crate::Builder::default_error) decides. So it is with every
     /// error of a function or a call without a policy, and with each variant that `#[derive(ErrorPolicy)]` finds without an action.
     Unlisted,
 }
 
-/// What becomes of a call whose body returned an error, where no error is kept: nothing is then asked of the error's type. For
-/// [`Operation::errors`](crate::Operation::errors), in place of [`ErrorAction`].
+/// The action on an error that a body returned, for policies that keep no errors: they require
+/// nothing of the error's type. For [`Operation::errors`](crate::Operation::errors), in place of
+/// [`ErrorAction`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnkeptAction {
@@ -55,7 +57,7 @@ pub enum UnkeptAction {
     Unlisted,
 }
 
-/// What a policy gives for an error: [`ErrorAction`], with which errors can be kept, or [`UnkeptAction`]. Sealed.
+/// The result of a policy: [`ErrorAction`], which can keep errors, or [`UnkeptAction`]. Sealed.
 pub trait Action: sealed::Action {
     /// Whether errors can be kept.
     type Keeps: Frequency;
@@ -96,9 +98,9 @@ mod sealed {
 
 /// How a body is tried again in place: under the same lease, which is renewed meanwhile, and as the same attempt.
 ///
-/// The pause before the first retry is the backoff, and doubles with each further one up to a longest pause. Each is then lengthened
-/// at random, by up to a half of it, so that calls that failed together do not come back together, and none comes back before the time
-/// that an error may have named.
+/// The pause before the first retry is the backoff. It doubles with each further one, up to a
+/// longest pause. Each is then lengthened at random by up to a half. So calls that failed together
+/// do not come back together, and none comes back before the time that an error may have named.
 ///
 /// # Examples
 ///
@@ -130,8 +132,8 @@ pub(crate) enum Then {
 }
 
 impl Retry {
-    /// Up to `max` more tries of one call, all its errors together, with a backoff of 100 ms that doubles up to 10 s (or the backoff, if that
-    /// is longer). Then the key is released.
+    /// Allows up to `max` more tries of one call, all its errors together. The backoff is 100 ms
+    /// and doubles up to 10 s (or the backoff, if that is longer). Then the key is released.
     pub const fn new(max: u32) -> Self {
         Self { max, backoff: Duration::from_millis(100), max_backoff: None, then: Then::Release }
     }
@@ -170,14 +172,14 @@ impl Retry {
 /// The retries of one call.
 #[derive(Debug)]
 pub(crate) struct Tries {
-    /// What is done with an error that nobody lists.
+    /// The action on an unlisted error.
     unlisted: Then,
     made: u32,
-    /// One of them ended in an error after which nobody knows what was done.
+    /// One of them ended in an error of unknown outcome.
     unknown: bool,
 }
 
-/// What follows from an action, when it is known how often the body was tried.
+/// The step after an action, given the number of tries.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Retry { pause: Duration, then: Then },
@@ -215,7 +217,7 @@ impl Tries {
         }
     }
 
-    /// Whether a try that was followed by another one may have done what nobody knows of: then no later one can release the key.
+    /// Whether an earlier try had an unknown outcome: then no later one can release the key.
     pub(crate) fn is_outcome_unknown(&self) -> bool {
         self.unknown
     }
@@ -231,7 +233,8 @@ pub(crate) fn keep_for(ttl: Duration) -> Duration {
     whole_millis(ttl).clamp(Duration::from_millis(1), MAX_LENGTH)
 }
 
-/// What an error type says of its values, for every annotated function that returns it and has no `errors(..)` of its own.
+/// The policy of an error type, for every annotated function that returns it and has no
+/// `errors(..)` of its own.
 ///
 /// `#[derive(ErrorPolicy)]` writes it, from `#[idem(keep)]`, `#[idem(release)]` and `#[idem(retry(max = 3, backoff = "100ms"))]` on the
 /// variants. By hand, it is given to a call as `.errors_by_type::<OrderError>()`.
@@ -272,7 +275,7 @@ pub trait ErrorPolicy {
     /// retries says `errors(policy)`, and its arguments must be such that they can be used again.
     type Retries: Frequency;
 
-    /// What becomes of a call whose body returned this error.
+    /// Returns the action for a call whose body returned this error.
     fn action(&self) -> ErrorAction;
 }
 

@@ -240,7 +240,7 @@ where
         end: End<R>,
     ) -> Ended<T, E> {
         let (observer, term) = (runtime.observer, held.term().clone());
-        // An earlier try of this call may have done what nobody knows of.
+        // An earlier try of this call may have an unknown outcome.
         let unknown = tries.is_outcome_unknown();
         let panicked = |held: &mut Held, panic| {
             observer.decided(Decision::Panicked, &term.id, term.attempt);
@@ -332,7 +332,7 @@ where
         loop {
             let returned = match body.as_mut().as_pin_mut() {
                 Some(running) => context::unguarded(id, running).await,
-                // Callers pass a body: there is nothing to run only where it was taken, which nobody does.
+                // Callers pass a body, and none takes it out before.
                 None => return pending().await,
             };
             body.set(None);
@@ -406,14 +406,14 @@ enum Ended<T, E> {
     UntilNextTry { pause: Duration, error: E },
 }
 
-/// What the caller gets.
+/// The caller's result.
 enum Answer<T, E> {
     Gives(Result<Outcome<T>, E>),
     Panics(Box<dyn Any + Send>),
 }
 
-/// What makes a body that can be run again, shared with each try: it is called where the body runs, so that a panic in it is one of the
-/// body.
+/// The closure that creates a retryable body, shared with each try. It is called where the body
+/// runs, so that a panic in it is a panic of the body.
 pub(crate) struct Again<F>(Arc<Mutex<F>>);
 
 impl<F> Again<F> {

@@ -1,8 +1,9 @@
-//! What threads do at once inside a process, under many schedules: `cargo xtask explore`.
+//! The code that threads share inside a process, under many schedules: `cargo xtask explore`.
 //!
-//! Shuttle runs each test thousands of times, on threads that go on one at a time, and chooses at each lock, counter and await
-//! (`sync.rs`) which one. A schedule in which all of them wait for ever is a failure: so a wake-up that can get lost is found. Time
-//! stands still here, so no limit rescues a waiter that was forgotten.
+//! Shuttle runs each test thousands of times, on threads that go on one at a time, and chooses at
+//! each lock, counter and await (`sync.rs`) which one. A schedule in which all of them wait without
+//! end is a failure, which reveals a lost wake-up. Time stands still here, so no limit rescues a
+//! forgotten waiter.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ const SWITCHES: usize = 3;
 
 fn explore(test: impl Fn() + Send + Sync + Clone + 'static) {
     let run = |test: &dyn Fn()| {
-        // Timers are made here, and none is ever due: nobody drives them.
+        // Timers are created here, and none is ever due: they are not driven.
         let timers = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         let _entered = timers.enter();
         test();
@@ -275,8 +276,8 @@ struct Stored {
     owned: bool,
 }
 
-/// One key of one process, whose calls share flights: each asks, or gets what another was told, and nobody gets an outcome that was
-/// forgotten before the call began.
+/// One key of one process, whose calls share flights: each asks, or gets another call's answer, and
+/// none gets an outcome that was forgotten before the call began.
 #[test]
 fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_than_the_call() {
     explore(|| {
@@ -305,8 +306,9 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     }
                     assert_eq!(asking.fetch_add(1, Ordering::SeqCst), 0, "two ask");
                     thread::yield_now();
-                    // The store decides, and its answer takes its time.
-                    // A call that came after the owner had sent its commit asks while that is on its way, and is told so.
+                    // The store decides, and its answer takes its time. A call that came after the
+                    // owner had sent its commit asks while that is on its way, and gets that
+                    // answer.
                     let (committed, life) = loop {
                         let mut key = key.lock().unwrap();
                         if !key.owned {

@@ -16,7 +16,7 @@ use serde::ser;
 
 use self::canonical::Canonical;
 
-/// What can be part of a fingerprint: everything that is `Serialize`.
+/// A part of a fingerprint: everything that is `Serialize`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be part of a fingerprint",
     label = "is not `Serialize`",
@@ -40,8 +40,9 @@ impl<T: Serialize + ?Sized> FingerprintPart for T {}
 ///
 /// Two forms look like a `None` field to any serialiser, so the fingerprint cannot tell them from an absent field:
 ///
-/// - `Some(None)` under a `serialize_with` that writes it with `serialize_none`, such as `serde_with`'s `double_option`. A plain
-///   `Option<Option<T>>` with `skip_serializing_if` is told apart.
+/// - `Some(None)` under a `serialize_with` that writes it with `serialize_none`, such as
+///   `serde_with`'s `double_option`. A plain `Option<Option<T>>` with `skip_serializing_if` is
+///   distinguished.
 /// - A newtype variant around `None` in an enum that is flattened.
 ///
 /// If explicit nulls matter, as in a PATCH request, use the body's bytes or its `serde_json::Value` as the fingerprint.

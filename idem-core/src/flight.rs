@@ -103,7 +103,7 @@ struct Answer {
     ending: Ending,
 }
 
-/// What a message was answered with.
+/// The answer to a message.
 #[derive(Clone)]
 pub(crate) enum Ending {
     /// The outcome is recorded.
@@ -128,7 +128,7 @@ pub(crate) enum Ending {
     Unshared,
 }
 
-/// What a call finds in its own process.
+/// The state that a call finds in its own process.
 pub(crate) enum Joined {
     /// No other call is busy with the key: this one asks.
     First(Seat),
@@ -136,7 +136,7 @@ pub(crate) enum Joined {
     Behind(Seat),
 }
 
-/// What a call does next.
+/// The next step of a call.
 pub(crate) enum Turn {
     /// Asks the store, for all calls that are here.
     Ask,
@@ -157,7 +157,7 @@ pub(crate) enum Turn {
     InFlight(Duration),
 }
 
-/// What a call waits for inside its process.
+/// The events that a call waits for inside its process.
 struct Patience {
     term: Option<Arc<Term>>,
     until: Option<Instant>,
@@ -255,7 +255,7 @@ impl Owned {
         }
         let Some(step) = self.step else { return Some(clock::after(now, Duration::MAX)) };
         let until = clock::after(step.since, PATIENCE);
-        // What was sent before the call joined may be carried out by now, and undone by others.
+        // A step sent before the call joined may be carried out by now, and undone by others.
         (joined < step.first && now < until).then_some(until)
     }
 }
@@ -266,7 +266,8 @@ fn serves(of: Option<Fingerprint>, to: Option<Fingerprint>) -> bool {
 }
 
 impl Seat {
-    /// Waits until this call has something to do. Waits for nobody after `deadline`, or at all without one. Says whether it waited.
+    /// Waits until this call has something to do, at most until `deadline`; without one, it does
+    /// not wait. Returns whether it waited.
     ///
     /// Cancel safe.
     pub(crate) async fn turn(&mut self, fingerprint: Option<Fingerprint>, deadline: Option<Instant>) -> (Turn, bool) {
@@ -432,7 +433,7 @@ impl Seat {
             state.answers(Answer { message: step.latest, fingerprint, ending });
         }
         drop(state);
-        // The others are told when this is dropped, which is now.
+        // Dropping this, which happens now, wakes the others.
     }
 }
 

@@ -1,8 +1,9 @@
 //! A key that a call of this process owns, from the claim to the commit or release.
 //!
-//! Dropped while the body runs, it leaves the record as it is: the body was cut somewhere, so the lease has to run out. Dropped while a
-//! commit or release is under way, that is carried on in the background, as is one that the store did not take: the body is over, and
-//! what it did must not be lost. Between two tries no body runs, and what is left to do is a release.
+//! If it is dropped while the body runs, the record stays as it is: the body was cut somewhere, so
+//! the lease has to expire. If it is dropped during a commit or release, that continues in the
+//! background, like one that the store did not accept. The body is over, and its outcome must not
+//! be lost. Between two tries no body runs, and a drop releases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,10 +33,11 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// How often a step moves to another tokio runtime.
 const MOVES: u8 = 8;
 
-/// What a late owner is told.
-const NOT_THE_OWNER: &str = "nothing was recorded: somebody else has claimed the key since, or the store has forgotten this claim (restarted without its data, evicted, failed over)";
+/// The message for a late owner.
+const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed the key since, or the store has forgotten this claim (restarted without its data, evicted, failed over)";
 
-/// What a claim has brought its owner. [`Held`] has more, which would only be carried along until there is somebody to hold it.
+/// The result of a claim for its owner. [`Held`] has more, which is only needed once the body
+/// starts.
 pub(crate) struct Owned {
     pub(crate) enrolled: Enrolled,
     pub(crate) origin: Origin,
@@ -97,7 +99,7 @@ impl Times {
     }
 }
 
-/// Where the owner is.
+/// The owner's progress.
 enum Step {
     /// The body has not ended.
     Running,
@@ -115,13 +117,13 @@ enum Step {
 enum GiveUp {
     /// The body may run again.
     Release,
-    /// What the body did is unknown.
+    /// The outcome of the body is unknown.
     Abandon,
     /// No body has begun: what an earlier one did is still unknown.
     Unanswered,
 }
 
-/// What became of a step at the store.
+/// The result of a step at the store.
 enum Tried {
     /// It is over, one way or the other.
     Over(Ownership),
@@ -198,7 +200,8 @@ impl Held {
         }
     }
 
-    /// No body has begun, since nobody said what became of an earlier one: the record stays abandoned.
+    /// No body has begun, because the question about an earlier one had no answer: the record stays
+    /// abandoned.
     pub(crate) fn stays_unanswered(&mut self) {
         if let Some(parts) = &mut self.parts {
             parts.step = Step::Releasing(GiveUp::Unanswered);
@@ -347,7 +350,8 @@ impl Parts {
         }
     }
 
-    /// What became of a step that was refused: a store that sends a release again by itself is told that there is nothing to give up.
+    /// Returns the result of a step that was refused: a store that repeats a release by itself may
+    /// find nothing left to release.
     async fn after_all(&self) -> Ownership {
         let term = &self.enrolled.term;
         if self.doubtful || !matches!(self.step, Step::Releasing(GiveUp::Release)) {

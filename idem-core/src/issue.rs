@@ -54,7 +54,7 @@ impl Mint<'_> {
 
     async fn record_some(runtime: &Runtime, issues: &[Issue]) -> Result<(), Error> {
         let mut answers = runtime.store.issue(issues).await;
-        // Of unknown fate: once more. What was written the first time is recognised.
+        // Of unknown fate: once more. A token that was written the first time is recognised.
         let again: Vec<usize> = (0..answers.len())
             .filter(|&index| {
                 answers.get(index).is_some_and(|answer| answer.as_ref().is_err_and(StoreError::is_unknown))
@@ -100,10 +100,12 @@ fn not_issued(error: &Error) {
 impl<'a, Q, P> Operation<'a, Q, P> {
     /// Gives out a token for one submission, in one round trip.
     ///
-    /// It counts for this operation, by its name, and for the subject: whom the submission must come from, such as the user's or the
-    /// session's id, taken from what the server knows and never from the form. It can be used until `ttl` has passed, 1 ms to 100 years: this
-    /// is the token's own, not that of the outcome, and the operation's other settings are not looked at. A token whose body failed and was
-    /// released can be used again for at least as long again. Once it has been used, that is known for at least as long again.
+    /// It is valid for this operation, by its name, and for the subject. The subject is the sender
+    /// that a submission must come from, such as the user's or the session's id. Take it from the
+    /// server's own knowledge, never from the form. The token is valid until `ttl` has passed, 1 ms
+    /// to 100 years. This is the token's own time, not that of the outcome, and the operation's
+    /// other settings do not apply. If a body failed and released, the token is valid for at least
+    /// `ttl` again. After its use, that fact is known for at least `ttl` again.
     ///
     /// The store holds a record of it for `ttl`, and for as long again, but no longer than an hour, to tell by an event that its time is over.
     ///
@@ -116,7 +118,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, there may be a record of a token that nobody has, until it expires.
+    /// If the future is dropped, a record of an unused token may remain until it expires.
     pub fn issue<S>(self, subject: &S, ttl: Duration) -> impl Future<Output = Result<Token, Error>> + use<'a, Q, P, S>
     where
         S: KeyPart + ?Sized,
@@ -133,8 +135,9 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         }
     }
 
-    /// Gives out a token for each of several subjects, in their order, in as few round trips as the store allows: to send invitations; or,
-    /// with `std::iter::repeat_n(&user.id, 20)`, for a page of many forms.
+    /// Issues a token for each of several subjects, in their order, in as few round trips as the
+    /// store allows. Use it for invitations or, with `std::iter::repeat_n(&user.id, 20)`, for a
+    /// page of many forms.
     ///
     /// # Errors
     ///

@@ -27,7 +27,7 @@ use crate::sync::{Mutex, MutexGuard, Notify, RwLock};
 
 /// How often a keeper looks although nothing is due: a twelfth of the shortest lease it has seen lately, within these.
 const LOOK: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
-/// How long a keeper goes on looking when there are no leases.
+/// How long a keeper keeps looking without leases.
 const LINGER: Duration = Duration::from_secs(60);
 /// How long a short lease has the keeper look often.
 const LATELY: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ struct State {
     leases: Schedule<Arc<Term>>,
     /// The shortest lease that was enrolled since the time given, and the shortest before.
     shortest: (Duration, Duration, Instant),
-    /// When the keeper looks next; `None`: not before somebody wakes it.
+    /// When the keeper looks next; `None`: not before it is woken.
     planned: Option<Instant>,
     /// When it looked last.
     looked: Instant,
@@ -73,7 +73,7 @@ struct State {
 
 /// A lease's place with its keeper; given up when dropped.
 pub(crate) struct Enrolled {
-    /// `None` where there is no tokio runtime: nobody renews the lease.
+    /// `None` without a tokio runtime: the lease is not renewed.
     keeper: Option<Arc<Keeper>>,
     place: Option<usize>,
     pub(crate) term: Arc<Term>,
@@ -160,8 +160,8 @@ impl Known {
     }
 }
 
-/// Does something on a thread that is none of the tokio runtime's workers: a task that is woken by a worker is run by that same worker next,
-/// which may be about to block. Where all threads for blocking work are busy, a worker does it after all.
+/// Runs `work` off the worker threads: tokio's LIFO slot could queue it behind a blocking body. If
+/// all threads for blocking work are busy, a worker runs it after all.
 fn elsewhere(handle: &Handle, work: impl FnOnce() + Send + 'static) {
     let work = Arc::new(std::sync::Mutex::new(Some(work)));
     let once = move || {

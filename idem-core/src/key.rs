@@ -1,4 +1,4 @@
-//! What identifies one logical call: the key, its parts, and how they are written without ambiguity.
+//! The key of one logical call, its parts, and their unambiguous encoding.
 //!
 //! A key is text that a person can read in the store: its parts, joined by `:`. Whatever could be taken for structure
 //! inside a part is percent-encoded, so `("a", "bc")` is `a:bc`, `("ab", "c")` is `ab:c` and `("a:bc",)` is `a%3Abc`.
@@ -55,7 +55,7 @@ pub trait KeyPart {
     fn write_to(&self, key: &mut KeyWriter<'_>);
 }
 
-/// What a [`KeyPart`] writes itself to.
+/// The target that a [`KeyPart`] writes itself to.
 pub struct KeyWriter<'a> {
     text: &'a mut String,
     missing: &'a mut bool,
@@ -91,7 +91,8 @@ impl KeyWriter<'_> {
         *self.missing = true;
     }
 
-    /// Writes several parts as one, in parentheses, so that they cannot be mistaken for their neighbours.
+    /// Writes several parts as one, in parentheses, so that they stay distinct from their
+    /// neighbours.
     pub fn group(&mut self, parts: impl FnOnce(&mut KeyWriter<'_>)) {
         self.separate();
         self.text.push('(');
@@ -231,8 +232,8 @@ impl fmt::Debug for Key {
 
 /// A short digest of an operation and a key, for logs and errors: keys may be personal data.
 ///
-/// 64 bits of BLAKE3, as 16 hexadecimal digits. It serves to recognise a key, not to hide it from somebody who can try all
-/// possible keys.
+/// 64 bits of BLAKE3, as 16 hexadecimal digits. It serves to recognise a key. It does not hide the
+/// key from an attacker who can try all possible keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyDigest([u8; 8]);
 
@@ -283,7 +284,7 @@ impl fmt::Write for Escaping<'_> {
 }
 
 fn escape_into(out: &mut String, part: &str) {
-    // What most keys are made of. Without a branch for each byte, many are looked at at a time.
+    // The characters of most keys. Without a branch for each byte, many are checked at a time.
     #[allow(clippy::needless_bitwise_bool)]
     let is_plain = |byte: u8| {
         let letter = (byte | 0x20).wrapping_sub(b'a') < 26;

@@ -1,8 +1,9 @@
 //! The owner's side of a lease: how long the body may go on, and how it learns that it may not.
 //!
-//! An owner counts its lease from before it sent the claim (or the last confirmed renewal), by its own monotonic clock, and gives it up
-//! after nine tenths of its length. The store counts from when it carried the step out, which is later. So, as long as the two
-//! clocks run at the same rate within 10 %, the body is stopped before the store lets anybody else claim.
+//! An owner counts its lease by its own monotonic clock, from before it sent the claim (or the last
+//! confirmed renewal). It gives the lease up after nine tenths of its length. The store counts from
+//! the execution of the step, which is later. So, if the two clocks run at the same rate within 10
+//! %, the body is stopped before the store lets another caller claim.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -37,7 +38,7 @@ struct Times {
     fate: Fate,
 }
 
-/// What has become of a lease. Once it is not held any more, it never is again.
+/// The state of a lease. Once it is not held any more, it never is again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Held,
@@ -49,7 +50,7 @@ enum Fate {
     Over,
 }
 
-/// What the keeper has to do for a lease.
+/// The keeper's next action for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     /// Renew it now.
@@ -113,7 +114,8 @@ impl Term {
     /// It has a timer of its own: the keeper may be held up by a blocked thread, or have ended with its tokio runtime.
     pub(crate) async fn lost(&self) {
         loop {
-            // Before the look, so that a loss in between is not missed: it is told to all that are there, polled or not.
+            // Before the look, so that a loss in between is not missed: the signal reaches all that
+            // listen, polled or not.
             let notified = self.lost.notified();
             if self.is_lost() {
                 return;
@@ -135,7 +137,7 @@ impl Term {
         (times.fate != Fate::Over).then_some(times.deadline)
     }
 
-    /// How much is left by the owner's clock: what a caller that will not wait is told.
+    /// Returns the time left by the owner's clock, for a caller that does not wait.
     pub(crate) fn left(&self) -> Duration {
         self.lock().deadline.saturating_duration_since(clock::now())
     }
@@ -155,15 +157,15 @@ impl Term {
         self.hold
     }
 
-    /// What the owner is told when it is lost.
+    /// The owner's error when the lease is lost.
     pub(crate) fn lost_error(&self) -> Error {
         Error::LeaseLost { operation: self.id.operation().into(), key: self.id.digest(), attempt: self.attempt }
     }
 
-    /// Why it is lost, for whoever reads the logs.
+    /// The reason for the loss, for the logs.
     pub(crate) fn why_lost(&self) -> &'static str {
         if self.lock().fate == Fate::Refused {
-            "the store says that it is not the owner: somebody else is, or the store has forgotten the record (restarted without its data, evicted, failed over)"
+            "the store says that it is not the owner: another caller is, or the store has forgotten the record (restarted without its data, evicted, failed over)"
         } else {
             "no renewal was confirmed within nine tenths of the lease: the store did not answer (renewal_failed), or the process stood still"
         }
@@ -202,13 +204,14 @@ impl Term {
         self.lost.notify_waiters();
     }
 
-    /// The renewal that was sent at `sent` was carried out. It comes too late when the deadline has passed, looked at or not: the key may
-    /// have been somebody else's meanwhile. (A claim of this owner that was long on its way could have taken it back since.)
+    /// The renewal that was sent at `sent` was carried out. It comes too late if the deadline has
+    /// passed, checked or not: the key may have had another owner meanwhile. (A claim of this owner
+    /// that was long on its way could have taken it back since.)
     pub(crate) fn renewed(&self, sent: Instant) {
         let (deadline, renew_at) = Self::times(self.length, sent);
         let mut times = self.lock();
         if clock::now() >= times.deadline {
-            // Seen by whoever looks next, of whom a timer is one.
+            // The next check sees it, at the latest a timer's.
             return;
         }
         (times.deadline, times.renew_at, times.renewing) = (deadline, renew_at, false);
@@ -221,7 +224,7 @@ impl Term {
         (times.renew_at, times.renewing) = (again, false);
     }
 
-    /// The store said that somebody else is the owner now.
+    /// The store said that another caller is the owner now.
     pub(crate) fn mark_lost(&self) {
         let mut times = self.lock();
         if times.fate == Fate::Held {

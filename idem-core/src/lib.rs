@@ -1,5 +1,5 @@
-//! The runtime core of `idem`. Applications use it through the facade, the package `idem-rs`; stores of one's own are written against
-//! this crate alone.
+//! The runtime core of `idem`. Applications use it through the facade, the package `idem-rs`; other
+//! stores depend on this crate alone.
 
 mod audit;
 #[cfg(feature = "axum")]

@@ -1,8 +1,10 @@
 //! Outcomes that this process has committed, kept in its memory too: a duplicate of such a call needs no round trip.
 //!
-//! The store remains the one place that decides. What stands here was confirmed by it, is given to nobody with another fingerprint, and
-//! is dropped before the store can forget it: it counts from before the commit was sent, and for nine tenths of the retention, so that
-//! the two clocks may differ in their rate as those of a lease may. What it cannot see is that another process forgets the record.
+//! The store remains the one place that decides. The store confirmed every entry here. An entry
+//! serves no call with another fingerprint, and is dropped before the store can forget it. It
+//! counts from before the commit was sent, and for nine tenths of the retention, so the rates of
+//! the two clocks may differ as for a lease. It does not see that another process forgets the
+//! record.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -194,7 +196,7 @@ mod tests {
         let large = LocalCache::new(100);
         large.committed(large.sending(&id(1)), &id(1), None, (1, &outcome(vec![b'1'; MAX_BYTES + 1])), TTL);
         assert_eq!(large.entries.len(), 0);
-        // As many as can be is no reason to ask for the memory at once.
+        // Even the largest size does not allocate all memory at once.
         let _ = LocalCache::new(usize::MAX);
     }
 }

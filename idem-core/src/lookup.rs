@@ -1,4 +1,4 @@
-//! What became of a call, asked without claiming its key.
+//! The result of a call, read without claiming its key.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::record::{RecordInfo, RecordState};
 use crate::runtime::Runtime;
 use crate::token::Flaw;
 
-/// What became of a call. From [`Operation::lookup`](crate::Operation::lookup).
+/// The result of a call. From [`Operation::lookup`](crate::Operation::lookup).
 ///
 /// It is complete, so it may be matched without a wildcard. Fields may be added to a variant that has named ones.
 #[derive(Debug, Clone)]
@@ -30,17 +30,17 @@ pub enum Lookup<T> {
         /// When the owner's lease runs out, unless it is renewed: how long it can take at most until the key is free, if the owner is gone.
         retry_after: Duration,
     },
-    /// Its owner was cut off. The same call may run the body, or is rejected until somebody has settled it, as
-    /// [`abandoned`](crate::Operation::abandoned) says.
+    /// Its owner was cut off. The same call may run the body, or is rejected until an operator has
+    /// settled it, as [`abandoned`](crate::Operation::abandoned) says.
     #[non_exhaustive]
     Abandoned {
         /// The attempt that was cut off.
         attempt: u64,
     },
-    /// It was carried out, and its outcome is no longer kept, or could not be.
+    /// It was carried out, and its outcome is not kept any more, or never could be.
     AlreadyDone,
-    /// It was not carried out, as far as the store knows: there is no record, or the last attempt released the key, or it is a token that was
-    /// not used. Somebody who sends the call now runs the body.
+    /// As far as the store knows, it was not carried out. The key has no record, or the last
+    /// attempt released it, or it is an unused token. A call that is sent now runs the body.
     Unknown,
 }
 
@@ -67,7 +67,7 @@ impl Runtime {
         if let Some(submission) = &request.submission {
             match self.admit(request, submission, clock::now()) {
                 Ok(()) => {}
-                // It was never issued to this subject, so nobody can have carried it out.
+                // It was never issued to this subject, so it cannot have been used.
                 Err(Error::UnknownToken { .. }) => return Ok(Found(Lookup::Unknown)),
                 Err(throttled) => return Err(throttled),
             }
@@ -75,7 +75,7 @@ impl Runtime {
         let info = self.store.inspect(&request.id).await.map_err(|error| self.failed(&request.id, error))?;
         let Some(info) = info else {
             if request.submission.is_some() {
-                // A lookup is no way to try tokens without being seen.
+                // A lookup must not allow trying tokens unseen.
                 let _counted = self.reject(request, &Rejected::Token(Flaw::Unknown));
             }
             return Ok(self.found(request, 0, "nothing", Lookup::Unknown));

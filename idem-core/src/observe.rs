@@ -18,7 +18,7 @@ use crate::clock;
 use crate::printable::{Printable, shown_name};
 use crate::record::{RecordId, is_valid_operation};
 
-/// What happened in a call. The names are those of the metrics' label and of the events' field.
+/// The decisions in a call. The names are those of the metrics' label and of the events' field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     Executed,
@@ -216,7 +216,7 @@ impl Observer {
         count_observed(label, would);
     }
 
-    /// Reports a call that has no record: its key is missing, or there is no store to ask.
+    /// Reports a call without a record: its key is missing, or the runtime has no store.
     pub(crate) fn decided_without_key(decision: Decision, operation: &str) {
         let (name, level) = decision.describe();
         let (operation, label) = shown_and_label(operation);
@@ -314,7 +314,7 @@ pub(crate) fn wait_took(id: &RecordId, time: Duration) {
     metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned()).record(time);
 }
 
-/// What goes on without a caller.
+/// The kinds of work without a caller.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(feature = "metrics"), allow(dead_code))]
 pub(crate) enum Unattended {

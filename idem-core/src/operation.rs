@@ -45,7 +45,7 @@ pub(crate) struct Draft<'a> {
     settings: Settings,
     id: Option<RecordId>,
     fingerprint: Option<Fingerprint>,
-    /// It was said that there is no fingerprint.
+    /// The call states that it has no fingerprint.
     has_no_fingerprint: bool,
     /// The key is that of a token.
     submission: Option<Box<Submission>>,
@@ -56,7 +56,7 @@ pub(crate) struct Draft<'a> {
     problem: Option<Error>,
 }
 
-/// What an error's type says of it.
+/// The policy of an error's type.
 type ActionOf<E> = fn(&E) -> ErrorAction;
 
 /// The policy of [`Operation::errors`]: `P` gives an `A` for each `E`.
@@ -150,8 +150,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self.draft.id.as_ref().map(RecordId::digest)
     }
 
-    /// What must be equal when the key comes again: the request, or the part of it that matters. With another one, a call gets
-    /// [`Error::FingerprintMismatch`].
+    /// Sets the value that must be equal when the key comes again: the request, or a part of it.
+    /// With another one, a call gets [`Error::FingerprintMismatch`].
     #[inline]
     pub fn fingerprint<T: FingerprintPart + ?Sized>(self, value: &T) -> Self {
         self.fingerprinted(|| Fingerprint::of(value))
@@ -190,9 +190,10 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// How long an unsettled record protects its key, where abandoned records are [rejected](Abandoned::Reject) or
-    /// [asked about](Self::reconcile): counted from the last sign of life of its owner, which is its claim or last renewal. Default: 30 days.
-    /// From 1 ms to 100 years; the record is never kept for less than `ttl`, `remember` and two leases.
+    /// Sets how long an unsettled record protects its key, if abandoned records are
+    /// [rejected](Abandoned::Reject) or [asked about](Self::reconcile). It counts from the owner's
+    /// claim or last renewal. Default: 30 days. From 1 ms to 100 years; the record is never kept
+    /// for less than `ttl`, `remember` and two leases.
     ///
     /// With `reject`, the first call after that runs the body, as the next attempt, with the event `hold_ended`. With `reconcile`, each call asks
     /// for as long as there is a record. It ends after twice this time, and nothing is known of the key then. A commit counts its own times.
@@ -237,35 +238,35 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// What to do when another call with this key is in flight.
+    /// Sets what a call does while another call with this key is in flight.
     #[inline]
     pub fn in_flight(mut self, in_flight: InFlight) -> Self {
         self.draft.settings.in_flight = in_flight;
         self
     }
 
-    /// What to give when the call was carried out before.
+    /// Sets what a duplicate gets.
     #[inline]
     pub fn duplicate(mut self, duplicate: Duplicate) -> Self {
         self.draft.settings.duplicate = duplicate;
         self
     }
 
-    /// What to do when an earlier owner was cut off.
+    /// Sets what a call does if an earlier owner was cut off.
     #[inline]
     pub fn abandoned(mut self, abandoned: Abandoned) -> Self {
         self.draft.settings.abandoned = abandoned;
         self
     }
 
-    /// What to do when the store cannot answer the claim.
+    /// Sets what a call does if the store cannot answer the claim.
     #[inline]
     pub fn store_failure(mut self, store_failure: StoreFailure) -> Self {
         self.draft.settings.store_failure = store_failure;
         self
     }
 
-    /// What to do when the key is missing.
+    /// Sets what a call does if the key is missing.
     #[inline]
     pub fn missing_key(mut self, missing_key: MissingKey) -> Self {
         self.draft.settings.missing_key = missing_key;
@@ -349,9 +350,11 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// Sets what becomes of the call when the body returns an error. Without this, each error is
     /// [unlisted](crate::Builder::default_error), and releases the key.
     ///
-    /// A policy that gives [`ErrorAction`] may keep errors, so `E` must be `Serialize + DeserializeOwned`. One that gives
-    /// [`UnkeptAction`](crate::UnkeptAction) keeps none, and asks nothing of `E`. The body must be a closure that can be called again: one that
-    /// does not use up what it captures. What a type says of its own errors is [`errors_by_type`](Self::errors_by_type).
+    /// A policy that returns [`ErrorAction`] may keep errors, so `E` must be
+    /// `Serialize + DeserializeOwned`. One that returns [`UnkeptAction`](crate::UnkeptAction) keeps
+    /// none, and requires nothing of `E`. The body must be a closure that can be called again: it
+    /// must not consume its captures. [`errors_by_type`](Self::errors_by_type) uses the policy of
+    /// the type.
     ///
     /// # Examples
     ///
@@ -504,7 +507,7 @@ impl<Q, P, E: std::error::Error, A> Operation<'_, Q, Errors<P, E, A>> {
 }
 
 impl<'a> Draft<'a> {
-    /// Whether a key is to be computed: a disabled runtime asks nobody, so it needs none.
+    /// Whether a key is to be computed: a disabled runtime asks no store, so it needs none.
     #[inline]
     fn wants_key(&mut self, has_the_other: bool) -> bool {
         if self.runtime.is_none() || self.problem.is_some() {
@@ -574,7 +577,7 @@ impl<'a> Draft<'a> {
 
     fn prepared(mut self) -> Prepared<'a> {
         if self.id.is_none() && self.runtime.is_some() {
-            // Without a key, nobody has looked at the name yet.
+            // Without a key, the name is not checked yet.
             self.check_name();
         }
         if let Some(problem) = self.problem {

@@ -1,4 +1,4 @@
-//! What a body returns, and what of it can be stored.
+//! The result of a body, and its stored form.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -43,8 +43,9 @@ impl<T> Outcome<T> {
     }
 }
 
-/// What can be kept as an outcome: every type that is `Serialize` and `DeserializeOwned`. With the feature `axum`, also what handlers
-/// return: `Json<T>` and `Html<T>` of such a `T`, `StatusCode`, `NoContent`, `Redirect`, `HeaderMap`, `Bytes`, and with any outcome `T`
+/// A type that can be kept as an outcome: every type that is `Serialize` and `DeserializeOwned`.
+/// With the feature `axum`, also the return types of handlers: `Json<T>` and `Html<T>` of such a
+/// `T`, `StatusCode`, `NoContent`, `Redirect`, `HeaderMap`, `Bytes`, and with any outcome `T`
 /// `(StatusCode, T)`, `(HeaderMap, T)` and `(StatusCode, HeaderMap, T)`.
 ///
 /// `Via` says in which of these ways, so that all can be implemented; it is always inferred. The trait is sealed: it is implemented here
@@ -66,7 +67,7 @@ pub trait Storable<Via>: Sized + sealed::Storable<Via> {
     fn from_stored(stored: Self::Stored) -> Option<Self>;
 }
 
-/// What keeps helper traits from being implemented elsewhere, so that they can grow.
+/// Keeps helper traits from being implemented elsewhere, so that they can grow.
 pub(crate) mod sealed {
     pub trait Storable<Via> {}
     impl<T: super::Serialize + super::DeserializeOwned> Storable<super::AsItIs> for T {}
@@ -89,7 +90,7 @@ impl<T: Serialize + DeserializeOwned> Storable<AsItIs> for T {
     }
 }
 
-/// What a guarded function returns: a `Result`.
+/// The return type of a guarded function: a `Result`.
 #[diagnostic::on_unimplemented(
     message = "an idempotent function must return `Result`, not `{Self}`",
     label = "not a `Result`",
@@ -124,8 +125,8 @@ impl<T, E> Returned for Result<T, E> {
     }
 }
 
-/// What a guarded call does with values of its return type `R`, which is a `Result<T, E>`: gathered where the type is written, so that an
-/// unmet bound is one error, with its caret there.
+/// The operations on values of the return type `R` of a guarded call, which is a `Result<T, E>`.
+/// They are gathered at the type, so that an unmet bound is one error, with its caret there.
 pub struct Witness<R, T, E> {
     pub(crate) split: fn(R) -> Result<T, E>,
     pub(crate) join: fn(Result<T, E>) -> R,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// What a call does when another one with its key is in flight.
+/// The behaviour of a call while another one with its key is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum InFlight {
@@ -15,7 +15,7 @@ pub enum InFlight {
     Reject,
 }
 
-/// What a call gets when one with its key was carried out before.
+/// The result of a call if one with its key was carried out before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Duplicate {
@@ -26,7 +26,7 @@ pub enum Duplicate {
     Reject,
 }
 
-/// What a call does when an earlier owner was cut off and nobody knows what became of its work.
+/// The behaviour of a call if an earlier owner was cut off and its outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Abandoned {
@@ -34,13 +34,14 @@ pub enum Abandoned {
     /// [`Operation::reconcile`](crate::Operation::reconcile).
     #[default]
     Rerun,
-    /// Gets [`Error::Abandoned`](crate::Error::Abandoned), until somebody settles or forgets the key, or the operation's
-    /// [`hold`](crate::Operation::hold) ends: 30 days after the last sign of life of the owner unless another time is set. The next call then
-    /// runs the body again, as the next attempt, and the event `hold_ended` says so. Nothing is known of the key after twice that time.
+    /// Gets [`Error::Abandoned`](crate::Error::Abandoned), until the key is settled or forgotten,
+    /// or the operation's [`hold`](crate::Operation::hold) ends: by default 30 days after the
+    /// owner's claim or last renewal. The next call then runs the body again, as the next attempt,
+    /// and the event `hold_ended` reports it. After twice that time the record is gone.
     Reject,
 }
 
-/// What a call does when the store cannot answer its claim.
+/// The behaviour of a call if the store cannot answer its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum StoreFailure {
@@ -51,7 +52,7 @@ pub enum StoreFailure {
     Run,
 }
 
-/// What a call without a key does.
+/// The behaviour of a call without a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum MissingKey {
@@ -67,7 +68,7 @@ pub enum MissingKey {
 pub(crate) struct Settings {
     /// In milliseconds, as `hold_millis` is.
     ttl_millis: u64,
-    /// In milliseconds, as `hold_millis` is; 0: as `ttl`. What an operation sets is at least one.
+    /// In milliseconds, as `hold_millis` is; 0: as `ttl`. An operation's own value is at least one.
     remember_millis: u64,
     /// `remember_millis` is the runtime's default: an operation with a longer `ttl` raises it.
     pub(crate) remember_is_default: bool,
@@ -95,7 +96,7 @@ pub(crate) struct Settings {
 
 /// The tenth by which an owner stops early must be more than timers and scheduling take.
 const MIN_LEASE: Duration = Duration::from_millis(100);
-/// Thirty days: somebody has to see the error, find out what became of the work, and settle it.
+/// Thirty days: an operator has to see the error, find out what happened, and settle it.
 const DEFAULT_HOLD_MILLIS: u64 = 30 * 24 * 60 * 60 * 1_000;
 /// Longer than this is taken for a mistake in the unit.
 pub(crate) const MAX_LENGTH: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);

@@ -1,4 +1,4 @@
-//! What the attribute's code calls. Not for people: it changes without notice.
+//! The functions that generated code calls. Not for people: they change without notice.
 
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
@@ -201,12 +201,12 @@ pub fn must_reconcile() -> bool {
     crate::reconcile::must_reconcile()
 }
 
-/// The future that asks. Opaque, so that what is no future is one mistake and not two.
+/// The future that asks. Opaque, so that a value other than a future is one mistake and not two.
 pub fn question<F: Asks>(future: F) -> impl Future<Output = F::Output> {
     future
 }
 
-/// What `reconcile` takes.
+/// The argument of `reconcile`.
 #[diagnostic::on_unimplemented(
     message = "`reconcile` takes an expression that gives a future, not `{Self}`",
     label = "is no future",
@@ -217,7 +217,7 @@ pub trait Asks: Future {}
 #[diagnostic::do_not_recommend]
 impl<F: Future> Asks for F {}
 
-/// What the body returns instead, when it has asked.
+/// Returns the body's result instead, when it has asked.
 pub fn reconciled<T, E>(asked: Result<Option<T>, E>) -> Option<Result<T, E>> {
     crate::reconcile::reconciled(asked)
 }

@@ -4,7 +4,7 @@ use std::future::{Future, Pending, pending};
 
 use crate::context;
 
-/// What a call does at the head of its body.
+/// The question of a call at the head of its body.
 #[diagnostic::on_unimplemented(
     message = "what `reconcile` gives does not fit what the body gives",
     label = "the body and the question differ",
@@ -54,7 +54,7 @@ where
     }
 }
 
-/// What a body gives at its head instead of going on, when it has asked what became of an earlier attempt.
+/// Returns the body's early result, if it has asked about an earlier attempt and need not continue.
 pub(crate) async fn asked<T, E, Q: Question<T, E>>(question: Option<Q>) -> Option<Result<T, E>> {
     let question = question.filter(|_| Q::ASKS && must_reconcile())?;
     reconciled(question.ask().await)
@@ -65,7 +65,7 @@ pub(crate) fn must_reconcile() -> bool {
     context::current().is_some_and(|call| call.asks())
 }
 
-/// What the body that is running returns instead, when it has asked.
+/// Returns the running body's result instead, when it has asked.
 pub(crate) fn reconciled<T, E>(asked: Result<Option<T>, E>) -> Option<Result<T, E>> {
     if let (Ok(found), Some(call)) = (&asked, context::current()) {
         call.was_answered(found.is_some());

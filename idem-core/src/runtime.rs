@@ -51,16 +51,16 @@ pub(crate) struct Runtime {
     pub(crate) codec: AnyCodec,
     pub(crate) observer: Observer,
     pub(crate) flights: Arc<Flights>,
-    /// Where outcomes are kept in this process too, if they are.
+    /// The local cache of outcomes, if enabled.
     pub(crate) cache: Option<LocalCache>,
-    /// Who has sent too many tokens that do not count, if that is limited.
+    /// The subjects that sent too many invalid tokens, if that is limited.
     pub(crate) throttle: Option<Throttle>,
     pub(crate) keepers: Keepers,
     pub(crate) background: Arc<Background>,
     pub(crate) undoing: Arc<Undoing>,
     /// Each operation must state its fingerprint.
     pub(crate) is_strict: bool,
-    /// What becomes of errors that nobody lists.
+    /// The action on unlisted errors.
     pub(crate) unlisted: Then,
     /// A setting that cannot be: every call is refused.
     pub(crate) problem: Option<ConfigError>,
@@ -108,12 +108,13 @@ impl Idempotency {
         Operation::new(self.clone(), name.into())
     }
 
-    /// Waits until nothing of this runtime goes on in the background: [detached](Operation::run_detached) bodies have ended, and every
-    /// outcome and release that the store did not take at once is taken or given up. For the end of a process, after it has stopped
-    /// taking requests. Then, or after `timeout`, the process can end.
+    /// Waits for the background work of this runtime: until [detached](Operation::run_detached)
+    /// bodies have ended, and every outcome and release that the store did not accept at once is
+    /// accepted or given up. For the end of a process, after it has stopped taking requests. Then,
+    /// or after `timeout`, the process can end.
     ///
-    /// Nothing is stopped or refused: bodies that have callers are their callers' to wait for, and the runtime can be used on. What begins
-    /// meanwhile is waited for too.
+    /// Nothing is stopped or refused: bodies that have callers are their callers' to wait for, and
+    /// the runtime can be used on. New background work is waited for too.
     ///
     /// # Errors
     ///
@@ -164,7 +165,7 @@ impl fmt::Debug for Idempotency {
 }
 
 impl Runtime {
-    /// What tells this runtime from others in the process.
+    /// Identifies this runtime among others in the process.
     pub(crate) fn identity(self: &Arc<Self>) -> usize {
         Arc::as_ptr(self).addr()
     }
@@ -198,13 +199,13 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Sets the profile for work that must not be done twice, such as payments: nothing that can run a body again, or give the answer to
-    /// another request, is left to a default.
+    /// Sets the profile for work that must not be done twice, such as payments: no default runs a
+    /// body again, or returns the answer to another request.
     ///
     /// - Every operation states its fingerprint: `fingerprint = ".."` in the attribute, or `fingerprint = none` where there is none; by hand
     ///   [`fingerprint`](Operation::fingerprint) or [`no_fingerprint`](Operation::no_fingerprint). A call that states neither is
     ///   [`Error::Config`](crate::Error::Config), so the first call of an operation finds it. `inspect`, `lookup`, `settle` and `forget` need none.
-    /// - Errors that nobody lists [`Abandon`](ErrorAction::Abandon) the record: their outcome is unknown.
+    /// - Unlisted errors [`Abandon`](ErrorAction::Abandon) the record: their outcome is unknown.
     /// - After a crash the record is not run again: [`Abandoned::Reject`].
     ///
     /// An explicit statement wins, whichever is written first: [`default_error`](Self::default_error) and [`abandoned`](Self::abandoned) of this
@@ -232,9 +233,9 @@ impl Builder {
         self
     }
 
-    /// Sets what becomes of a call whose body returned an error that nobody lists: of a function or a call without a policy, and of a variant
-    /// that `#[derive(ErrorPolicy)]` finds without an action. Default: [`ErrorAction::Release`]; under [`strict`](Self::strict),
-    /// [`ErrorAction::Abandon`].
+    /// Sets the action on unlisted errors: of a function or a call without a policy, and of a
+    /// variant that `#[derive(ErrorPolicy)]` finds without an action. Default:
+    /// [`ErrorAction::Release`]; under [`strict`](Self::strict), [`ErrorAction::Abandon`].
     ///
     /// It is one of these two. Keeping an error or running a body again asks something of the error's type or the body's arguments, which only
     /// the function itself can say; [`build`](Self::build) refuses them. What is listed is as it is listed, `_ => release` too.
@@ -268,8 +269,9 @@ impl Builder {
         self
     }
 
-    /// How long an owner that is not heard of keeps its key; renewed while the body runs. Default: 30 s. At least 100 ms; it should
-    /// be well above the store's time limits, because a body whose lease cannot be renewed is stopped.
+    /// Sets how long a silent owner keeps its key; renewed while the body runs. Default: 30 s. At
+    /// least 100 ms. Make it much longer than the store's time limits: if renewal fails, the body
+    /// is stopped.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.set_lease(lease);
@@ -283,35 +285,35 @@ impl Builder {
         self
     }
 
-    /// What a call does when another one with its key is in flight. Default: it waits.
+    /// Sets what a call does while another one with its key is in flight. Default: it waits.
     #[must_use]
     pub fn in_flight(mut self, in_flight: InFlight) -> Self {
         self.settings.in_flight = in_flight;
         self
     }
 
-    /// What a duplicate gets. Default: the outcome.
+    /// Sets what a duplicate gets. Default: the outcome.
     #[must_use]
     pub fn duplicate(mut self, duplicate: Duplicate) -> Self {
         self.settings.duplicate = duplicate;
         self
     }
 
-    /// What a call does with an abandoned record. Default: it runs the body again.
+    /// Sets what a call does with an abandoned record. Default: it runs the body again.
     #[must_use]
     pub fn abandoned(mut self, abandoned: Abandoned) -> Self {
         (self.settings.abandoned, self.is_abandoned_said) = (abandoned, true);
         self
     }
 
-    /// What a call does when the store cannot answer its claim. Default: it fails.
+    /// Sets what a call does if the store cannot answer its claim. Default: it fails.
     #[must_use]
     pub fn store_failure(mut self, store_failure: StoreFailure) -> Self {
         self.settings.store_failure = store_failure;
         self
     }
 
-    /// What a call without a key does. Default: it fails.
+    /// Sets what a call without a key does. Default: it fails.
     #[must_use]
     pub fn missing_key(mut self, missing_key: MissingKey) -> Self {
         self.settings.missing_key = missing_key;
@@ -371,16 +373,18 @@ impl Builder {
         self
     }
 
-    /// Keeps up to `max_entries` of the outcomes that this process commits in its memory too, so that a duplicate which comes to the same
-    /// process is answered without asking the store. Default: 0, none.
+    /// Also keeps up to `max_entries` of this process's own outcomes in memory. A duplicate in the
+    /// same process then gets its answer without asking the store. Default: 0, none.
     ///
-    /// An outcome stays for nine tenths of its `ttl` at most, and is given to no call with another fingerprint; one above 64 KiB is left to the
-    /// store. What this process has not committed itself is asked of the store each time, since its age is not known here.
+    /// An outcome stays for nine tenths of its `ttl` at most, and is given to no call with another
+    /// fingerprint; one above 64 KiB is left to the store. Other processes' outcomes are read from
+    /// the store each time, because their age is not known here.
     ///
-    /// A record that *another* runtime, here or in another process, [forgets](Operation::forget), or that is removed from the store by hand, stays known here: such a
-    /// duplicate gets the outcome of before, until its time is over. With a store that can lose what it has confirmed (a restart without its
-    /// data, a fail-over), this process goes on to replay what others would run again. A [`MemoryStore`](crate::MemoryStore) is in the
-    /// process already and needs no cache.
+    /// If *another* runtime, here or in another process, [forgets](Operation::forget) a record, or
+    /// it is removed from the store by hand, it stays known here: duplicates get the old outcome
+    /// until its time is over. If a store loses confirmed records (a restart without its data, a
+    /// failover), this process still replays outcomes that others would run again. A
+    /// [`MemoryStore`](crate::MemoryStore) is in the process already and needs no cache.
     ///
     /// # Examples
     ///
@@ -396,13 +400,17 @@ impl Builder {
         self
     }
 
-    /// Refuses each submission of a subject with [`Error::Throttled`](crate::Error::Throttled) once it has sent `max` tokens that do not count
-    /// (unknown, forged or another's; not expired ones), until `window` has passed since the first of these. Default: no limit.
+    /// Limits invalid tokens. Once a subject has sent `max` invalid tokens (unknown, forged or
+    /// another's; not expired ones), each submission gets
+    /// [`Error::Throttled`](crate::Error::Throttled), until `window` has passed since the first of
+    /// these. Default: no limit.
     ///
-    /// Nobody guesses a token of 128 random bits, with or without this: it keeps a client that tries from costing the store a command each
-    /// time, and makes him be seen. So each process counts for itself and for each operation, asking nobody, and remembers the last 65,536 such
-    /// subjects. Calls that are under way at the same time are not held back. The subject must be one that the caller cannot choose, and its
-    /// forms such that no other site can send them (a cookie with `SameSite`), or others lock it out.
+    /// 128 random bits prevent guessing, with or without a limit. The limit keeps a trying client
+    /// from costing the store a command each time, and makes it visible. So each process counts for
+    /// itself and for each operation, without the store, and remembers the last 65,536 such
+    /// subjects. Concurrent calls are not held back. The caller must not choose the subject, and
+    /// other sites must not be able to send its forms (a cookie with `SameSite`). Otherwise others
+    /// can lock the subject out.
     ///
     /// # Examples
     ///
@@ -485,7 +493,7 @@ impl Builder {
             None | Some(ErrorAction::Release) => Ok(Then::Release),
             Some(ErrorAction::Abandon) => Ok(Then::Abandon),
             Some(other) => Err(ConfigError::new(format!(
-                "`default_error` is given `{other:?}`; for errors that nobody lists it is `ErrorAction::Release` or `ErrorAction::Abandon`; list those that are kept or retried, with `errors(..)` or `#[derive(ErrorPolicy)]`"
+                "`default_error` is given `{other:?}`; for unlisted errors it is `ErrorAction::Release` or `ErrorAction::Abandon`; list those that are kept or retried, with `errors(..)` or `#[derive(ErrorPolicy)]`"
             ))),
         }
     }

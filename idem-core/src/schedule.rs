@@ -91,7 +91,8 @@ impl<T> Schedule<T> {
     }
 }
 
-/// The first multiple of a power of two, at most `slack`, that is no earlier: slots of different widths fall together.
+/// Returns the first multiple of a power of two, at most `slack`, that is not earlier: slots of
+/// different widths coincide.
 fn slot(at: Duration, slack: Duration) -> u64 {
     /// Thirty years, which stands for never.
     const NEVER: u64 = 1000 * 60 * 60 * 24 * 365 * 30;
@@ -120,7 +121,7 @@ mod tests {
         let keys: Vec<_> = (0..10_000).map(|item| schedule.insert(item, now + millis(item), millis(1))).collect();
         assert_eq!(schedule.next_at(), Some(now));
         assert_eq!(taken(&mut schedule, now + millis(2)), [0, 1, 2]);
-        // Taken, it is due at no time until somebody says so.
+        // Taken, it is not due until a new time is set.
         assert_eq!(taken(&mut schedule, now + millis(2)), [0; 0]);
         schedule.plan(keys[1], now + millis(1), millis(1));
         schedule.plan(keys[9_000], now, millis(1));

@@ -1,5 +1,5 @@
-//! The locks, counters and wake-ups of what several threads share: those that everybody has, or those of the explorer of schedules
-//! (`explored.rs`), which says at each of them which thread goes on.
+//! The locks, counters and wake-ups of state that threads share: the usual ones, or those of the
+//! explorer of schedules (`explored.rs`), which chooses the next thread at each of them.
 
 #[cfg(not(all(test, shuttle)))]
 pub(crate) use self::real::{spawn, wait_while};

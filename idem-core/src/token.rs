@@ -11,14 +11,16 @@
 //!
 //! The record's key is another part of the first digest. So:
 //!
-//! - Whoever would reach the record has to know all 128 random bits, and be the subject: with another bit or another subject, it is the key
-//!   of no record. Nothing of it has to be remembered in the record, and nobody who sees the store, or keys in logs, can make a
-//!   submission of it.
-//! - Timing tells nothing of anybody else's token. See below.
-//! - Check and tag keep nobody out. They tell for the events what was wrong, and spare the store what cannot be right: a text that `idem`
-//!   never made (forged, or cut short on its way), and another subject's token.
-//! - The `ttl` lets no record of the token end before the token itself would have: neither one that was used, so that a late duplicate still
-//!   learns that it is one, nor one that was given up, so that the token can be used again. What it says is part of the digest.
+//! - Reaching the record takes all 128 random bits and the subject: with another bit or another
+//!   subject, the digest is the key of no record. The record holds nothing of the token. A reader
+//!   of the store, or of keys in logs, has nothing to submit.
+//! - Timing reveals nothing about other tokens. See below.
+//! - Check and tag protect nothing. They give the events a reason, and spare the store malformed
+//!   tokens: a text that `idem` never made (forged, or cut short on its way), and another subject's
+//!   token.
+//! - The `ttl` keeps every record of the token at least as long as the token itself. So a late
+//!   duplicate of a used token is recognised, and a released token can be used again. The `ttl` is
+//!   part of the digest.
 //!
 //! # Timing
 //!
@@ -57,9 +59,10 @@ use crate::record::RecordId;
 
 /// A one-time token: given out with a form by [`Operation::issue`](crate::Operation::issue), brought back by its submission.
 ///
-/// It holds 128 random bits from the operating system, and counts for one operation and one subject alone. `Display` and serde write
-/// it whole, as 36 characters that need no escaping in HTML and URLs (letters, digits, `-` and `_`); `Debug` shows the first four, so
-/// that it does not get into logs by accident: who has the token and the subject's session can use it.
+/// It holds 128 random bits from the operating system, and counts for one operation and one subject
+/// alone. `Display` and serde write it whole, as 36 characters that need no escaping in HTML and
+/// URLs (letters, digits, `-` and `_`). `Debug` shows the first four, so that it does not get into
+/// logs by accident. The token and the subject's session together allow a submission.
 ///
 /// Two are compared in constant time.
 ///
@@ -193,14 +196,14 @@ impl<'de> Deserialize<'de> for Token {
     }
 }
 
-/// A text that is no token: it was not made by `idem`, or was changed on its way.
+/// A text that is not a token: `idem` did not make it, or it was changed on its way.
 ///
 /// It does not say what the text was.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("this is no token: it was cut short or changed on its way, or was never one")]
 pub struct InvalidToken(());
 
-/// What a submission brings as its token: a [`Token`], or a text that should be one.
+/// The token of a submission: a [`Token`], or a text that should be one.
 ///
 /// Implemented for `Token`, strings, references, `Box`, `Arc`, `Cow` and `Option`. A text that is none, and `None`, make the
 /// call fail with [`Error::UnknownToken`](crate::Error::UnknownToken), as one that was never issued. So a form's field is best read as a `String`: a
@@ -260,7 +263,7 @@ macro_rules! by_reference {
 }
 by_reference!(&T, &mut T, Box<T>, Arc<T>);
 
-/// Who a token is for, as a key's text is written.
+/// The subject of a token, encoded like a key.
 pub(crate) struct Subject(String);
 
 impl Subject {
@@ -289,7 +292,7 @@ impl KeyDigest {
     }
 }
 
-/// What follows from the first bytes of a token, the operation, and the subject.
+/// The values derived from the first bytes of a token, the operation, and the subject.
 pub(crate) struct Bound {
     key: [u8; 16],
     tag: [u8; TAG],
@@ -320,7 +323,7 @@ fn check(token: &[u8; LEN]) -> [u8; LEN - CHECKED] {
     check
 }
 
-/// What a call with a token has instead of a key.
+/// The part of a call with a token that replaces the key.
 #[derive(Debug, Clone)]
 pub(crate) struct Submission {
     pub(crate) subject: KeyDigest,
@@ -335,11 +338,11 @@ pub(crate) struct Submission {
 /// What is wrong with a token. The caller is not told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// There is no record of it.
+    /// It has no record.
     Unknown,
     /// Its time is over.
     Expired,
-    /// It is no text that `idem` makes.
+    /// `idem` did not make the text.
     Forged,
     /// It was issued to another subject, or for another operation.
     OfAnother,
@@ -355,7 +358,7 @@ impl Flaw {
         }
     }
 
-    /// Whether it may be somebody's guess. One that has expired was issued to this very subject.
+    /// Whether it may be a guess. An expired one was issued to this very subject.
     pub(crate) fn may_be_guess(self) -> bool {
         self != Self::Expired
     }
@@ -436,7 +439,7 @@ mod tests {
             assert_eq!(wrong.flaw, Some(Flaw::OfAnother));
             assert_ne!(other.key(), record.key());
         }
-        // Made up by somebody who knows how: well-formed, and the key of no record.
+        // Made up by an expert: well-formed, and the key of no record.
         let made_up = Token::from_random([8; RANDOM], Duration::from_secs(1_800), "orders.submit", &subject("ada"));
         let (other, unknown) = Submission::of("orders.submit", &made_up, "ada").unwrap();
         assert_eq!(unknown.flaw, None);

@@ -1,5 +1,5 @@
-//! Claims whose fate is unknown. Each may have been carried out, or may yet be, and nobody is there to run the body: it is undone in the
-//! background.
+//! Claims whose fate is unknown. Each may have been carried out, or may yet be, and no caller will
+//! run the body: it is undone in the background.
 //!
 //! One task of each tokio runtime does it for all of them, since there are many while a store is away. Each claim is looked for until its lease would have let
 //! others in, with growing pauses, because it may still be on its way. Claims that the store has answered for make room for
@@ -31,7 +31,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const AT_ONCE: usize = 256;
 /// How many bytes the claims may take in all.
 const MAX_BYTES: usize = 64 << 20;
-/// What a claim takes beside its id.
+/// The size of a claim without its id.
 const BYTES: usize = 200;
 /// How often the task moves to another tokio runtime when the one that it is on ends.
 const MOVES: u8 = 8;
@@ -115,7 +115,7 @@ impl Claim {
 }
 
 impl Claims {
-    /// Adds a claim; gives one back that there is no room for.
+    /// Adds a claim; returns it if there is not enough room.
     fn add(&mut self, claim: Claim, due: Instant) -> Option<Claim> {
         self.bytes += claim.bytes();
         self.added += 1;

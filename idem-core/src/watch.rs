@@ -52,7 +52,7 @@ pub async fn watch<F: Future>(future: F) -> (F::Output, Report) {
     (output, watch.report())
 }
 
-/// What became of the guarded calls inside a [`watch`].
+/// The results of the guarded calls inside a [`watch`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
     executed: u32,
@@ -89,7 +89,7 @@ impl Report {
     }
 }
 
-/// What became of one call.
+/// The result of one call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Seen {
     Executed,
@@ -102,7 +102,7 @@ struct Watch {
     /// The call whose body the watch is in.
     around: Option<Call>,
     outer: Option<Arc<Watch>>,
-    /// How many bodies without a record run inside. What they call is not what the watch is about.
+    /// How many bodies without a record run inside. The watch does not count their calls.
     unguarded: AtomicUsize,
     counts: [AtomicU32; 4],
 }
@@ -140,7 +140,7 @@ fn current() -> Option<Arc<Watch>> {
     WATCH.try_with(Arc::clone).ok()
 }
 
-/// Whether somebody watches.
+/// Whether a watch is active.
 pub(crate) fn is_watched() -> bool {
     WATCH.try_with(|_| ()).is_ok()
 }

@@ -1,4 +1,4 @@
-//! What `MemoryStore` allocates: for each step, and for each record that it keeps.
+//! The allocations of `MemoryStore`: for each step, and for each record.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -62,7 +62,7 @@ fn a_claim_allocates_once_a_commit_hardly_ever_and_a_replay_never() {
     assert_eq!(replayed.count_total, 0, "{replayed:?}");
 }
 
-/// What the allocator takes for each allocation beside its bytes: a header, and what rounding up adds.
+/// The allocator's overhead for each allocation: a header, and rounding.
 const ALLOCATION: i64 = 16;
 
 fn kept(info: AllocationInfo) -> i64 {

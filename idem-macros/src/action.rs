@@ -1,4 +1,5 @@
-//! What becomes of an error, as it is written in `errors(..)` and in `#[idem(..)]`: `keep`, `release`, `abandon` or `retry(..)`.
+//! The actions on an error, as written in `errors(..)` and in `#[idem(..)]`: `keep`, `release`,
+//! `abandon` or `retry(..)`.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote_spanned;
@@ -17,7 +18,7 @@ pub(crate) struct Action {
     pub(crate) kind: Kind,
 }
 
-/// What a computed value is.
+/// The kind of a computed value.
 #[derive(Clone, Copy)]
 pub(crate) enum Computed {
     Time,
@@ -72,7 +73,8 @@ const ALIASES: [(&str, &str); 14] = [
 ];
 
 impl Action {
-    /// Reads one action. What is wrong inside of it is reported, and then there is no action; what cannot be read at all is an error.
+    /// Parses one action. A mistake inside it is reported, and the result is `None`; other input is
+    /// an error.
     pub(crate) fn parse(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Option<Self>> {
         Self::of(input, errors, &ACTIONS)
     }
@@ -113,7 +115,7 @@ impl Action {
         Ok(kind.map(|kind| Self { word: word.span(), kind }))
     }
 
-    /// Where this says that errors are kept.
+    /// Returns the place that says that errors are kept.
     pub(crate) fn keeps(&self) -> Option<Span> {
         match &self.kind {
             Kind::Keep(_) => Some(self.word),
@@ -122,7 +124,7 @@ impl Action {
         }
     }
 
-    /// Where this says that the body is tried again.
+    /// Returns the place that says that the body is retried.
     pub(crate) fn retries(&self) -> Option<Span> {
         matches!(self.kind, Kind::Retry(_)).then_some(self.word)
     }

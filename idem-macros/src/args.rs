@@ -16,7 +16,7 @@ pub(crate) struct Setting {
     pub(crate) value: Option<Expr>,
 }
 
-/// `errors(..)`. There are no arms where something is wrong with them, which is reported already.
+/// `errors(..)`. The arms are `None` after a mistake in them, which is reported already.
 pub(crate) struct ErrorsSetting {
     pub(crate) keyword: Ident,
     pub(crate) arms: Option<Arms>,
@@ -163,7 +163,7 @@ impl Args {
         setting.value = Some(value(&setting.keyword, example, input)?);
         if !input.is_empty() && !input.peek(Token![,]) && !at_known_option(input) {
             let message = if matches!(name.as_str(), "ttl" | "remember" | "lease" | "hold") {
-                // What was read is not all of it.
+                // The value goes on after the parsed part.
                 setting.value = None;
                 format!("a duration is written in quotes: write for example `{example}`")
             } else {
@@ -225,7 +225,7 @@ fn twice(keyword: &Ident) -> Error {
     Error::new(keyword.span(), format!("`{keyword}` is given twice: leave one of them out"))
 }
 
-/// What to say of an option that there is not, and which one was probably meant.
+/// Returns the message about an unknown option, and the option that was probably meant.
 fn unknown(name: &str) -> (String, Option<&'static str>) {
     let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, option)| *option);
     let names = OPTIONS.map(|(option, _)| option);
@@ -261,7 +261,7 @@ fn value(keyword: &Ident, example: &str, input: ParseStream<'_>) -> syn::Result<
     let ahead = input.fork();
     let expr = ahead.parse().map_err(|error| {
         let message = format!("this is no value for `{keyword}` ({error}): write for example `{example}`");
-        // At the end there is no token to point at, but the one before.
+        // At the end, the caret points at the token before.
         let span = if ahead.is_empty() { last(input).unwrap_or(equals.span) } else { error.span() };
         Error::new(span, message)
     })?;

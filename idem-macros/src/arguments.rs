@@ -12,7 +12,7 @@ use crate::expand::braced;
 use crate::item::Form;
 use crate::plan::Plan;
 
-/// What stands before the body, around each try of it, and in it.
+/// The code before the body, around each try of it, and in it.
 #[derive(Default)]
 pub(crate) struct Arguments {
     /// The patterns of the parameters, where they had to be others.
@@ -52,7 +52,7 @@ impl Plan {
         }
     }
 
-    /// A `self` that has another name in a body that is tried again, as it cannot be bound again.
+    /// A `self` with another name in a retried body, because `self` has no second binding.
     pub(crate) fn renamed_receiver(&self) -> Option<&Receiver> {
         let receiver = self.bindings.receiver.as_ref()?;
         let is_shared = Reference::of_receiver(receiver) == Reference::Shared;
@@ -99,7 +99,7 @@ impl Plan {
             self.keep_unnamed(retries.is_some(), &mut kept, &mut arguments);
         }
         if retries.is_some() && self.detached.is_none() {
-            // What the body does not use stays in the function, until its end.
+            // Parameters that the body does not use stay in the function, until its end.
             return arguments;
         }
         // The body is left with its last parameter first, as any function.
@@ -136,7 +136,7 @@ impl Plan {
             let place = inputs.iter().position(binds).unwrap_or(0);
             let mut keep = keep(name, cfgs);
             if is_unknown {
-                // Having it makes use of it, so that nobody would say that it is unused.
+                // Taking it counts as a use, so the compiler does not report it as unused.
                 keep = quote_spanned!(Span::mixed_site()=> #keep #(#cfgs)* if false { let #name = (); });
             }
             kept.push((place, keep));
@@ -190,8 +190,8 @@ impl Plan {
         arguments.inputs = is_changed.then_some(inputs);
     }
 
-    /// Arguments of its own for each try, or exclusive references in turn, and the block that uses them. One of which there cannot be several is an
-    /// error at the word that asks for them.
+    /// Gives each try its own arguments, or exclusive references in turn, and the block that uses
+    /// them. An argument that allows neither is an error at the word that asks for retries.
     fn lend(&self, retry: Span, block: &Group, arguments: &mut Arguments) {
         let used = self.bindings.all.iter().filter(|binding| self.uses(&binding.name.to_string()));
         for binding in used {
@@ -261,7 +261,7 @@ impl Plan {
 
 /// Has the body take the variable, used or not.
 fn keep(name: &Ident, cfgs: &[syn::Attribute]) -> TokenStream {
-    // It is no use that its author would have to account for.
+    // The generated use must not trigger a lint at the author's code.
     let allow = name.to_string().starts_with('_').then(|| quote!(#[allow(clippy::used_underscore_binding)]));
     quote_spanned!(Span::mixed_site()=> #(#cfgs)* #allow let _ = &#name;)
 }
@@ -270,7 +270,7 @@ fn binds(pattern: &Pat, name: &Ident) -> bool {
     LeftOut::of(pattern).names.contains(name)
 }
 
-/// What a pattern does not bind.
+/// The parts that a pattern does not bind.
 #[derive(Default)]
 struct LeftOut {
     any: bool,

@@ -26,7 +26,8 @@ pub(crate) struct Arm {
 const EXAMPLE: &str = "errors(OrderError::Declined(_) => keep, _ => release)";
 
 impl Arms {
-    /// Reads what is behind the word `errors`. With anything wrong inside, which is reported, there are no arms.
+    /// Parses the part after the word `errors`. A mistake inside is reported, and the result has no
+    /// arms.
     pub(crate) fn parse(keyword: &Ident, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Option<Self>> {
         if !input.peek(token::Paren) {
             let message =
@@ -80,7 +81,7 @@ impl Arms {
     }
 }
 
-/// The word at the beginning, if it is no pattern: it is `policy`, or there is no arm at all.
+/// Returns the first word, unless a pattern begins with it: `policy`, or a text without an arm.
 fn first_word(inside: ParseStream<'_>) -> Option<Ident> {
     let ahead = inside.fork();
     let word: Ident = ahead.parse().ok()?;

@@ -1,5 +1,5 @@
-//! What an outer `#[async_trait]` has made of a method before we see it: a function that returns a boxed future, with the
-//! author's body in the middle of its own.
+//! Methods under an outer `#[async_trait]`, which has already expanded: a function that returns a
+//! boxed future, with the author's body in the middle.
 
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use syn::{GenericArgument, PathArguments, Type, TypeParamBound};
@@ -86,7 +86,8 @@ fn patterns(trees: &[TokenTree]) -> Vec<TokenStream> {
     (0..trees.len()).filter_map(pattern).collect()
 }
 
-/// What the future gives, if the type is `impl Future<Output = T>` or a pinned box of such.
+/// Returns the output of the future, if the type is `impl Future<Output = T>` or a pinned box of
+/// one.
 pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
     let bounds = match ty {
         Type::Group(group) => return future_output(&group.elem),

@@ -109,7 +109,7 @@ impl Bindings {
         let mut names = Names::default();
         names.visit_pat(pattern);
         self.incomplete |= names.macros;
-        // What `&pattern` binds was taken out of the reference.
+        // `&pattern` binds values that were taken out of the reference.
         let reference = match pattern {
             Pat::Reference(_) => Reference::No,
             _ => ty.map_or(Reference::No, Reference::of_type),
@@ -123,7 +123,7 @@ impl Bindings {
         }
     }
 
-    /// Reports names in the expression that are no parameters, where nothing else can be meant.
+    /// Reports names in the expression that are not parameters, if they can mean nothing else.
     pub(crate) fn check(&self, expr: &Expr, errors: &mut Errors) {
         if self.incomplete {
             return;
@@ -184,9 +184,9 @@ impl Bindings {
 
 /// A parameter that is a reference.
 pub(crate) struct Borrow {
-    /// What its pattern binds.
+    /// The names that its pattern binds.
     pub(crate) names: Vec<String>,
-    /// Where an error about it lies.
+    /// The place of an error about it.
     pub(crate) caret: TokenStream,
     pub(crate) is_static: bool,
 }
@@ -238,7 +238,7 @@ pub(crate) fn mentions(tokens: &TokenStream, name: &str) -> bool {
         match tree {
             TokenTree::Ident(word) if word == name && !in_use => {
                 let is_member = punct(before(1), '.') && !punct(before(2), '.');
-                // `name: value` and `name: Type`; `name::path` is no variable either.
+                // Not a variable: `name: value`, `name: Type` and `name::path`.
                 !is_member && !punct(next, ':')
             }
             TokenTree::Ident(word) => {

@@ -16,7 +16,7 @@ pub(crate) fn parse(literal: &LitStr) -> syn::Result<Duration> {
         humantime::parse_duration(&text)
     };
     match parsed.map_err(|error| explain(text.trim(), &error)).and_then(|duration| {
-        // `M` is a month to the parser, and `m` a minute: a slip that nobody would see.
+        // `M` is a month to the parser, and `m` a minute: a slip that is easy to miss.
         months_or_years(&text).map_or(Ok(duration), Err)
     }) {
         Ok(duration) if duration > LONGEST => Err(format!("`{text}` is more than 100 years; is the unit right?")),

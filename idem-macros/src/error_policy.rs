@@ -12,11 +12,11 @@ use crate::action::Action;
 use crate::diag::{self, Errors};
 use crate::paths::Krate;
 
-/// What becomes of one kind of error.
+/// The policy for one kind of error.
 enum Policy {
     /// As it is written; `None` is not written at all.
     Action(Option<Action>),
-    /// What the error inside says.
+    /// The policy of the error inside.
     Inner(Span),
 }
 
@@ -348,7 +348,8 @@ impl Derived<'_> {
         }
     }
 
-    /// A mark of this type's own, by which an error type that cannot be stored is an error at the word `keep`, and nowhere else.
+    /// A marker of this type. It places the compile error about an unstorable error type at the
+    /// word `keep`, and nowhere else.
     fn marker(&self, keep: Span) -> TokenStream {
         let here = Span::mixed_site();
         let krate = self.krate.at(here);

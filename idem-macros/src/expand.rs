@@ -1,4 +1,5 @@
-//! Writes the function anew, with the body guarded. Nothing here can fail: what can be wrong is found by the plan.
+//! Rewrites the function, with the body guarded. This step cannot fail, as the plan finds all
+//! mistakes.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub(crate) fn idempotent(args: TokenStream, item: &TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let args = Args::parse(args, &mut errors);
     let function = errors.keep(Function::parse(item));
-    // A parameter that only the attribute uses is no mistake of its own.
+    // A parameter that only the attribute uses is not a mistake.
     let allow = function.is_some().then(|| quote!(#[allow(unused_variables)]));
     let plan = Plan::new(args, function, &mut errors);
     match (plan, errors.into_compile_errors()) {
@@ -148,14 +149,15 @@ impl Plan {
     /// The body, and the call that carries it all out.
     fn run(&self, block: &Group, arguments: &Arguments) -> (TokenStream, TokenStream) {
         let here = Span::mixed_site();
-        // What a detached body may not do is an error at that word.
+        // A violation by a detached body is an error at that word.
         let at = self.detached.map_or(here, diag::located);
         let krate = self.krate.at(at);
         if let Some(retry) = self.errors.retries() {
             let retry = diag::located(retry);
             let body = self.body(block, arguments);
             let Arguments { before, each, .. } = arguments;
-            // What looks at a parameter when there is an error needs it to stay where it is; otherwise it may be one that cannot be shared.
+            // An expression that reads a parameter after an error needs it to stay in place; other
+            // parameters may be unshareable.
             let shares =
                 self.detached.is_none() && self.errors.late().iter().any(|late| self.bindings.first_in(late).is_some());
             let by_value = (!shares).then(|| quote_spanned!(retry=> move));
@@ -253,8 +255,9 @@ impl Plan {
         quote!(#checked #argument)
     }
 
-    /// Key, fingerprint and everything else that is asked of the parameters, before the body may move or change them. Where the body is run
-    /// in place and once, a disabled runtime is asked for first: nothing of this is for it then.
+    /// Key, fingerprint and everything else that is asked of the parameters, before the body may
+    /// move or change them. If the body runs in place and once, the code first asks for a disabled
+    /// runtime, which needs none of this.
     fn operation(&self) -> TokenStream {
         let here = Span::mixed_site();
         let in_place = self.runs_in_place();
@@ -334,8 +337,9 @@ impl Plan {
         quote_spanned!(diag::ends(tuple).0=> #and (#(#parts),*))
     }
 
-    /// A look at the key's type: where that cannot be missing, `missing_key` is an error. It is never executed, and no closure, in which `?` would
-    /// have nowhere to return to.
+    /// Code that checks the key's type: if a key of that type is never missing, `missing_key` is an
+    /// error. It is never executed. It is not a closure, in which `?` would have no function to
+    /// return from.
     fn can_be_missing(&self) -> Option<TokenStream> {
         let missing_key = self.missing_key?;
         let key = self.calls.iter().find(|call| call.method == "key")?.argument.expressions().first()?;
@@ -439,7 +443,7 @@ mod tests {
 
     use super::idempotent;
 
-    /// The tokens as text. Where the spaces are says nothing.
+    /// The tokens as text. The positions of spaces mean nothing.
     fn text(tokens: &TokenStream) -> String {
         tokens.to_string().replace(' ', "")
     }

@@ -108,7 +108,7 @@ impl Function {
         None
     }
 
-    /// Why the operation cannot be named after the function, if so, and where that is seen.
+    /// Returns the reason if the operation needs a name other than the function's, and its place.
     pub(crate) fn needs_name(&self) -> Option<Error> {
         let Signature { ident, inputs, generics, .. } = &self.signature;
         let write = format!("write for example `name = \"orders.{}\"`", ident.unraw());
@@ -254,7 +254,7 @@ fn declaration(input: ParseStream<'_>) -> syn::Result<Token![;]> {
     input.parse()
 }
 
-/// The error for an item that is no function at all.
+/// The error for an item that is not a function.
 fn other_item(input: ParseStream<'_>) -> Option<Error> {
     let ahead = input.fork();
     let mut word = ahead.call(Ident::parse_any).ok()?;
@@ -287,7 +287,7 @@ pub(crate) fn self_type(tokens: TokenStream) -> Option<Ident> {
     })
 }
 
-/// The first of what cannot be stored, or named, inside of a type.
+/// The first part of a type that has no stored form, or no name.
 #[derive(Default)]
 struct First<'ast> {
     impl_trait: Option<&'ast TypeImplTrait>,

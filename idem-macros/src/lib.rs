@@ -1,8 +1,9 @@
 //! The macros of `idem`: `#[idempotent]`, `#[derive(KeyPart)]` and `#[derive(ErrorPolicy)]`.
 //!
-//! Use them through the `idem` crate (package `idem-rs`), which exports them next to the runtime that the generated code
-//! calls. The way of an attribute through this crate: `args` and `item` read what is written, `plan` says what it means and
-//! what is wrong with it, `expand` writes the function anew and cannot fail.
+//! Use them through the `idem` crate (package `idem-rs`), which exports them next to the runtime
+//! that the generated code calls. An attribute passes through this crate in three steps. `args` and
+//! `item` parse the text, `plan` finds its meaning and mistakes, and `expand` rewrites the function
+//! and cannot fail.
 
 mod action;
 mod args;
@@ -43,6 +44,10 @@ use proc_macro::TokenStream;
 ///
 /// # Options
 ///
+/// [The table of options](https://docs.rs/idem-rs/latest/idem/guide/options/) has all of them, with
+/// defaults and limits. [The guide](https://docs.rs/idem-rs/latest/idem/guide/attribute/) explains
+/// them. These are used most:
+///
 /// | option | meaning |
 /// | --- | --- |
 /// | `key = "req.order_id"` | Required, unless there is a `token`. What identifies one logical call: an expression over the parameters. |
@@ -78,11 +83,13 @@ use proc_macro::TokenStream;
 /// expression, so a constant part is written bare: `key = (TENANT, "req.order_id")`. A part is anything that implements
 /// `KeyPart`: strings, integers, `bool`, references and tuples of those, and types with `#[derive(KeyPart)]`.
 ///
-/// **Durations** (`ttl`, `remember`, `lease`, `hold`, the argument of `wait`) are a string, `"500ms"`, `"30s"`, `"5m"`, `"1h 30m"` or
-/// `"7d"`, or a bare expression of type `Duration`, which may use the parameters: `ttl = req.keep_for()`.
+/// **Durations** (`ttl`, `remember`, `lease`, `hold`, the argument of `wait`) are strings:
+/// `"500ms"`, `"30s"`, `"5m"`, `"1h 30m"` or `"7d"`. They may also be bare expressions of type
+/// `Duration`, which may use the parameters: `ttl = req.keep_for()`.
 ///
-/// **`reconcile`** takes an expression that gives a future of `Result<Option<T>, E>`, with the function's own `T` and `E`:
-/// `Some` is committed and returned, `None` runs the body, and `Err` goes to the caller.
+/// **`reconcile`** takes an expression that gives a future of `Result<Option<T>, E>`, with the
+/// function's own `T` and `E`. `Some` is committed and returned, `None` runs the body, and `Err`
+/// goes to the caller.
 ///
 /// # Errors
 ///
@@ -98,18 +105,22 @@ use proc_macro::TokenStream;
 /// )]
 /// ```
 ///
-/// The arms are those of one `match` on a reference to the error: with or-patterns, bindings and guards; every error must be covered,
-/// and an arm that is never reached is an error. An action is
+/// The arms are those of one `match` on a reference to the error, with or-patterns, bindings and
+/// guards. They must cover every error, and an unreachable arm is an error. An action is
 ///
-/// - `keep`: the error is the outcome. It is recorded, for `ttl`, and a duplicate gets an equal one. `keep(ttl = "1h")` keeps it for a time
-///   of its own, in place of `ttl` and `remember`. The error type is `Serialize` and `DeserializeOwned`.
-/// - `release`: the key is given up, and the next call runs the body.
-/// - `abandon`: nobody knows what became of the work. The record is abandoned, as after a crash but at once, and the next call does what
-///   the option `abandoned` says.
-/// - `retry(max = 3)`: the body runs again, up to three times more in one call, all its errors together. The lease is held and renewed
-///   meanwhile, and the attempt stays the same. `backoff = "100ms"` is the first pause; each further one is twice as long, up to
-///   `max_backoff = "10s"` (or the backoff, if that is longer), and each is lengthened at random by up to a half. After the last try, `then = release` (or `abandon`, `keep`,
-///   `keep(ttl = "1h")`). The arguments that the body uses are `Clone`, and each try gets its own; exclusive references are lent to one try after the other.
+/// - `keep`: the error is the outcome. It is recorded for `ttl`, and a duplicate gets an equal one.
+///   `keep(ttl = "1h")` replaces `ttl` and `remember`. The error type is `Serialize` and
+///   `DeserializeOwned`.
+/// - `release`: the key is released, and the next call runs the body.
+/// - `abandon`: the outcome of the work is unknown. The record is abandoned, as after a crash but
+///   at once, and the next call does what the option `abandoned` says.
+/// - `retry(max = 3)`: the body runs again, up to three times more in one call, all its errors
+///   together. The lease is held and renewed meanwhile, and the attempt stays the same.
+///   `backoff = "100ms"` is the first pause. Each further one is twice as long, up to
+///   `max_backoff = "10s"` (or the backoff, if that is longer). Each is lengthened at random by up
+///   to a half. After the last try, `then = release` (or `abandon`, `keep`, `keep(ttl = "1h")`).
+///   The arguments that the body uses are `Clone`, and each try gets its own; exclusive references
+///   are lent to one try after the other.
 ///
 /// `errors(policy)` asks the type, as no `errors` at all does, and allows it to retry.
 ///
@@ -169,8 +180,10 @@ pub fn key_part(item: TokenStream) -> TokenStream {
 /// On a variant stands one of
 ///
 /// - `#[idem(keep)]` or `#[idem(keep(ttl = "1h"))]`: the error is recorded, and duplicates get an equal one;
-/// - `#[idem(release)]`: the key is given up, and the next call runs the body. So it is on a variant without an action, unless the runtime says otherwise (`Builder::default_error`);
-/// - `#[idem(abandon)]`: nobody knows what became of the work; the next call does what the function's `abandoned` says;
+/// - `#[idem(release)]`: the key is released, and the next call runs the body. This is the default
+///   for a variant, unless the runtime has another one (`Builder::default_error`);
+/// - `#[idem(abandon)]`: the outcome of the work is unknown; the next call does what the function's
+///   `abandoned` says;
 /// - `#[idem(retry(max = 3, backoff = "100ms", max_backoff = "10s", then = release))]`: the body is tried again in place, which a function
 ///   must allow by `errors(policy)`;
 /// - `#[idem(inner)]`, on a variant with one field: the policy of the error inside;

@@ -1,4 +1,4 @@
-//! Where the generated code finds the `idem` crate.
+//! The path of the `idem` crate in generated code.
 
 use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};

@@ -1,4 +1,5 @@
-//! What the attribute means on this function: each option read and checked, alone and against the others.
+//! The meaning of the attribute on this function: each option parsed and checked, alone and against
+//! the others.
 
 use std::time::Duration;
 
@@ -31,18 +32,18 @@ pub(crate) struct Plan {
     pub(crate) calls: Vec<Call>,
     pub(crate) reconcile: Option<Expr>,
     pub(crate) errors: Handling,
-    /// Where `detached` is written.
+    /// The place of `detached`.
     pub(crate) detached: Option<Span>,
-    /// Where `missing_key` is written.
+    /// The place of `missing_key`.
     pub(crate) missing_key: Option<Span>,
     pub(crate) bindings: Bindings,
 }
 
 /// What is done with errors.
 pub(crate) enum Handling {
-    /// What their type says, if it says anything.
+    /// The policy of their type, if it has one.
     Default,
-    /// What their type says, retries included. The word `policy`.
+    /// The policy of their type, retries included. The word `policy`.
     Policy(Span),
     Arms(Matching),
 }
@@ -58,7 +59,7 @@ pub(crate) struct Matching {
 }
 
 impl Handling {
-    /// Where it says that errors are kept.
+    /// Returns the place that says that errors are kept.
     pub(crate) fn keeps(&self) -> Option<Span> {
         match self {
             Self::Arms(Matching { arms, .. }) => arms.iter().find_map(|arm| arm.action.keeps()),
@@ -83,7 +84,7 @@ impl Handling {
         }
     }
 
-    /// Where it says that the body is tried again.
+    /// Returns the place that says that the body is retried.
     pub(crate) fn retries(&self) -> Option<Span> {
         match self {
             Self::Default => None,
@@ -242,7 +243,7 @@ fn check_identity(args: &Args, errors: &mut Errors) {
     }
 }
 
-/// What is done with errors; where it cannot be said, because something is wrong with it, nothing.
+/// Returns the handling of errors; after a mistake in it, none.
 fn handling(setting: Option<ErrorsSetting>) -> Handling {
     match setting {
         Some(ErrorsSetting { arms: Some(Arms::Policy(word)), .. }) => Handling::Policy(word.span()),
@@ -257,7 +258,8 @@ fn handling(setting: Option<ErrorsSetting>) -> Handling {
                 }
                 for (what, value) in arm.action.computed() {
                     let tokens = value.to_token_stream();
-                    // What the error itself says is read when there is one; everything else before the body uses the parameters up.
+                    // A value of the error itself is computed when there is one; all others before
+                    // the body consumes the parameters.
                     if bound.found.iter().any(|(name, _)| mentions(&tokens, &name.to_string())) {
                         late.push(value.clone());
                     } else {
@@ -451,7 +453,7 @@ mod tests {
         let function = errors.keep(Function::parse(&item.parse().unwrap()));
         let plan = Plan::new(args, function, &mut errors);
         let mistakes = errors.list();
-        assert!(plan.is_some() || !mistakes.is_empty(), "there is no plan, and nobody says why");
+        assert!(plan.is_some() || !mistakes.is_empty(), "there is neither a plan nor a mistake");
         mistakes
     }
 

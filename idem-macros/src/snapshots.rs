@@ -1,4 +1,5 @@
-//! What is generated, as a reader of a change sees it: `idem-macros/snapshots`. `cargo xtask bless` writes them anew.
+//! The generated code, for reviewers of a change: `idem-macros/snapshots`. `cargo xtask bless`
+//! rewrites them.
 
 use expect_test::{ExpectFile, expect_file};
 use proc_macro2::TokenStream;

@@ -228,7 +228,8 @@ pub(crate) fn string(expr: &Expr) -> Option<&LitStr> {
     }
 }
 
-/// A string where it is no expression, though it is most likely meant as one: in brackets, behind `&`, in a block. And what to write instead.
+/// Finds a string that is most likely meant as an expression but is not one (in brackets, behind
+/// `&`, in a block), and the text to write instead.
 fn hidden_string(expr: &Expr) -> Option<(&LitStr, String)> {
     match bare(expr) {
         Expr::Array(array) => {

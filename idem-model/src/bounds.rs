@@ -32,7 +32,7 @@ pub struct Bounds {
     /// How many claims of each caller may come to own the key, or stay without an answer. Those
     /// that find it in flight or committed are not counted.
     pub calls: u8,
-    /// How many crashes, dropped callers, lost messages and time-outs there are, all callers
+    /// How many crashes, dropped callers, lost messages and timeouts there are, all callers
     /// together.
     pub faults: u8,
     /// How many requests of one caller may still be on their way after it gave up on them.

@@ -145,7 +145,7 @@ impl RedisStoreBuilder {
     /// most `timeout` (`WAIT`). If fewer acknowledge, the step fails closed: a claim starts no body
     /// and is undone; a commit is retried while the caller already has its value. Off by default.
     ///
-    /// Redis replicates asynchronously: without this, a fail-over forgets what the master had
+    /// Redis replicates asynchronously: without this, a failover forgets what the master had
     /// acknowledged and not yet passed on. A claim that is forgotten lets a second body run beside
     /// the first; a commit that is forgotten lets the body run again. With it, a claim starts a
     /// body, and a commit counts as recorded, only when `count` replicas besides the master have

@@ -62,7 +62,7 @@ pub(crate) fn unreadable(error: WireError) -> StoreError {
 pub(crate) fn no_expiry() -> StoreError {
     StoreError::new(
         StoreErrorKind::Unreadable,
-        "the record is in flight and has no expiry, so the age of its lease is unknown: somebody took the expiry away; set it again with PEXPIRE, or delete the key",
+        "the record is in flight and has no expiry, so the age of its lease is unknown: its expiry was removed; set it again with PEXPIRE, or delete the key",
     )
 }
 
@@ -134,7 +134,7 @@ fn judge_code(code: &str) -> (StoreErrorKind, &'static str) {
         ),
         "WRONGTYPE" => (
             StoreErrorKind::Unreadable,
-            "; the value was not written by idem and was left untouched; give idem a prefix that nobody else uses",
+            "; the value was not written by idem and was left untouched; give idem a prefix of its own",
         ),
         "NOAUTH" | "WRONGPASS" => (StoreErrorKind::Refused, "; correct the user and password in the URL"),
         "BUSY" | "MISCONF" | "NOREPLICAS" | "NOGOODSLAVE" | "UNBLOCKED" | "UNKILLABLE" => {

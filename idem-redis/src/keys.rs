@@ -22,7 +22,7 @@ impl Keys {
     pub(crate) fn new(prefix: &str) -> Result<Self, StoreError> {
         if prefix.is_empty() {
             return Err(refused(
-                "the prefix is empty; leave it out to have `idem`, or choose one that nobody else who uses this Redis has",
+                "the prefix is empty; leave it out to have `idem`, or choose one that no other user of this Redis has",
             ));
         }
         if let Some(bad) = prefix.chars().find(|c| matches!(c, '{' | '}') || c.is_whitespace() || c.is_control()) {

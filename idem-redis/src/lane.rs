@@ -213,7 +213,7 @@ impl Lane {
         }
     }
 
-    /// Makes sure that what was just written will outlast a fail-over, as far as that was asked
+    /// Makes sure that what was just written will outlast a failover, as far as that was asked
     /// for.
     pub(crate) async fn acknowledged(&self) -> Result<(), StoreError> {
         let Some(Bound { link, session, replicas: Some(replicas), .. }) = &self.bound else { return Ok(()) };

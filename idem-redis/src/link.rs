@@ -77,7 +77,7 @@ struct Inner {
 struct Keepers {
     /// Of the place in which they run.
     place: Option<u64>,
-    /// One looks at the server's clock, the other hears of fail-overs.
+    /// One looks at the server's clock, the other hears of failovers.
     tasks: Vec<AbortHandle>,
 }
 
@@ -232,7 +232,7 @@ impl Link {
         if error.is_unrecoverable_error() {
             self.0.lost(&session.hub, Duration::ZERO);
         } else if error.kind() == ServerErrorKind::ReadOnly.into() {
-            // A fail-over made a replica of it. The name may stand for another server by now, or
+            // A failover made a replica of it. The name may stand for another server by now, or
             // soon.
             self.0.lost(&session.hub, PAUSE.1);
         }

@@ -35,7 +35,7 @@ pub(crate) type Address = (String, u16);
 
 /// A statement about the master by a Sentinel that is listened to.
 pub(crate) enum Said {
-    /// The news of a fail-over: nothing that was said before is newer.
+    /// The news of a failover: nothing that was said before is newer.
     Switched(Address),
     /// Its current view. It may be cut off from the others, and miss a failover.
     Believes(Address),
@@ -155,7 +155,7 @@ async fn address(
 }
 
 /// Listens to one Sentinel after the other, for as long as there is one, and tells what it says: at
-/// each fail-over, and every few seconds.
+/// each failover, and every few seconds.
 pub(crate) async fn listen(watched: Arc<Watched>, said: impl Fn(Said)) {
     for index in (0..watched.sentinels.len()).cycle() {
         // Why it ended is of no interest: the next one is listened to.
@@ -174,7 +174,7 @@ async fn listen_to(watched: &Watched, index: usize, said: &impl Fn(Said)) -> Res
     };
     let late = |_| unconnected_in_time(&sentinel.name, ANSWERS_WITHIN);
     let mut connection = timeout(ANSWERS_WITHIN, begin).await.map_err(late)??;
-    // At once too, or a fail-over in between would be missed.
+    // At once too, or a failover in between would be missed.
     let mut questions = interval_at(clock::now(), ASKED_EVERY);
     // The one that is listened to may be cut off from the others, which therefore have their turn.
     let mut others = (1..watched.sentinels.len()).map(|other| (index + other) % watched.sentinels.len()).cycle();

@@ -92,7 +92,7 @@ impl RedisStore {
     /// start-up, or make the store with [`builder`](Self::builder),
     /// [`connection`](RedisStoreBuilder::connection) and [`connect`](RedisStoreBuilder::connect),
     /// which does. Waiters on such a store ask again and again instead of being woken, unless the
-    /// builder is given a [`wake_url`](RedisStoreBuilder::wake_url). The connection's own time-outs
+    /// builder is given a [`wake_url`](RedisStoreBuilder::wake_url). The connection's own timeouts
     /// hold beside the store's.
     ///
     /// # Examples

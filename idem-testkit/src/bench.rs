@@ -307,7 +307,7 @@ pub(crate) fn commit(claim: &Claim, attempt: u64) -> Commit {
     Commit::new(claim.id.clone(), claim.owner, attempt, Some(outcome), LONG)
         .with_fingerprint(claim.fingerprint)
         .with_remember(LONG * 2)
-        // Nearly always so. Where it is not, a store must find out.
+        // This is nearly always so. If not, a store must find out.
         .with_as_claimed((attempt == 1).then(|| claim.as_claimed(Origin::Nothing)))
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn run(workspace: &Workspace, seconds: u32, only: &[String]) -> Resul
                 .run()
                 .with_context(|| {
                     format!(
-                        "the bytes are in {}; to run them again: cargo run --manifest-path {MANIFEST} --bin {name} -- FILE; once it is mended, keep them in fuzz/corpus/{name}",
+                        "the bytes are in {}; to run them again: cargo run --manifest-path {MANIFEST} --bin {name} -- FILE; after the fix, keep them in fuzz/corpus/{name}",
                         artifacts.display()
                     )
                 })

@@ -49,7 +49,7 @@ pub(super) fn check_take_overs(
         });
         let polled = index.bodies_of(key).any(|body| body.last_from >= from);
         if !claimed && !polled {
-            let text = format!("call {number} waited for longer than a lease and a second, and nobody had the key");
+            let text = format!("call {number} waited for longer than a lease and a second, and no call had the key");
             violations.push(Violation { promise: "P5", at, key: call.key.clone(), text });
         }
     }

@@ -6,7 +6,7 @@ use super::{Claim, Index, Key, Rules, Violation};
 use crate::clock::nanos;
 use crate::history::How;
 
-/// Says how often a key was given away because a fail-over had lost a renewal.
+/// Says how often a key was given away because a failover had lost a renewal.
 pub(super) fn check(index: &Index, name: &str, key: &Key, rules: Rules, violations: &mut Vec<Violation>) -> u64 {
     let mut broken = |promise, at, text| violations.push(Violation { promise, at, key: name.to_owned(), text });
 
@@ -44,7 +44,7 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, rules: Rules, violatio
 }
 
 /// P1 and P9: no key is given away as long as its owner may count on its lease, unless the owner
-/// gave it up. Gives the attempts that were begun too early because a fail-over had lost a renewal:
+/// gave it up. Gives the attempts that were begun too early because a failover had lost a renewal:
 /// those are not waited for, as is documented.
 fn check_claims(
     index: &Index,

@@ -116,10 +116,10 @@ impl ErrorKind {
     /// | status | kinds | why |
     /// | --- | --- | --- |
     /// | 400 | `MissingKey` | |
-    /// | 401 | `MissingSubject` | nobody is logged in |
+    /// | 401 | `MissingSubject` | the visitor is not logged in |
     /// | 403 | `UnknownToken` | with a fresh form |
     /// | 409 | `InFlight` | with `Retry-After` |
-    /// | 409 | `Duplicate`, `AlreadyDone`, `Abandoned`, `AttemptsExhausted` | what stands at the key does not let the request through |
+    /// | 409 | `Duplicate`, `AlreadyDone`, `Abandoned`, `AttemptsExhausted` | the record at the key refuses the request |
     /// | 422 | `FingerprintMismatch` | another request came with this key |
     /// | 429 | `Throttled` | with `Retry-After` |
     /// | 500 | `Reentrant`, `Codec`, `NotInstalled`, `Config` | mistakes of the service, which no client can do anything about |
@@ -167,7 +167,8 @@ impl Error {
         self.kind().http_status()
     }
 
-    /// Returns [the message for clients of its kind](ErrorKind::client_message). What `Display` writes is for operators.
+    /// Returns [the message for clients of its kind](ErrorKind::client_message). The `Display` text
+    /// is for operators.
     pub fn client_message(&self) -> &'static str {
         self.kind().client_message()
     }

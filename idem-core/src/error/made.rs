@@ -7,8 +7,8 @@ use super::{Error, StoreError};
 use crate::key::{KeyDigest, KeyPart};
 use crate::record::RecordId;
 
-/// For tests of code that handles these errors. The digest is that of the operation and the key, as in an error of a real call; with a
-/// key that is missing, the error is [`MissingKey`](Error::MissingKey), as it is there.
+/// For tests of code that handles these errors. The digest is that of the operation and the key, as
+/// in an error of a real call. As there, a missing key gives [`MissingKey`](Error::MissingKey).
 impl Error {
     fn made<K: KeyPart + ?Sized>(operation: &str, key: &K, make: impl FnOnce(Arc<str>, KeyDigest) -> Self) -> Self {
         match RecordId::encode(operation, key) {

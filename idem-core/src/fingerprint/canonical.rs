@@ -3,13 +3,15 @@
 //! The form has a tag for each kind of value, lengths before texts, one width for integers and one for floats. The fields of a struct
 //! and the entries of a map are sorted. A value's end can be read off its bytes, so no two lists of values have one form.
 //!
-//! A struct's field that wrote a bare `None` is left out. A struct with `#[serde(flatten)]` calls `serialize_map` with an unknown
-//! length and passes each field's name as a `str`. A map's keys have a sized type (`String`, `&str`), and most maps know their length. So the
-//! two are told apart, and `None` in a map stays.
+//! A struct's field that wrote a bare `None` is left out. A struct with `#[serde(flatten)]` calls
+//! `serialize_map` with an unknown length and passes each field's name as a `str`. A map's keys
+//! have a sized type (`String`, `&str`), and most maps know their length. So the two are
+//! distinguished, and `None` in a map stays.
 //!
-//! `serde_json` writes the numbers of a `Value` as numbers, or, if any crate of the program enables `arbitrary_precision`, as a struct with
-//! a reserved name. Both have one form here (`number.rs`). `RawValue` and the date-times of `toml` are structs with reserved names as
-//! well: their names do not depend on features, so they are kept as they are, a `RawValue` as its text.
+//! `serde_json` writes the numbers of a `Value` as numbers, or, if any crate of the program enables
+//! `arbitrary_precision`, as a struct with a reserved name. Both have one form here (`number.rs`).
+//! `RawValue` and the date-times of `toml` are structs with reserved names as well. Their names do
+//! not depend on features, so they stay as they are, a `RawValue` as its text.
 
 use serde::Serialize;
 use serde::ser;
@@ -38,7 +40,7 @@ pub(super) mod tag {
     pub(in crate::fingerprint) const END: u8 = 255;
 }
 
-/// What a value wrote.
+/// The kind of the value that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrote {
     /// A bare `None`: a field of a struct that wrote it is absent.
@@ -297,7 +299,7 @@ enum Of {
 pub(super) struct Entries<'a> {
     out: &'a mut Vec<u8>,
     of: Of,
-    /// Where each entry begins in `out`, and where its value does.
+    /// The start of each entry in `out`, and of its value.
     starts: Vec<(usize, usize)>,
 }
 

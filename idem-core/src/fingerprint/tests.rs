@@ -436,7 +436,8 @@ mod made_up {
             if matches!(self, Self::Nothing | Self::Absent) { None } else { Some(self.stripped()) }
         }
 
-        /// What a stripped value says, as text: the specification. Newtypes say what is in them, and structs what a map says.
+        /// The text of a stripped value: the specification. Newtypes have the text of their
+        /// content, and structs that of a map.
         fn says(&self) -> String {
             match self {
                 Self::Int(number) => number.to_string(),
@@ -569,7 +570,7 @@ mod made_up {
             assert_eq!(digests[0], of(&one_stripped), "a field that is `None` is absent: {one:?}");
             let is_same = one_stripped.says() == two_stripped.says();
             assert_eq!(digests[0] == digests[1], is_same, "seed {seed}: {one:?} and {two:?}");
-            // By somebody else's word: whatever is other JSON is another payload.
+            // An independent check: different JSON is another payload.
             let json = [&one_stripped, &two_stripped].map(|value| serde_json::to_string(value).unwrap());
             assert!(json[0] == json[1] || digests[0] != digests[1], "seed {seed}: {json:?}");
             pairs += 1;

@@ -91,20 +91,23 @@ impl Operation<'_> {
     /// Asks what became of the call with this key, without claiming it: for a caller that got no answer, and for one that wants to show
     /// progress.
     ///
-    /// It asks the store, once, and answers at once. Nothing is changed, nobody is kept from running, and a call in flight is not waited for.
-    /// [`Builder::local_cache`](crate::Builder::local_cache) and other calls of this process are not asked, so the answer is never older than
-    /// the lookup.
+    /// It asks the store, once, and answers at once. It changes nothing, stops no body, and does
+    /// not wait for a call in flight. [`Builder::local_cache`](crate::Builder::local_cache) and
+    /// other calls of this process are not asked, so the answer is never older than the lookup.
     ///
     /// Fingerprints are compared if this lookup is [given one](Self::fingerprint). Without, it says what is at the key, whatever the arguments
     /// were: that is how a caller finds out what a key was used for after an [`Error::FingerprintMismatch`].
     ///
-    /// With a [token](Self::token), one that does not count is [`Lookup::Unknown`], and counts as a failure of its subject where those are
-    /// limited. Under [`Idempotency::disabled`](crate::Idempotency::disabled) there are no records: [`Lookup::Unknown`].
+    /// An invalid [token](Self::token) is [`Lookup::Unknown`]. If invalid tokens are limited, it
+    /// counts as a failure of its subject. Under
+    /// [`Idempotency::disabled`](crate::Idempotency::disabled) the result is always
+    /// [`Lookup::Unknown`].
     ///
     /// # Errors
     ///
-    /// [`Error::Codec`] if the outcome is no `T`, [`Error::FingerprintMismatch`] as said, [`Error::Store`], [`Error::MissingKey`] and, with a token,
-    /// [`Error::MissingSubject`] and [`Error::Throttled`].
+    /// [`Error::Codec`] if the outcome does not decode as `T`, [`Error::FingerprintMismatch`] as
+    /// said, [`Error::Store`], [`Error::MissingKey`] and, with a token, [`Error::MissingSubject`]
+    /// and [`Error::Throttled`].
     ///
     /// # Cancellation safety
     ///
@@ -139,8 +142,9 @@ impl Operation<'_> {
         runtime.lookup(&request).await?.decode()
     }
 
-    /// Commits an outcome by hand: for an abandoned record, once it is known what became of it. Also where there is no record, or a
-    /// released one, or a token that was only issued: to say that a call was carried out elsewhere.
+    /// Commits an outcome by hand: for an abandoned record, once its outcome is known. It also
+    /// works for a key without a record, a released record, or an unused token, if the call was
+    /// carried out elsewhere.
     ///
     /// It knows nothing of an attribute: give it the operation's own [`ttl`](Self::ttl) and [`remember`](Self::remember), and a value of the
     /// function's outcome type, or later duplicates cannot read it. An abandoned record keeps its fingerprint; where there is none, give that too.
@@ -192,7 +196,7 @@ impl Operation<'_> {
         encode(&request.id, 1)?;
         request.by_hand();
         if request.fingerprint.is_none() {
-            // What must be equal for later duplicates stays as it was.
+            // The fingerprint for later duplicates stays as it was.
             let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
             request.fingerprint = info.and_then(|info| info.fingerprint);
         }

@@ -85,7 +85,7 @@ pub(crate) enum AnyStore {
     Other(Arc<dyn DynStore>),
 }
 
-/// What a step answers, now or later.
+/// The answer of a step, now or later.
 pub(crate) type Answer<'a, T> = Either<Ready<Result<T, StoreError>>, BoxFuture<'a, Result<T, StoreError>>>;
 
 impl AnyStore {
@@ -172,7 +172,7 @@ fn now<'a, T>(step: impl Future<Output = Result<T, StoreError>>) -> Answer<'a, T
     })))
 }
 
-/// A [`Store`] behind a pointer. Implemented for every store, by nobody else.
+/// A [`Store`] behind a pointer. Implemented for every store, and only here.
 pub(crate) trait DynStore: Send + Sync + 'static {
     fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Claimed, StoreError>>;
     fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Ownership, StoreError>>;

@@ -29,9 +29,9 @@ use crate::sync::{Mutex, MutexGuard};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
 
-/// How many records share a lock and a table at the least when the store is full. What must not take long is done for one shard at a time: the table
-/// grows, what has expired is looked for. With up to twice as many that takes some ten microseconds, and two hundred where nothing is in
-/// the processor's caches.
+/// The minimum number of records that share a lock and a table when the store is full. Growing the
+/// table and sweeping expired records happen for one shard at a time, to stay short. With up to
+/// twice as many records that takes some ten microseconds, and two hundred with cold caches.
 const RECORDS_A_SHARD: usize = 512;
 /// Enough that threads seldom meet. (The explorer wants them to.)
 const FEWEST_SHARDS: usize = if cfg!(all(test, shuttle)) { 2 } else { 32 };
@@ -42,17 +42,20 @@ const MOST_LOOKED_AT: usize = 2048;
 
 /// Keeps records in the process: to try things, for tests, and for services of one process.
 ///
-/// Nothing survives the process, so neither does any promise. It holds at most its capacity of records, a million unless it is made
-/// with another, and refuses new keys when it is full: it never evicts a record that it promised to keep.
+/// Nothing survives the process, so neither does any promise. It holds at most its capacity of
+/// records, by default a million, and refuses new keys when it is full. It never evicts a record
+/// that it promised to keep.
 ///
 /// Cheap to clone; clones share their records.
 ///
 /// # Memory
 ///
-/// A record that is committed, done, released or abandoned takes at most 100 bytes beside its operation, key and outcome, allocator and
-/// tables included, in a store that is at least a quarter full. (Measured at ten million: 70, and 80 where tables have just grown.) One in
-/// flight takes about 250, and so do the last few of each thousand. An outcome of more than a kilobyte takes another 250, and what its
-/// allocation has to spare. A caller that keeps the bytes of an outcome keeps those of up to 15 other records with them.
+/// In a store that is at least a quarter full, a committed, done, released or abandoned record
+/// takes at most 100 bytes besides its operation, key and outcome. That includes the allocator and
+/// the tables. (Measured at ten million: 70, and 80 just after tables have grown.) A record in
+/// flight takes about 250, and so do the last few of each thousand. An outcome of more than a
+/// kilobyte takes another 250, and the spare part of its allocation. A caller that keeps the bytes
+/// of an outcome keeps those of up to 15 other records with them.
 ///
 /// # Time
 ///
@@ -83,14 +86,14 @@ struct Inner {
     clock: Box<dyn Clock>,
 }
 
-/// What a lock guards.
+/// The data behind a lock.
 #[derive(Default)]
 struct Guarded {
     records: Shard,
     waiters: Waiters,
 }
 
-/// What all shards share.
+/// The data that all shards share.
 struct Shared {
     /// Seeded at random: keys come from clients, who may want them to collide.
     hasher: RandomState,
@@ -295,7 +298,7 @@ impl MemoryStore {
     }
 }
 
-/// What sweeps have done.
+/// The work of sweeps so far.
 #[derive(Default)]
 struct Swept {
     looked_at: usize,
@@ -437,7 +440,7 @@ impl Store for MemoryStore {
 /// Whether a step tells those who wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waking {
-    /// Where it changes the record.
+    /// It changes the record.
     Wakes,
     /// They wait on.
     LeavesWaiting,

@@ -1,4 +1,4 @@
-//! What a store and a codec are written against. Applications need none of it.
+//! The interface for stores and codecs. Applications do not need it.
 //!
 //! [`Store`] is the one seam: what a store must do, each step atomic, each with a stated meaning for every state of the record. [`record`] has the
 //! record, the steps, and the decisions that each store takes alike; [`wire`] is the record as one text. [`AdminStore`] is for stores whose
@@ -59,18 +59,19 @@ pub use self::dynamic::StoreHandle;
 pub(crate) use self::memory::MemoryStore;
 pub use crate::codec::{Codec, CodecContext, CodecFailure, CodecId};
 
-/// Where records are kept.
+/// A place for records.
 ///
-/// Every method is one atomic step in the store: one command, script or statement. A store never checks and then writes. It decides
-/// with [`Record::on_claim`](crate::record::Record::on_claim) what a claim makes of what it found, and answers by *its own* clock
-/// whether a lease has run out; clocks of several hosts are never compared.
+/// Every method is one atomic step in the store: one command, script or statement. A store never
+/// checks and then writes. [`Record::on_claim`](crate::record::Record::on_claim) decides the effect
+/// of a claim on the existing record. The store decides by *its own* clock whether a lease has
+/// expired; clocks of several hosts are never compared.
 ///
 /// *Alive* below means: the lease has not run out by the store's clock, `now - (claim or last renewal) < lease`. A lease of
 /// length zero is never alive.
 ///
-/// Errors: every method fails with a [`StoreError`] whose kind says whether the step may have been carried out
-/// ([`StoreError::is_unknown`]). A value at the key that is no readable record is [`Unreadable`](crate::StoreErrorKind::Unreadable)
-/// from every method, and is left untouched.
+/// Errors: every method fails with a [`StoreError`] whose kind says whether the step may have been
+/// carried out ([`StoreError::is_unknown`]). A value at the key other than a readable record is
+/// [`Unreadable`](crate::StoreErrorKind::Unreadable) from every method, and is left untouched.
 ///
 /// Cancellation: a future that is dropped may or may not have carried out its step, as with a lost reply. Each step may be sent
 /// again by the same owner, with the same arguments, and then changes nothing more.
@@ -95,11 +96,13 @@ pub trait Store: Send + Sync + 'static {
     /// | committed | none | `Committed` with the outcome |
     /// | done | none | `Done` |
     ///
-    /// Where the next attempt of a record would exceed `max_attempts`, without those that only asked: no effect, `Exhausted`; for an abandoned
-    /// record without `take_over`: `Abandoned`. The new record expires in `hold`. Of several claims at once, one is `Owned`.
+    /// If the next attempt of a record would exceed `max_attempts`, without those that only asked:
+    /// no effect, `Exhausted`; for an abandoned record without `take_over`: `Abandoned`. The new
+    /// record expires in `hold`. Of several claims at once, one is `Owned`.
     fn claim(&self, claim: &Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
-    /// Gives keys out, each for one use. Answers in the order of `issues`, one for each; a batch is no transaction.
+    /// Issues keys, each for one use. Answers in the order of `issues`, one for each; a batch is
+    /// not a transaction.
     ///
     /// | found | effect | answer |
     /// | --- | --- | --- |
@@ -127,12 +130,14 @@ pub trait Store: Send + Sync + 'static {
     /// | the same, to `Undone` | what the claim found, with the attempt that it had: no record, issued, released for `keep`, or the abandoned record with its owner and fingerprint, which expires in its own `hold` from now. Whoever waits is woken | `Held` |
     /// | anything else, or nothing | none | `Lost` |
     ///
-    /// A release that is sent again after it was carried out is `Lost`, since there is nothing left to give up; but to `Abandoned` and `Unanswered` it is
-    /// `Held` again, and the question is counted once.
+    /// A release that is sent again after it was carried out is `Lost`, because nothing is left to
+    /// release. To `Abandoned` and `Unanswered` it is `Held` again, and the question is counted
+    /// once.
     fn release(&self, release: &Release) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
-    /// Keeps leases: each that is in flight or abandoned by its owner is alive again for its lease's length from now, and its
-    /// record expires in `hold`. Answers in the order of `renewals`, one for each; a batch is no transaction.
+    /// Renews leases: each record of the owner that is in flight or abandoned is alive again for
+    /// its lease's length from now, and expires in `hold`. Answers in the order of `renewals`, one
+    /// for each; a batch is not a transaction.
     ///
     /// `Lost` where anything else, or nothing, is found.
     fn renew(&self, renewals: &[Renewal]) -> impl Future<Output = Vec<Result<Ownership, StoreError>>> + Send;
@@ -147,7 +152,7 @@ pub trait Store: Send + Sync + 'static {
     /// Describes the record, `None` if there is none. Of one that is committed, the outcome belongs to the description.
     fn inspect(&self, id: &RecordId) -> impl Future<Output = Result<Option<RecordInfo>, StoreError>> + Send;
 
-    /// Removes the record, unless it is in flight and alive. What waits is not woken.
+    /// Removes the record, unless it is in flight and alive. Waiters are not woken.
     fn remove(&self, id: &RecordId) -> impl Future<Output = Result<Removed, StoreError>> + Send;
 
     /// Puts the store behind a pointer, as a runtime holds it.

@@ -1,4 +1,5 @@
-//! The record: every state, and what callers wish of it. What becomes of it is said in `record/transitions.rs`.
+//! The record: every state, and the callers' requests. Its transitions are in
+//! `record/transitions.rs`.
 
 mod made;
 mod metadata;
@@ -21,7 +22,7 @@ pub use self::metadata::{Audit, Metadata};
 pub(crate) use self::metadata::{MAX_WHO, MAX_WHY};
 pub use self::transitions::{OnClaim, OnStep, RanOut, owner_stops_after, renewal_due_after};
 
-/// What a record is stored under: the operation's name and the key, as `operation:key`.
+/// The id of a record: the operation's name and the key, as `operation:key`.
 ///
 /// Cheap to clone. `Debug` shows the operation and a digest of the key.
 #[derive(Clone, PartialEq, Eq)]
@@ -47,7 +48,7 @@ impl RecordId {
     /// Joins an operation's valid name and the key that a value encodes to; `None` if the key is missing.
     pub(crate) fn encode<K: KeyPart + ?Sized>(operation: &str, value: &K) -> Option<Self> {
         thread_local! {
-            /// Where ids are written before they are put into memory of their own, in one piece of the right length.
+            /// The buffer for ids, before they are copied into memory of the right length.
             static SCRATCH: Cell<String> = const { Cell::new(String::new()) };
         }
         // Taken away meanwhile: a value may encode keys of its own.
@@ -99,8 +100,8 @@ impl fmt::Debug for RecordId {
     }
 }
 
-/// Whether a text can be an operation's name: 1 to 128 bytes of letters, digits, `_`, `-`, `.`, `/`, `#`, `@` and `+`, in segments
-/// that may be joined by `::`.
+/// Whether a text can be an operation's name. It has 1 to 128 bytes: letters, digits, `_`, `-`,
+/// `.`, `/`, `#`, `@` and `+`, in segments that may be joined by `::`.
 ///
 /// So a name never runs into a key: in `operation:key`, the first single colon ends the name.
 pub fn is_valid_operation(name: &str) -> bool {
@@ -116,7 +117,7 @@ pub fn is_valid_operation(name: &str) -> bool {
     name.len() <= 128 && name.split("::").all(segment)
 }
 
-/// The identity of one claim: whoever holds it may commit, renew and release.
+/// The identity of one claim: its holder may commit, renew and release.
 ///
 /// 122 random bits from the operating system, so that neither forked processes nor cloned machines share one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -128,8 +129,8 @@ impl Owner {
         Self(uuid::Uuid::new_v4().as_u128())
     }
 
-    /// An identity that nobody else in this process has: for records that no other process sees. Counted, and by each thread for itself: a
-    /// generator of random numbers could be one that the application seeds.
+    /// Returns an identity that is unique in this process, for records that no other process sees.
+    /// Each thread counts for itself: the application might seed a generator of random numbers.
     pub(crate) fn within_process() -> Self {
         static THREADS: AtomicU64 = AtomicU64::new(1);
         thread_local! {
@@ -165,15 +166,15 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// What a store holds for one (operation, key).
+/// The value that a store holds for one (operation, key).
 ///
 /// *Abandoned* is not a variant: it is an [`InFlight`] record whose lease has run out by the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     /// A one-time token was given out, and not used yet.
     Issued {
-        /// How long before its expiry the record stops to count as issued: until then it only says that there was a token, so that one whose time
-        /// is over is told from one that never was.
+        /// For the last `grace` of its life the record no longer counts as issued; it only
+        /// distinguishes expired from unknown.
         grace: Duration,
     },
     /// Claimed and not committed.
@@ -189,7 +190,7 @@ pub enum Record {
     Committed {
         /// The attempt that succeeded.
         attempt: u64,
-        /// What must be equal when the key comes again.
+        /// The digest of the arguments that must be equal when the key comes again.
         fingerprint: Option<Fingerprint>,
         /// The outcome.
         outcome: Encoded,
@@ -198,7 +199,7 @@ pub enum Record {
     Done {
         /// The attempt that succeeded.
         attempt: u64,
-        /// What must be equal when the key comes again.
+        /// The digest of the arguments that must be equal when the key comes again.
         fingerprint: Option<Fingerprint>,
     },
 }
@@ -207,17 +208,18 @@ pub enum Record {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InFlight {
-    /// Who claimed it.
+    /// The owner that claimed it.
     pub owner: Owner,
     /// Which claim of this key it is.
     pub attempt: u64,
-    /// What the claim found: so that it can be undone, and so that an owner whose claim's reply was lost knows.
+    /// The state that the claim found. Undoing the claim needs it, and so does an owner whose
+    /// claim's reply was lost.
     pub origin: Origin,
     /// How long the lease is. Zero: given up, abandoned at once.
     pub lease: Duration,
     /// The expiry with which the record is written, and again at each renewal: the age of the lease is `hold` less what is left.
     pub hold: Duration,
-    /// What must be equal when the key comes again.
+    /// The digest of the arguments that must be equal when the key comes again.
     pub fingerprint: Option<Fingerprint>,
     /// How many of the attempts so far began no body: each only asked what became of an earlier one, and got no answer
     /// ([`ReleaseTo::Unanswered`]). They do not count towards `max_attempts`.
@@ -227,8 +229,8 @@ pub struct InFlight {
     pub took_over: Option<Box<Self>>,
 }
 
-/// How many records a record in flight remembers that were taken over, one from the other. Beyond that, undoing the claims one after the
-/// other leaves an abandoned record of [nobody](Owner::NOBODY).
+/// The number of successive take-overs that a record in flight remembers. Beyond that, undoing the
+/// claims one after the other leaves an abandoned record without an [owner](Owner::NOBODY).
 pub const MOST_TAKEN_OVER: usize = 3;
 
 /// An outcome as the codec wrote it. Cheap to clone.
@@ -239,7 +241,7 @@ pub struct Encoded {
     pub is_error: bool,
     /// The codec that can read it.
     pub codec: CodecId,
-    /// What it wrote.
+    /// The bytes that it wrote.
     pub payload: Bytes,
     /// What else is known of it. A store keeps it with the outcome and gives it back; `None` takes no room.
     pub metadata: Option<Arc<Metadata>>,
@@ -279,16 +281,16 @@ pub struct Claim {
     /// How long the record stays if nothing more is heard of the owner: `max(ttl, remember, 2 × lease)`, and twice the operation's `hold`
     /// where an abandoned record is rejected or asked about.
     pub hold: Duration,
-    /// What must be equal to the record's, where both have one.
+    /// Must be equal to the record's, if both have one.
     pub fingerprint: Option<Fingerprint>,
     /// Whether an abandoned record may be claimed.
     pub take_over: bool,
-    /// Where not `take_over`: an abandoned record may be claimed all the same once its owner has been silent for this long, counted from
-    /// its claim or last renewal. `None`: never.
+    /// Without `take_over`: an abandoned record may still be claimed once its owner has been silent
+    /// for this long, counted from its claim or last renewal. `None`: never.
     pub take_over_after: Option<Duration>,
     /// The highest attempt that may be begun.
     pub max_attempts: Option<u64>,
-    /// Whether the key counts only if it was [issued](Issue): where there is no record, none is written.
+    /// Whether the key counts only if it was [issued](Issue): without a record, none is written.
     pub must_be_issued: bool,
 }
 
@@ -309,21 +311,21 @@ impl Claim {
         }
     }
 
-    /// What a commit by this claim's owner can say of the record that this claim wrote.
+    /// Returns the description of the record that this claim wrote, for a commit by its owner.
     pub fn as_claimed(&self, origin: Origin) -> AsClaimed {
         let Self { lease, hold, .. } = *self;
         AsClaimed { origin, lease, hold }
     }
 }
 
-/// What became of a claim.
+/// The result of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claimed {
     /// The caller is the owner now.
     Owned {
         /// 1 for the first claim of a key, +1 for each later one.
         attempt: u64,
-        /// What was there before.
+        /// The state before the claim.
         from: Origin,
     },
     /// Somebody else is, and the lease is alive.
@@ -333,7 +335,7 @@ pub enum Claimed {
         /// How long until the lease runs out, unless it is renewed.
         lease_left: Duration,
     },
-    /// The lease of somebody else has run out, and the claim does not take over.
+    /// Another owner's lease has expired, and the claim does not take over.
     Abandoned {
         /// Whose turn it was.
         attempt: u64,
@@ -343,7 +345,7 @@ pub enum Claimed {
         /// How many attempts there were, without those that only [asked](InFlight::questions).
         attempts: u64,
     },
-    /// There is no record, and the claim is one of a key that must have been issued.
+    /// The key has no record, and the claim requires an issued key.
     NotIssued,
     /// The key was issued, and its time is over: as far as a claim of a key that must have been issued goes.
     IssueExpired,
@@ -363,7 +365,7 @@ pub enum Claimed {
     },
 }
 
-/// What a successful claim found.
+/// The state that a successful claim found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// No record.
@@ -388,7 +390,7 @@ pub struct Issue {
     pub grace: Duration,
 }
 
-/// What became of an issue.
+/// The result of an issue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Issued {
     /// The key can be claimed (or could, and this is the answer of before, where its reply was lost).
@@ -416,7 +418,7 @@ pub struct Commit {
     pub owner: Owner,
     /// Under which attempt.
     pub attempt: u64,
-    /// What must be equal when the key comes again.
+    /// The digest of the arguments that must be equal when the key comes again.
     pub fingerprint: Option<Fingerprint>,
     /// The outcome; `None` records that there was one.
     pub outcome: Option<Encoded>,
@@ -424,17 +426,18 @@ pub struct Commit {
     pub ttl: Duration,
     /// How long it is known that there was one, from now: at least `ttl`.
     pub remember: Duration,
-    /// What else the owner's record in flight says, if the owner knows and has not changed it since the claim: a store may write over
-    /// that very record with one comparison of the whole. It decides nothing. Where another record stands there, or this is `None`,
-    /// the store looks whose it is.
+    /// The rest of the owner's record in flight, if the owner knows it and has not changed it since
+    /// the claim. With it, a store may replace exactly that record by one comparison of the whole.
+    /// It decides nothing. If the record differs, or this is `None`, the store checks its owner.
     pub as_claimed: Option<AsClaimed>,
 }
 
-/// What a claim has written into a record in flight, besides the owner, the attempt and the fingerprint.
+/// The fields that a claim has written into a record in flight, besides the owner, the attempt and
+/// the fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AsClaimed {
-    /// What the claim found.
+    /// The state that the claim found.
     pub origin: Origin,
     /// The claim's lease.
     pub lease: Duration,
@@ -450,11 +453,11 @@ pub struct Release {
     pub id: RecordId,
     /// Who. The attempt is not asked for: an owner whose claim's reply was lost does not know it.
     pub owner: Owner,
-    /// What becomes of the record.
+    /// The state that the release leaves.
     pub to: ReleaseTo,
 }
 
-/// What a release leaves behind.
+/// The state that a release leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseTo {
     /// A key that may be claimed; its attempt count is kept for this long.
@@ -467,8 +470,9 @@ pub enum ReleaseTo {
     /// The same, and no body has begun: this attempt only asked what became of an earlier one, and got no answer. It does not count
     /// towards `max_attempts`.
     Unanswered,
-    /// What the claim found, with the attempt that it had, because no body has begun: nothing; an issued token; a released key, whose
-    /// attempt count is kept for this long; or the abandoned record, with its owner, who may still commit.
+    /// The state that the claim found, with its attempt, because no body has begun. That is
+    /// nothing; an issued token; a released key, whose attempt count is kept for this long; or the
+    /// abandoned record, whose owner may still commit.
     Undone {
         /// `max(ttl, 10 × lease)`.
         keep: Duration,
@@ -487,7 +491,7 @@ pub struct Renewal {
     pub hold: Duration,
 }
 
-/// What became of a removal.
+/// The result of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removed {
     /// There was a record, and there is none now.
@@ -529,7 +533,7 @@ pub struct RecordInfo {
     pub state: RecordState,
     /// The last attempt, 0 if there was none.
     pub attempt: u64,
-    /// What must be equal when the key comes again.
+    /// The digest of the arguments that must be equal when the key comes again.
     pub fingerprint: Option<Fingerprint>,
     /// Committed: whether the outcome is an error that is kept.
     pub is_error: bool,

@@ -5,7 +5,7 @@
 //! | state | text |
 //! | --- | --- |
 //! | issued | `i1i.`, or `i1i <grace ms>.` |
-//! | in flight | `i1f<owner><origin> <attempt> <lease ms> <hold ms> <fingerprint>.` and, once somebody waits, `w` |
+//! | in flight | `i1f<owner><origin> <attempt> <lease ms> <hold ms> <fingerprint>.` and, with waiters, `w` |
 //! | the same, with more to remember | `i2f`, the same fields, ` <questions>`, for each record that was taken over `<` and all these fields of it, `.` |
 //! | released | `i1r <attempt>.` |
 //! | the same, where some attempts only asked | `i2r <attempt> <questions>.` |
@@ -44,9 +44,9 @@ use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
 use crate::record::{Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record};
 
-/// What separates a record in flight from the one that it took over.
+/// Separates a record in flight from the one that it took over.
 const OVER: u8 = b'<';
-/// The mark of an in-flight record that somebody waits for.
+/// The mark of an in-flight record with waiters.
 pub const WAITED: u8 = b'w';
 
 /// A record as it was read.
@@ -58,12 +58,12 @@ pub enum Parsed {
     Aside {
         /// The attempt that succeeded.
         attempt: u64,
-        /// What must be equal when the key comes again.
+        /// The digest of the arguments that must be equal when the key comes again.
         fingerprint: Option<Fingerprint>,
     },
 }
 
-/// Why a text is no record that this version can read.
+/// The reason that this version does not read a text as a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -107,7 +107,7 @@ pub fn owner_prefix(owner: Owner) -> String {
     prefix
 }
 
-/// An in-flight record without the mark that somebody waits for it.
+/// Returns an in-flight record without the mark for waiters.
 pub fn without_waited(text: &[u8]) -> &[u8] {
     match text {
         [b'i', b'1' | b'2', b'f', .., b'.', WAITED] => text.get(..text.len() - 1).unwrap_or(text),
@@ -119,7 +119,7 @@ pub fn without_waited(text: &[u8]) -> &[u8] {
 ///
 /// # Errors
 ///
-/// Says what is wrong where the text is no whole record of this version.
+/// The error says what is wrong if the text is not a whole record of this version.
 pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
     let damaged = WireError::Damaged;
     let (version, state, fields) = match text.as_ref() {
@@ -192,7 +192,7 @@ fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
     Some(held)
 }
 
-/// What each record in flight has.
+/// Reads the fields of each record in flight.
 fn in_flight_fields<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<InFlight> {
     let (&letter, of) = fields.next()?.split_last()?;
     Some(InFlight {

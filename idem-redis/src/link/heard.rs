@@ -12,16 +12,16 @@ use crate::error::unconnected_in_time;
 use crate::place::Watched;
 use crate::sentinel::{self, Address, Said};
 
-/// How long an attempt may take at the server that the news of a fail-over names.
+/// How long an attempt may take at the server that the news of a failover names.
 const NEWS_LIMIT: Duration = Duration::from_millis(500);
-/// For so long, the news of a fail-over says more than the Sentinels that have not heard it yet;
+/// For so long, the news of a failover says more than the Sentinels that have not heard it yet;
 /// they tell each other every two seconds.
 const NEWS: Duration = Duration::from_secs(10);
 
 /// The master's address, as announced by Sentinels.
 #[derive(Default)]
 pub(super) struct Heard {
-    /// Of the last fail-over, and when that was.
+    /// Of the last failover, and when that was.
     news: Option<News>,
     /// The target of the last attempt to connect.
     tried: Option<Address>,

@@ -166,7 +166,7 @@ async fn a_late_owner_is_refused_and_changes_nothing() {
     let stranger = commit(&next, 2, "1").with_owner(Owner::generate()).with_as_claimed(as_claimed);
     assert_eq!(given.commits(&stranger).await, LOST_BY_SCRIPT);
     assert_eq!(given.server.get("idem:orders:1").await, before);
-    // What its record remembers of the one that it took over, the owner does not know.
+    // The owner does not know the part of its record about the one that it took over.
     assert_eq!(given.commits(&commit(&next, 2, "2").with_as_claimed(as_claimed)).await, HELD_BY_SCRIPT);
     assert_eq!(given.commits(&commit(&late, 1, "1")).await, LOST_BY_SET_AND_SCRIPT);
 

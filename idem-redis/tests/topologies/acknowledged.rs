@@ -1,4 +1,4 @@
-//! `replicas`: what is acknowledged survives a fail-over, and what is not starts no body.
+//! `replicas`: what is acknowledged survives a failover, and what is not starts no body.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -85,7 +85,7 @@ async fn a_claim_that_is_sent_again_waits_again_on_a_new_connection_too() {
         let error = store.commit(&commit(&commits)).await.unwrap_err();
         assert!(error.is_unknown(), "{error}");
     }
-    // It stands there, and is replayed: only its fate at a fail-over is open.
+    // It stands there, and is replayed: only its fate at a failover is open.
     assert!(matches!(one.claim(&claim("2")).await.unwrap(), Claimed::Committed { .. }));
     replica.resume().unwrap();
     until("the claim is acknowledged", || async { other.claim(&first).await.is_ok() }).await;

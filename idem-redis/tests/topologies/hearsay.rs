@@ -247,7 +247,7 @@ async fn news_ends_an_attempt_that_hangs_at_the_old_master() {
     old.resume().unwrap();
 }
 
-/// Sentinels that told of a fail-over, and of a second one only to those who ask.
+/// Sentinels that told of a failover, and of a second one only to those who ask.
 async fn a_second_fail_over(contradiction: &[&str]) -> Duration {
     let (old, new) = two_masters().await;
     let third = RedisServer::start().await.unwrap();

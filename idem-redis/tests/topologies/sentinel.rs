@@ -1,4 +1,4 @@
-//! Fail-overs under Sentinel.
+//! Failovers under Sentinel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -286,7 +286,7 @@ async fn all_apart(t: &Bench, ids: &[idem_core::record::RecordId]) -> Verdict {
     for (index, id) in ids.iter().enumerate() {
         let claim = claim(id);
         let answer = t.store.claim(&claim).await?;
-        let what = format!("the claim of {:?}, which nobody else has", id.as_str());
+        let what = format!("the claim of {:?}, which no other claim has", id.as_str());
         same(&what, answer, Claimed::Owned { attempt: 1, from: Origin::Nothing })?;
         let outcome = Some(crate::bench::outcome(index.to_string().as_bytes()));
         commits.push(commit(&claim, 1).with_outcome(outcome));

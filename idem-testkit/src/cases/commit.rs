@@ -68,7 +68,7 @@ async fn by_the_owner_of_another_key_is_lost(t: &Bench) -> Verdict {
 
 async fn by_an_owner_whose_lease_ran_out_is_held(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
-    same("a commit that nobody was before", t.store.commit(&given.commit).await?, Ownership::Held)?;
+    same("a commit before any take-over", t.store.commit(&given.commit).await?, Ownership::Held)?;
     let answer = t.store.claim(&claim(&given.id)).await?;
     matches_or_broken!("a claim then", answer, Claimed::Committed { attempt: 1, .. })
 }

@@ -75,7 +75,7 @@ async fn strangers(t: &Bench, to: ReleaseTo) -> Verdict {
 
 async fn by_an_owner_whose_lease_ran_out_is_held(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
-    same("a release that nobody was before", t.store.release(&release(&given.claim)).await?, Ownership::Held)?;
+    same("a release before any take-over", t.store.release(&release(&given.claim)).await?, Ownership::Held)?;
     let answer = t.store.claim(&claim(&given.id)).await?;
     same("a claim then", answer, Claimed::Owned { attempt: 2, from: Origin::Released })
 }
@@ -237,7 +237,7 @@ async fn to_undone_sent_again_undoes_nothing_more(t: &Bench) -> Verdict {
 
 async fn to_undone_after_the_lease_ran_out_is_held(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
-    same("undoing a claim that nobody was before", t.store.release(&undo(&given.claim)).await?, Ownership::Held)?;
+    same("undoing a claim before any take-over", t.store.release(&undo(&given.claim)).await?, Ownership::Held)?;
     same("the state then", t.state(&given.id).await?, None)
 }
 

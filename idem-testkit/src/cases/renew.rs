@@ -129,7 +129,7 @@ async fn of_an_abandoned_record_revives_it(t: &Bench) -> Verdict {
     t.own(&first).await?;
     t.pass_until(t.unit(), &first.id, Some(RecordState::Abandoned)).await?;
     let (renewed, answer) = t.timed(t.store.renew(renewal(&first))).await?;
-    same("a renewal that nobody was before", answer, Ownership::Held)?;
+    same("a renewal before any take-over", answer, Ownership::Held)?;
     let answer = t.store.claim(&claim(&first.id)).await?;
     let verdict = matches_or_broken!("a claim then", answer, Claimed::InFlight { attempt: 1, .. });
     t.within(t.unit(), renewed, verdict)

@@ -274,7 +274,7 @@ async fn is_not_seen_by_an_inspection(t: &Bench) -> Verdict {
     let before = t.look(&given.id).await?;
     t.pass(t.unit() / 4).await;
     let _waiter = waiter(&t.store, &given.id, 1).await;
-    t.unchanged("a record in flight while somebody waits for it", &given.id, &before).await
+    t.unchanged("a record in flight with a waiter", &given.id, &before).await
 }
 
 async fn does_not_keep_an_abandoned_record_from_being_removed(t: &Bench) -> Verdict {

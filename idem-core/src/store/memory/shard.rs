@@ -1,10 +1,11 @@
 //! A part of the store, behind one lock.
 //!
-//! A record that changes has a place of its own, where it is *fresh*. What has settled, because nothing will happen to it but that it
-//! expires, is written with others into a *pack*: one run of bytes, of which an outcome that is replayed is a part. So a settled
-//! record costs its own bytes and an entry of the table, and no allocation of its own, neither to be kept nor to be read.
+//! A record that changes has a place of its own, where it is *fresh*. A settled record will only
+//! expire. It is written with others into a *pack*: one run of bytes. A replayed outcome is a part
+//! of that run. So a settled record costs its own bytes and an entry of the table, without a
+//! separate allocation for keeping or reading it.
 //!
-//! Bytes of a pack that nobody needs any more are found by sweeps, which also drop what has expired. A sweep looks at all records of
+//! Sweeps find unused bytes of a pack, and drop expired records. A sweep looks at all records of
 //! the shard, and comes after as many changes as make it cost each of them a constant share.
 
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -19,8 +20,9 @@ use super::Shared;
 use super::slot::{MOST_OVERHEAD, Packed, Slot};
 use crate::record::{Claim, Metadata, OnClaim, Record, RecordId};
 
-/// How many records are packed together: so many that what a pack costs beside its bytes hardly counts, and so few that little waits
-/// for a pack, and little is held by a caller that keeps an outcome.
+/// The number of records in a pack. It is large enough that a pack's overhead hardly counts. It is
+/// small enough that few records wait for a pack, and that a caller which keeps an outcome holds
+/// little memory.
 pub(super) const PACK: usize = 16;
 /// A larger payload stays where it is: next to it, what packing saves is little, and copying it takes time.
 pub(super) const MOST_PAYLOAD: usize = 1024;
@@ -63,19 +65,19 @@ impl Default for Shard {
     }
 }
 
-/// Where a record is.
+/// The place of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place {
     /// In which pack, or [`FRESH`].
     pack: u32,
-    /// Where it begins in the pack, or which of the fresh ones it is.
+    /// Its start in the pack, or its index among the fresh ones.
     at: u32,
 }
 
 const FRESH: u32 = u32::MAX;
 
 struct Fresh {
-    /// What growing and packing ask for is here, so that they need not look at each record.
+    /// Growing and packing need this; keeping it here avoids a look at each record.
     settled: bool,
     hash: u64,
     of: Box<FreshRecord>,
@@ -101,7 +103,7 @@ pub(super) enum Found<'a> {
 }
 
 impl Found<'_> {
-    /// What a claim makes of it.
+    /// Returns the effect of a claim on it.
     pub(super) fn on_claim(self, claim: &Claim) -> OnClaim {
         match self {
             Self::Fresh(record) => record.on_claim(claim),
@@ -210,7 +212,7 @@ impl Shard {
         }
         if self.until_sweep == 0 {
             let in_flight = self.fresh.len() - self.settled;
-            // What was in flight may have been abandoned.
+            // A record in flight may have been abandoned.
             let have_settled = in_flight >= PACK && self.earliest_lease <= now;
             if self.earliest <= now || self.has_gaps || have_settled {
                 self.sweep(now, shared);

@@ -1,7 +1,8 @@
 //! A record with its times, and how it is written into a pack.
 //!
-//! The bytes of a pack never leave the process, so their form may change at any time. What every search looks at has a fixed place. After
-//! that numbers take as many bytes as they need, and what a record does not have takes none:
+//! The bytes of a pack never leave the process, so their form may change at any time. The fields
+//! that every search reads have a fixed place. After that numbers take as many bytes as they need,
+//! and missing fields take none:
 //!
 //! | | |
 //! | --- | --- |
@@ -204,7 +205,7 @@ const OVER_WITH_FINGERPRINT: u8 = 1;
 /// One that has none.
 const OVER_WITHOUT: u8 = 2;
 
-/// What a record in flight has beside attempt and fingerprint.
+/// Writes the fields of a record in flight, besides attempt and fingerprint.
 fn write_in_flight(held: &InFlight, out: &mut Vec<u8>) {
     out.extend_from_slice(&held.owner.to_bytes());
     out.push(match held.origin {

@@ -30,7 +30,7 @@ const SLACK: Duration = AFTER_FEW;
 const TURNS: usize = 128;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What the steps and the thread share.
+/// The state that the steps and the thread share.
 pub(super) struct Sweeper {
     /// When the thread looks next.
     looks_at: AtomicU64,

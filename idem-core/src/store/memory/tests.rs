@@ -88,7 +88,7 @@ fn a_new_key_pays_for_a_look_at_three_records_and_at_one_shard_at_the_most() {
     assert!((1..=3).contains(&each), "{each} for each new key");
 }
 
-/// What a call does because others expire, in numbers that are the same on every machine.
+/// The work of a call because other records expire, in numbers that are the same on every machine.
 #[test]
 fn while_all_records_expire_a_call_frees_and_writes_no_more_than_a_shard_has() {
     const RECORDS: usize = 32 * 1024;

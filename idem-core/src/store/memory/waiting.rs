@@ -23,7 +23,7 @@ struct WaitedFor {
 }
 
 impl Waiters {
-    /// How many records somebody waits for.
+    /// The number of records with waiters.
     #[cfg(all(test, shuttle))]
     pub(super) fn len(&self) -> usize {
         self.0.len()

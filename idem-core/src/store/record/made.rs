@@ -110,8 +110,8 @@ impl Commit {
         Self { id, owner, attempt, fingerprint: None, outcome, ttl, remember: ttl, as_claimed: None }
     }
 
-    /// The record that this commit writes over, if it is there as it was claimed; `None` if the owner cannot say, as after a take-over:
-    /// it does not know what else the record holds.
+    /// Returns the record that this commit replaces, if it is unchanged since the claim. `None` if
+    /// the owner does not know all of it, as after a take-over.
     pub fn in_flight(&self) -> Option<InFlight> {
         let Self { owner, attempt, fingerprint, .. } = *self;
         let AsClaimed { origin, lease, hold } =

@@ -1,8 +1,9 @@
 //! The life of the record: what a claim, a commit, a release, a renewal, a removal and the passing of time make of each state.
 //!
-//! The transitions are pure functions, so that each store, in whatever language its atomic step is written, takes the same
-//! decisions, and so that `idem-model` explores the very ones that run. A store answers two questions only: what stands at the key,
-//! and has its lease run out by the store's own clock.
+//! The transitions are pure functions. So each store takes the same decisions, in whatever language
+//! its atomic step is written, and `idem-model` explores the very code that runs. A store answers
+//! only two questions: which record is at the key, and has its lease expired by the store's own
+//! clock.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::{
     Release, ReleaseTo, Removed, Renewal,
 };
 
-/// What a claim makes of the record that it found.
+/// The effect of a claim on the record that it found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OnClaim {
     /// Nothing is written.
@@ -22,7 +23,7 @@ pub enum OnClaim {
     IfLeaseRanOut {
         /// The record's attempt, for [`Claimed::InFlight`] where the lease is alive.
         attempt: u64,
-        /// What to do where it has run out.
+        /// The effect if it has expired.
         then: RanOut,
     },
     /// It depends on how long the record has left, which only the store's clock can tell: up to `grace`, it is
@@ -35,15 +36,15 @@ pub enum OnClaim {
     },
 }
 
-/// What a claim makes of a record whose lease has run out.
+/// The effect of a claim on a record whose lease has expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RanOut {
     /// Nothing is written.
     Answer(Claimed),
     /// This is written in place of the record that was found.
     Take(InFlight),
-    /// It depends on how long ago the claim or last renewal was, which only the store's clock can tell: from `age` on, `then` is
-    /// written; before, nothing is, and the answer is [`Claimed::Abandoned`].
+    /// It depends on the time since the claim or last renewal, by the store's clock. From `age` on,
+    /// `then` is written. Before that, nothing is, and the answer is [`Claimed::Abandoned`].
     IfSilentFor {
         /// [`Claim::take_over_after`].
         age: Duration,
@@ -69,7 +70,7 @@ impl RanOut {
     }
 }
 
-/// What a step of an owner (a commit, a release or a renewal) makes of the record that it found.
+/// The effect of an owner's step (a commit, a release or a renewal) on the record that it found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OnStep {
     /// Nothing is written.
@@ -87,8 +88,8 @@ pub enum OnStep {
     Remove,
 }
 
-/// How long an owner goes on without a confirmed renewal, by its own clock: nine tenths of the lease, counted from before the claim (or
-/// the last confirmed renewal) was sent.
+/// Returns how long an owner continues without a confirmed renewal, by its own clock: nine tenths
+/// of the lease. It counts from before the claim (or the last confirmed renewal) was sent.
 ///
 /// The store counts the whole lease, from when it carried the step out, which is later. So, as long as the two clocks run at the
 /// same rate within 10 %, the body is stopped before the store lets anybody else claim.
@@ -102,7 +103,7 @@ pub fn renewal_due_after(lease: Duration) -> Duration {
 }
 
 impl Claim {
-    /// What this makes of no record.
+    /// Returns the effect without a record.
     pub fn on_nothing(&self) -> OnClaim {
         if self.must_be_issued {
             OnClaim::Answer(Claimed::NotIssued)
@@ -113,7 +114,7 @@ impl Claim {
 }
 
 impl Record {
-    /// What a claim makes of this record. (Where there is none, see [`Claim::on_nothing`].)
+    /// Returns the effect of a claim on this record. (Without a record, see [`Claim::on_nothing`].)
     pub fn on_claim(&self, claim: &Claim) -> OnClaim {
         match self {
             Self::Issued { grace } => match Self::exhausted(claim, 0, 0) {
@@ -165,12 +166,14 @@ impl Record {
         }
     }
 
-    /// What becomes of an issue that found this record. (Where there is none, [`Issue::record`] is written.)
+    /// Returns the result of an issue that found this record. (Without a record, [`Issue::record`]
+    /// is written.)
     pub fn on_issue(&self, issue: &Issue) -> Issued {
         if *self == issue.record() { Issued::Issued } else { Issued::Taken }
     }
 
-    /// What a commit makes of this record. (Where there is none, it is [`Ownership::Lost`].)
+    /// Returns the effect of a commit on this record. (Without a record, it is
+    /// [`Ownership::Lost`].)
     ///
     /// The owner is asked for, not its lease: the last who claimed may record what its body did, however late.
     pub fn on_commit(&self, commit: &Commit) -> OnStep {
@@ -192,7 +195,8 @@ impl Record {
         }
     }
 
-    /// What a release makes of this record. (Where there is none, it is [`Ownership::Lost`].)
+    /// Returns the effect of a release on this record. (Without a record, it is
+    /// [`Ownership::Lost`].)
     pub fn on_release(&self, release: &Release) -> OnStep {
         match self {
             Self::InFlight(held) if held.owner == release.owner => match held.released(release.to) {
@@ -203,7 +207,8 @@ impl Record {
         }
     }
 
-    /// What a renewal makes of this record. (Where there is none, it is [`Ownership::Lost`].)
+    /// Returns the effect of a renewal on this record. (Without a record, it is
+    /// [`Ownership::Lost`].)
     pub fn on_renew(&self, renewal: &Renewal) -> OnStep {
         match self {
             Self::InFlight(held) if held.owner == renewal.owner => {
@@ -214,8 +219,8 @@ impl Record {
         }
     }
 
-    /// What becomes of a removal of this record, when it expires in `left` by the store's clock. (Where there is none, it is
-    /// [`Removed::Nothing`].)
+    /// Returns the result of a removal of this record, which expires in `left` by the store's
+    /// clock. (Without a record, it is [`Removed::Nothing`].)
     pub fn on_remove(&self, left: Duration) -> Removed {
         match self.lease_left(left) {
             Some(lease_left) => Removed::InFlight { lease_left },
@@ -260,7 +265,7 @@ impl Record {
         }
     }
 
-    /// What must be equal when the key comes again, as far as this record has it.
+    /// Returns the fingerprint, if this record has one.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         match self {
             Self::InFlight(InFlight { fingerprint, .. })
