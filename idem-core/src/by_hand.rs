@@ -18,6 +18,7 @@ use crate::lease::Term;
 use crate::observe::Decision;
 use crate::outcome::{Recorded, Storable};
 use crate::runtime::Runtime;
+use crate::store::{Store, Transaction};
 
 /// What a call that is carried out step by step has to do. From [`Operation::begin`](crate::Operation::begin).
 ///
@@ -148,6 +149,33 @@ impl Lease {
         let mut held = guarded.held.lock().await;
         held.keeps(encoded, ttl);
         held.try_out().await.inspect_err(|_| context::trouble())
+    }
+
+    /// Records the outcome in a transaction, together with the rows that it has written. The caller commits.
+    ///
+    /// If the transaction is rolled back, the record is still in flight: [release](Self::release) the key, or drop the lease, and the record
+    /// is abandoned. Commit soon: while the transaction is open it locks the record, and the lease cannot be renewed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Call::commit_in`](crate::Call::commit_in).
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped, roll the transaction back.
+    pub async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+        T: Storable<Via>,
+    {
+        let Some(guarded) = &self.guarded else { return Ok(()) };
+        let mut held = guarded.held.lock().await;
+        if let Some(recording) = held.recording() {
+            recording.commit_in(tx, value).await?;
+            held.is_recorded_in_transaction();
+        }
+        Ok(())
     }
 
     /// Gives the key up, so that a later call does the work.

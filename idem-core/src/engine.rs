@@ -316,7 +316,7 @@ impl Runtime {
         Error::Store { operation, key, source: error }
     }
 
-    fn replay(&self, request: &Request, outcome: Encoded) -> Result<Begun, Error> {
+    pub(crate) fn replay(&self, request: &Request, outcome: Encoded) -> Result<Begun, Error> {
         match request.settings.duplicate {
             Duplicate::Reject => Err(self.reject(request, &Rejected::Duplicate)),
             Duplicate::Replay => {
@@ -331,7 +331,7 @@ impl Runtime {
         }
     }
 
-    fn waited(&self, request: &Request, since: Instant) {
+    pub(crate) fn waited(&self, request: &Request, since: Instant) {
         self.observer.decided(Decision::Waited, &request.id, 0);
         observe::wait_took(&request.id, clock::now().saturating_duration_since(since));
     }
@@ -414,7 +414,7 @@ pub(crate) enum Rejected {
 
 impl Request {
     /// The claim that an owner sends.
-    fn claim(&self, owner: Owner) -> Claim {
+    pub(crate) fn claim(&self, owner: Owner) -> Claim {
         Claim {
             id: self.id.clone(),
             owner,

@@ -22,6 +22,7 @@ use crate::lease::Term;
 use crate::local_cache::Sending;
 use crate::observe::Decision;
 use crate::policy::{keep_released, seconds};
+use crate::recording::Recording;
 use crate::record::{AsClaimed, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
 use crate::runtime::Runtime;
 
@@ -163,6 +164,27 @@ impl Held {
     pub(crate) fn commits(&mut self, outcome: Result<Encoded, CodecFailure>) {
         if let Some(parts) = &mut self.parts {
             parts.step = Step::Committing { outcome: parts.encoded(outcome), own: None };
+        }
+    }
+
+    /// What a transaction needs to record the outcome.
+    pub(crate) fn recording(&self) -> Option<Recording> {
+        let parts = self.parts.as_ref()?;
+        Some(Recording {
+            runtime: parts.runtime.clone(),
+            term: self.term.clone(),
+            fingerprint: parts.fingerprint,
+            ttl: parts.times.ttl(),
+            remember: parts.times.remember(),
+        })
+    }
+
+    /// The body has ended, and a transaction of its own has recorded the outcome, or was rolled back: then the lease decides.
+    pub(crate) fn is_recorded_in_transaction(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.step = Step::Over;
+            let term = &self.term;
+            parts.runtime.observer.decided(Decision::Executed, &term.id, term.attempt);
         }
     }
 

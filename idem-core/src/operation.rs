@@ -2,6 +2,7 @@
 
 mod records;
 mod run;
+mod transaction;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,6 +10,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::transaction::{InTransactionPolicy, RerunWhen};
 use crate::engine::Request;
 use crate::error::Error;
 use crate::error_policy::{Action, ErrorAction, ErrorPolicy, Keeper, KeepsErrors, Policy};

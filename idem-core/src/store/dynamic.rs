@@ -33,6 +33,14 @@ impl AnyStore {
         }
     }
 
+    /// The store itself, if it is of this type.
+    pub(crate) fn of<S: Store>(&self) -> Option<&S> {
+        match self {
+            Self::Memory(memory) => (memory as &dyn Any).downcast_ref(),
+            Self::Other(store) => store.as_any().downcast_ref(),
+        }
+    }
+
     /// Whether it is in the process, so that nothing is saved by asking it less often.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::Memory(_))
@@ -114,6 +122,7 @@ fn now<'a, T>(step: impl Future<Output = Result<T, StoreError>>) -> Answer<'a, T
 
 /// A [`Store`] behind a pointer. Implemented for every store, by nobody else.
 pub(crate) trait DynStore: Send + Sync + 'static {
+    fn as_any(&self) -> &dyn Any;
     fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Claimed, StoreError>>;
     fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Ownership, StoreError>>;
     fn release(&self, release: Release) -> BoxFuture<'_, Result<Ownership, StoreError>>;
@@ -125,6 +134,10 @@ pub(crate) trait DynStore: Send + Sync + 'static {
 }
 
 impl<S: Store> DynStore for S {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
     fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Claimed, StoreError>> {
         async move { Store::claim(self, &claim).await }.boxed()
     }

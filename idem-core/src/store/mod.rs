@@ -2,7 +2,7 @@
 //!
 //! [`Store`] is the one seam: what a store must do, each step atomic, each with a stated meaning for every state of the record. [`record`] has the
 //! record, the steps, and the decisions that each store takes alike; [`wire`] is the record as one text. `idem-testkit` tests a store against the
-//! contract.
+//! contract. [`Transaction`] is what a driver implements for a record that is part of the caller's own transaction.
 //!
 //! # Examples
 //!
@@ -39,6 +39,7 @@
 mod dynamic;
 pub(crate) mod memory;
 pub mod record;
+mod transaction;
 pub mod wire;
 
 use std::future::Future;
@@ -51,6 +52,7 @@ use crate::record::{
 
 pub(crate) use self::dynamic::AnyStore;
 pub(crate) use self::memory::MemoryStore;
+pub use self::transaction::{Transaction, Transactions};
 pub use crate::codec::{Codec, CodecContext, CodecFailure, CodecId};
 
 /// Where records are kept.
