@@ -40,6 +40,7 @@ pub(crate) struct Args {
     pub(crate) missing_key: Option<Setting>,
     pub(crate) max_attempts: Option<Setting>,
     pub(crate) detached: Option<Setting>,
+    pub(crate) transaction: Option<Setting>,
     pub(crate) runtime: Option<Setting>,
     pub(crate) errors: Option<ErrorsSetting>,
     pub(crate) krate: Option<Setting>,
@@ -48,7 +49,7 @@ pub(crate) struct Args {
 }
 
 /// Each option's name, and how it is written.
-const OPTIONS: [(&str, &str); 19] = [
+const OPTIONS: [(&str, &str); 20] = [
     ("key", "key = \"req.order_id\""),
     ("token", "token = \"form.token\""),
     ("subject", "subject = \"user.id\""),
@@ -65,6 +66,7 @@ const OPTIONS: [(&str, &str); 19] = [
     ("missing_key", "missing_key = run"),
     ("max_attempts", "max_attempts = 5"),
     ("detached", "detached"),
+    ("transaction", "transaction = tx"),
     ("runtime", "runtime = \"self.idempotency\""),
     ("errors", "errors(OrderError::Declined(_) => keep, _ => release)"),
     ("crate", "crate = \"::idem\""),
@@ -189,6 +191,7 @@ impl Args {
             "missing_key" => &mut self.missing_key,
             "max_attempts" => &mut self.max_attempts,
             "detached" => &mut self.detached,
+            "transaction" => &mut self.transaction,
             "runtime" => &mut self.runtime,
             "crate" => &mut self.krate,
             _ => return None,

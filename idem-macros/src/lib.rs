@@ -20,6 +20,7 @@ mod paths;
 mod plan;
 #[cfg(test)]
 mod snapshots;
+mod transaction;
 mod value;
 
 use proc_macro::TokenStream;
@@ -60,6 +61,7 @@ use proc_macro::TokenStream;
 /// | `missing_key = reject` | When a part of the key is `None` or empty: `reject`, `Error::MissingKey` (the default), or `run`, the body unguarded. |
 /// | `max_attempts = 5` | After that many attempts, those that ended in a released error included, a claim gets `Error::AttemptsExhausted`. An attempt whose `reconcile` failed is not counted. |
 /// | `detached` | Runs the body in a task of its own, so that a dropped caller does not stop it. The body takes all arguments along, and may borrow nothing from the caller: take arguments by value, and clone what you need of `self`. For web handlers, whose caller goes away when the client hangs up. |
+/// | `transaction = tx` | The parameter, of type `&mut sqlx::Transaction<'_, DB>`, that the record is written in: rows and record are committed together by the caller, or neither is. `lease`, `abandoned`, `hold`, `store_failure`, `max_attempts`, `detached`, `retry` and `abandon` have no meaning beside it. |
 /// | `runtime = "self.idempotency"` | The `Idempotency` to use, or a reference to it. By default the one of the scope, or the installed one. |
 /// | `errors(PATTERN => ACTION, ..)` | What becomes of each error: see below. By default each releases the key, unless its type [says otherwise](derive.ErrorPolicy.html) or the runtime (`Builder::default_error`). |
 /// | `crate = "::idem"` | Where the generated code finds the `idem` crate. |
