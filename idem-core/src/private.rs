@@ -1,6 +1,7 @@
 //! The functions that generated code calls. Not for people: they change without notice.
 
 use std::future::{Future, pending};
+use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 
 use crate::context;
@@ -20,6 +21,8 @@ pub use crate::outcome::{FromIdempotency, NoPolicy, Returned, Storable, Witness,
 pub use crate::problem::{PROBLEM_JSON, problem_json, problem_pause, problem_title, problem_type, whole_seconds};
 use crate::runtime::Idempotency;
 pub use crate::site::{Name, Site, checked_name};
+use crate::store::{Store, Transaction};
+use crate::transaction::InTransaction;
 use crate::watch;
 
 /// Begins the call of an annotated function, on the default runtime.
@@ -155,6 +158,27 @@ where
     let body = start();
     let execution = Execution { witness, policy, again: Some(start) };
     join(execution.run_detached(operation.draft.prepare(), body).await.map(Outcome::into_inner))
+}
+
+/// Carries out the call of an annotated function in the caller's transaction.
+pub fn run_in<R, T, E, P, X, S, F>(
+    operation: Operation<'_>,
+    witness: Witness<R, T, E>,
+    policy: Policy<P, E>,
+    tx: &mut X,
+    body: F,
+) -> impl Future<Output = R>
+where
+    P: Fn(&E) -> ErrorAction,
+    X: Transaction<S>,
+    S: Store,
+    F: AsyncFnOnce(&mut X) -> R,
+{
+    let (prepared, join) = (operation.draft.prepare(), witness.join);
+    async move {
+        let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
+        join(call.run_in(tx, body).await.map(Outcome::into_inner))
+    }
 }
 
 /// A part of a key.

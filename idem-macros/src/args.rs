@@ -44,6 +44,7 @@ pub(crate) struct Args {
     pub(crate) observe: Option<Setting>,
     pub(crate) outcome_version: Option<Setting>,
     pub(crate) upgrade: Option<UpgradeSetting>,
+    pub(crate) transaction: Option<Setting>,
     pub(crate) runtime: Option<Setting>,
     pub(crate) errors: Option<ErrorsSetting>,
     pub(crate) krate: Option<Setting>,
@@ -52,7 +53,7 @@ pub(crate) struct Args {
 }
 
 /// Each option's name, and how it is written.
-const OPTIONS: [(&str, &str); 22] = [
+const OPTIONS: [(&str, &str); 23] = [
     ("key", "key = \"req.order_id\""),
     ("token", "token = \"form.token\""),
     ("subject", "subject = \"user.id\""),
@@ -72,6 +73,7 @@ const OPTIONS: [(&str, &str); 22] = [
     ("observe", "observe"),
     ("outcome_version", "outcome_version = 2"),
     ("upgrade", "upgrade(1 => from_v1)"),
+    ("transaction", "transaction = tx"),
     ("runtime", "runtime = \"self.idempotency\""),
     ("errors", "errors(OrderError::Declined(_) => keep, _ => release)"),
     ("crate", "crate = \"::idem\""),
@@ -213,6 +215,7 @@ impl Args {
             "detached" => &mut self.detached,
             "observe" => &mut self.observe,
             "outcome_version" => &mut self.outcome_version,
+            "transaction" => &mut self.transaction,
             "runtime" => &mut self.runtime,
             "crate" => &mut self.krate,
             _ => return None,

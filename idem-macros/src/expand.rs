@@ -16,6 +16,7 @@ use crate::async_trait;
 use crate::diag::{self, Errors};
 use crate::item::{self, Form, Function};
 use crate::plan::{Argument, Call, Handling, Matching, Plan};
+use crate::transaction::Parameter;
 use crate::value::{Name, Time};
 
 /// Expands `#[idempotent(..)]`. With any mistake in it, the item stays as it is written, next to the errors.
@@ -152,6 +153,9 @@ impl Plan {
         // A violation by a detached body is an error at that word.
         let at = self.detached.map_or(here, diag::located);
         let krate = self.krate.at(at);
+        if let Some(transaction) = &self.transaction {
+            return self.run_in(transaction, block, arguments);
+        }
         if let Some(retry) = self.errors.retries() {
             let retry = diag::located(retry);
             let body = self.body(block, arguments);
@@ -194,6 +198,24 @@ impl Plan {
             },
             quote_spanned! {here=>
                 #krate::__private::run(__idem_operation, __idem_witness, __idem_policy, __idem_body.as_mut()).await
+            },
+        )
+    }
+
+    /// The body as a closure that has the transaction lent, and the call that carries it all out.
+    fn run_in(&self, transaction: &Parameter, block: &Group, arguments: &Arguments) -> (TokenStream, TokenStream) {
+        let here = Span::mixed_site();
+        let Parameter { mutable, name, ty } = transaction;
+        let body = self.statements(block, arguments);
+        let at = transaction.place();
+        let krate = self.krate.at(at);
+        let answer = quote_spanned!(at=> #krate::__private::run_in);
+        (
+            quote_spanned! {here=>
+                let __idem_body = async move |#mutable #name: #ty| { #body };
+            },
+            quote_spanned! {here=>
+                #answer(__idem_operation, __idem_witness, __idem_policy, #name, __idem_body).await
             },
         )
     }
@@ -290,7 +312,7 @@ impl Plan {
 
     /// Whether the body is pinned where it is, and run once: it has no task of its own, and is not tried again.
     fn runs_in_place(&self) -> bool {
-        self.detached.is_none() && self.errors.retries().is_none()
+        self.detached.is_none() && self.errors.retries().is_none() && self.transaction.is_none()
     }
 
     fn call(&self, Call { method, argument }: &Call) -> TokenStream {
@@ -368,6 +390,13 @@ impl Plan {
     }
 
     fn body(&self, block: &Group, arguments: &Arguments) -> TokenStream {
+        let here = block.span_open();
+        let statements = self.statements(block, arguments);
+        quote_spanned!(here=> async move { #statements })
+    }
+
+    /// What the body does.
+    fn statements(&self, block: &Group, arguments: &Arguments) -> TokenStream {
         // One token, not the whole block: else an editor takes each token of the body for ours as well.
         let here = block.span_open();
         let outcome = &self.outcome;
@@ -383,13 +412,11 @@ impl Plan {
         };
         // The block itself, not its statements: an error about its value then lies in the author's code.
         quote_spanned! {here=>
-            async move {
-                #edge
-                #inside
-                #reconcile
-                #[allow(unused_braces)]
-                #block
-            }
+            #edge
+            #inside
+            #reconcile
+            #[allow(unused_braces)]
+            #block
         }
     }
 

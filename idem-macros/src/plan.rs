@@ -15,6 +15,7 @@ use crate::bindings::{Bindings, Names, mentions};
 use crate::diag::Errors;
 use crate::item::{Form, Function};
 use crate::paths::Krate;
+use crate::transaction::{self, Parameter};
 use crate::value::{self, Name, Reader, Time, Word};
 use crate::versions::{Upgrade, UpgradeSetting};
 
@@ -34,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) errors: Handling,
     /// The place of `detached`.
     pub(crate) detached: Option<Span>,
+    /// The parameter that is the caller's transaction.
+    pub(crate) transaction: Option<Parameter>,
     /// The place of `missing_key`.
     pub(crate) missing_key: Option<Span>,
     pub(crate) bindings: Bindings,
@@ -134,6 +137,7 @@ impl Plan {
     /// Checks everything, whatever is wrong already. There is a plan only where nothing is.
     pub(crate) fn new(args: Args, function: Option<Function>, errors: &mut Errors) -> Option<Self> {
         check_identity(&args, errors);
+        let transaction = transaction::parameter(&args, function.as_ref(), errors);
         if args.name.is_none() {
             if let Some(error) = function.as_ref().and_then(Function::needs_name) {
                 errors.push(error);
@@ -174,6 +178,9 @@ impl Plan {
             upgrade.check(current, &bindings, errors);
         }
         let handling = handling(args.errors);
+        if args.transaction.is_some() {
+            transaction::check_errors(&handling, errors);
+        }
         if let Some(Name::Constant(expr)) = &name
             && let Some(parameter) = bindings.first_in(expr)
         {
@@ -198,6 +205,7 @@ impl Plan {
             reconcile,
             errors: handling,
             detached: args.detached.map(|setting| setting.keyword.span()),
+            transaction,
             missing_key: args.missing_key.map(|setting| setting.keyword.span()),
             bindings,
         };
@@ -549,10 +557,35 @@ mod tests {
             ("key = id, duplicate = rejct", ("rejct", "did you mean `reject`?")),
             ("key = id, duplicate = \"reject\"", ("\"reject\"", "write `duplicate = reject`")),
             ("key = id, abandoned = reconcile", ("reconcile", "needs a value in parentheses")),
+            ("key = id, transaction = tx", ("tx", "there is no parameter `tx`")),
+            ("key = id, transaction = req", ("Req", "write `req: &mut sqlx::Transaction<'_, DB>`")),
+            ("key = id, transaction = 5", ("5", "names a parameter")),
             ("key = id, crate = 5", ("5", "write `crate = \"::idem\"`")),
         ] {
             assert_mistakes(args, FUNCTION, &[expected]);
         }
+    }
+
+    #[test]
+    fn what_needs_a_lease_has_no_meaning_in_a_transaction() {
+        let item = "async fn charge(tx: &mut Tx, id: u64) -> Result<u64, E> { .. }";
+        for option in [
+            "lease = \"30s\"",
+            "abandoned = reject",
+            "hold = \"5d\"",
+            "store_failure = run",
+            "detached",
+            "max_attempts = 2",
+        ] {
+            let word = option.split(' ').next().unwrap();
+            let args = format!("key = id, transaction = tx, {option}");
+            assert_mistakes(&args, item, &[(word, "has no meaning in a transaction")]);
+        }
+        for (action, said) in [("retry(max = 3)", "not tried again in place"), ("abandon", "rolled back")] {
+            let args = format!("key = id, transaction = tx, errors(_ => {action})");
+            assert_mistakes(&args, item, &[(action.split('(').next().unwrap(), said)]);
+        }
+        assert_mistakes("key = id, transaction = tx, ttl = \"5m\", errors(_ => keep)", item, &[]);
     }
 
     #[test]

@@ -49,6 +49,17 @@ fn of_errors() {
 }
 
 #[test]
+fn in_a_transaction() {
+    let args = quote!(key = req.order_id, fingerprint = req, transaction = tx);
+    let item = quote! {
+        async fn create_order(tx: &mut PgTransaction<'_>, req: &CreateOrder) -> Result<Receipt, OrderError> {
+            insert(tx, req).await
+        }
+    };
+    assert_expands(&expand::idempotent(args, &item), &expect_file!["../snapshots/transaction.rs"]);
+}
+
+#[test]
 fn of_options() {
     let args = quote! {
         key = ("req.a + 1", (TENANT, req.b)), fingerprint = (req,), in_flight = wait(req.time), duplicate = reject,

@@ -2,13 +2,14 @@
 //! can get wrong.
 // Tests measure how long things take, and stop where they cannot go on: the helpers too.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![cfg(all(feature = "postgres", feature = "mysql"))]
+#![cfg(all(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 
 mod bad_input;
 mod burst;
 mod faults;
 mod runtimes;
 mod table;
+mod transactions;
 mod waking;
 
 use std::fmt::Debug;

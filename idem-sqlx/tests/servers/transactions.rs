@@ -1,0 +1,404 @@
+//! Records in the caller's own transaction: each row of the table of events, on each database.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use idem_core::{Begin, Error, ErrorAction, Idempotency, InFlight, MemoryStore, Outcome, RecordState};
+use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
+use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
+use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
+use idem_sqlx::sqlx::{self, AssertSqlSafe, MySql, Postgres, Sqlite, Transaction};
+use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
+use idem_testkit::{MariaDbServer, PostgresServer};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Failed {
+    Declined,
+    Down,
+    #[serde(skip)]
+    Idem(Error),
+    #[serde(skip)]
+    Sql(sqlx::Error),
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl std::error::Error for Failed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Idem(error) => Some(error),
+            Self::Sql(error) => Some(error),
+            Self::Declined | Self::Down => None,
+        }
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Idem(error)
+    }
+}
+
+impl From<sqlx::Error> for Failed {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+/// What a policy says of them.
+fn action(error: &Failed) -> ErrorAction {
+    if matches!(error, Failed::Declined) { ErrorAction::Keep } else { ErrorAction::Release }
+}
+
+const CREATE: &str = "CREATE TABLE IF NOT EXISTS business (name varchar(100) NOT NULL, number bigint NOT NULL)";
+
+fn insert(name: &str) -> AssertSqlSafe<String> {
+    AssertSqlSafe(format!("INSERT INTO business VALUES ('{name}', 1)"))
+}
+
+async fn postgres() -> (PgPool, PostgresStore) {
+    let pool =
+        PgPoolOptions::new().max_connections(30).connect(&PostgresServer::shared().await.unwrap().url()).await.unwrap();
+    let store = PostgresStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    let _ = sqlx::raw_sql(CREATE).execute(&pool).await;
+    (pool, store)
+}
+
+async fn mariadb() -> (MySqlPool, MySqlStore) {
+    static SHARED: tokio::sync::OnceCell<MariaDbServer> = tokio::sync::OnceCell::const_new();
+    let server = SHARED.get_or_init(|| async { MariaDbServer::start().await.unwrap() }).await;
+    let pool = MySqlPoolOptions::new().max_connections(30).connect(&server.url()).await.unwrap();
+    let store = MySqlStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
+    (pool, store)
+}
+
+async fn sqlite() -> (SqlitePool, SqliteStore) {
+    let dir = tempfile::tempdir().unwrap().keep();
+    let options = SqliteConnectOptions::new().filename(dir.join("shop.db")).create_if_missing(true);
+    let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(Duration::from_secs(5));
+    let pool = SqlitePoolOptions::new().max_connections(10).connect_with(options).await.unwrap();
+    let store = SqliteStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
+    (pool, store)
+}
+
+macro_rules! over {
+    ($module:ident, $Db:ty, $Pool:ty, $setup:path, $begin:literal, $levels:expr) => {
+        mod $module {
+            use super::*;
+
+            /// How the tests begin, one for each isolation level.
+            const LEVELS: &[&str] = &$levels;
+
+            async fn setup() -> ($Pool, Idempotency) {
+                let (pool, store) = $setup().await;
+                (pool, Idempotency::new(store))
+            }
+
+            async fn begin(pool: &$Pool) -> Transaction<'static, $Db> {
+                pool.begin_with($begin).await.unwrap()
+            }
+
+            async fn write(tx: &mut Transaction<'_, $Db>, name: &str) -> Result<u32, Failed> {
+                sqlx::raw_sql(insert(name)).execute(&mut **tx).await?;
+                Ok(7)
+            }
+
+            async fn rows(pool: &$Pool, name: &str) -> i64 {
+                let text = AssertSqlSafe(format!("SELECT count(*) FROM business WHERE name = '{name}'"));
+                sqlx::query_scalar(text).fetch_one(pool).await.unwrap()
+            }
+
+            async fn call(
+                idempotency: &Idempotency,
+                tx: &mut Transaction<'_, $Db>,
+                key: &str,
+            ) -> Result<Outcome<u32>, Failed> {
+                idempotency.operation("tx").key(key).run_in(tx, async |tx| write(tx, key).await).await
+            }
+
+            #[tokio::test]
+            async fn rows_and_record_are_committed_together_and_a_duplicate_changes_no_row() {
+                let (pool, idempotency) = setup().await;
+                for (index, level) in LEVELS.iter().enumerate() {
+                    let key = &format!("together-{index}");
+                    for replayed in [false, true] {
+                        let mut tx = pool.begin_with(*level).await.unwrap();
+                        let outcome = call(&idempotency, &mut tx, key).await.unwrap();
+                        assert_eq!((outcome.is_replayed(), *outcome.get()), (replayed, 7));
+                        tx.commit().await.unwrap();
+                    }
+                    assert_eq!(rows(&pool, key).await, 1);
+                    // An ordinary record.
+                    let outcome = idempotency.operation("tx").key(key).run(async || Ok::<u32, Error>(0)).await.unwrap();
+                    assert_eq!(outcome.into_inner(), 7);
+                }
+            }
+
+            #[tokio::test]
+            async fn a_transaction_that_is_rolled_back_leaves_nothing() {
+                let (pool, idempotency) = setup().await;
+                let mut tx = begin(&pool).await;
+                call(&idempotency, &mut tx, "rolled back").await.unwrap();
+                tx.rollback().await.unwrap();
+                assert_eq!(rows(&pool, "rolled back").await, 0);
+                assert!(idempotency.operation("tx").key("rolled back").inspect().await.unwrap().is_none());
+            }
+
+            #[tokio::test]
+            async fn a_released_error_leaves_neither_rows_nor_record_and_the_transaction_stays_usable() {
+                let (pool, idempotency) = setup().await;
+                let mut tx = begin(&pool).await;
+                let failed = idempotency.operation("tx").key("released").errors(action).run_in(&mut tx, async |tx| {
+                    write(tx, "released").await?;
+                    Err::<u32, _>(Failed::Down)
+                });
+                assert!(matches!(failed.await, Err(Failed::Down)));
+                write(&mut tx, "released, after").await.unwrap();
+                tx.commit().await.unwrap();
+                assert_eq!((rows(&pool, "released").await, rows(&pool, "released, after").await), (0, 1));
+                assert!(idempotency.operation("tx").key("released").inspect().await.unwrap().is_none());
+            }
+
+            #[tokio::test]
+            async fn a_kept_error_is_recorded_without_the_rows_of_the_body() {
+                let (pool, idempotency) = setup().await;
+                for _ in 0..2 {
+                    let mut tx = begin(&pool).await;
+                    let failed = idempotency.operation("tx").key("kept").errors(action).run_in(&mut tx, async |tx| {
+                        write(tx, "kept").await?;
+                        Err::<u32, _>(Failed::Declined)
+                    });
+                    assert!(matches!(failed.await, Err(Failed::Declined)));
+                    tx.commit().await.unwrap();
+                }
+                assert_eq!(rows(&pool, "kept").await, 0);
+                let found = idempotency.operation("tx").key("kept").inspect().await.unwrap().unwrap();
+                assert_eq!((found.state, found.is_error), (RecordState::Committed, true));
+            }
+
+            #[tokio::test]
+            async fn a_dropped_body_leaves_nothing_even_if_the_caller_commits() {
+                let (pool, idempotency) = setup().await;
+                let mut tx = begin(&pool).await;
+                let body = async |tx: &mut Transaction<'_, $Db>| {
+                    write(tx, "dropped").await?;
+                    std::future::pending::<Result<u32, Failed>>().await
+                };
+                let called = idempotency.operation("tx").key("dropped").run_in(&mut tx, body);
+                assert!(tokio::time::timeout(Duration::from_millis(300), called).await.is_err());
+                write(&mut tx, "dropped, after").await.unwrap();
+                tx.commit().await.unwrap();
+                assert_eq!((rows(&pool, "dropped").await, rows(&pool, "dropped, after").await), (0, 1));
+                assert!(idempotency.operation("tx").key("dropped").inspect().await.unwrap().is_none());
+            }
+
+            #[tokio::test]
+            async fn a_key_of_an_open_transaction_is_in_flight_after_the_wait_and_the_caller_goes_on() {
+                let (pool, idempotency) = setup().await;
+                let mut owner = begin(&pool).await;
+                call(&idempotency, &mut owner, "open").await.unwrap();
+                for in_flight in [InFlight::Reject, InFlight::Wait] {
+                    // Not one that writes from its beginning: in SQLite, that would wait there.
+                    let mut tx = pool.begin().await.unwrap();
+                    let duplicate =
+                        idempotency.operation("tx").key("open").wait(Duration::from_secs(1)).in_flight(in_flight);
+                    let refused = duplicate.run_in(&mut tx, async |tx| write(tx, "open").await).await.unwrap_err();
+                    assert!(matches!(refused, Failed::Idem(Error::InFlight { .. })), "{refused}");
+                    let one: i64 =
+                        sqlx::query_scalar("SELECT count(*) FROM business").fetch_one(&mut *tx).await.unwrap();
+                    assert!(one >= 0);
+                    tx.rollback().await.unwrap();
+                }
+                owner.commit().await.unwrap();
+                assert_eq!(rows(&pool, "open").await, 1);
+            }
+
+            /// A row of the table of events for waiters, with eight of them.
+            async fn waiters(key: &'static str, commits: bool) {
+                let (pool, idempotency) = setup().await;
+                let mut owner = begin(&pool).await;
+                call(&idempotency, &mut owner, key).await.unwrap();
+                let ran = Arc::new(AtomicU32::new(0));
+                let started = Arc::new(tokio::sync::Semaphore::new(0));
+                let waiters: Vec<_> = (0..8)
+                    .map(|_| {
+                        let (pool, idempotency, ran, started) =
+                            (pool.clone(), idempotency.clone(), ran.clone(), started.clone());
+                        tokio::spawn(async move {
+                            started.add_permits(1);
+                            let operation = idempotency.operation("tx").key(key).wait(Duration::from_secs(20));
+                            operation
+                                .transaction(&pool, async |tx| {
+                                    ran.fetch_add(1, Ordering::Relaxed);
+                                    write(tx, key).await
+                                })
+                                .await
+                        })
+                    })
+                    .collect();
+                let _all = started.acquire_many(8).await.unwrap();
+                // Some of them wait by now; those that come later are duplicates all the same.
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                if commits {
+                    owner.commit().await.unwrap()
+                } else {
+                    owner.rollback().await.unwrap()
+                }
+                let mut replayed = 0;
+                for waiter in waiters {
+                    let outcome = waiter.await.unwrap().unwrap();
+                    assert_eq!(*outcome.get(), 7);
+                    replayed += u32::from(outcome.is_replayed());
+                }
+                assert_eq!(replayed, if commits { 8 } else { 7 });
+                assert_eq!(rows(&pool, key).await, 1);
+                if commits {
+                    assert_eq!(ran.load(Ordering::Relaxed), 0);
+                }
+            }
+
+            #[tokio::test]
+            async fn waiters_replay_what_another_transaction_commits() {
+                waiters("waited, committed", true).await;
+            }
+
+            #[tokio::test]
+            async fn of_the_waiters_of_a_transaction_that_is_rolled_back_one_runs_the_body() {
+                waiters("waited, rolled back", false).await;
+            }
+
+            #[tokio::test]
+            async fn duplicates_on_a_pool_of_few_connections_do_not_wait_for_themselves() {
+                let (pool, idempotency) = setup().await;
+                let small = pool
+                    .options()
+                    .clone()
+                    .max_connections(2)
+                    .connect_with((*pool.connect_options()).clone())
+                    .await
+                    .unwrap();
+                let begun = Instant::now();
+                let calls: Vec<_> = (0..24)
+                    .map(|_| {
+                        let (small, idempotency) = (small.clone(), idempotency.clone());
+                        tokio::spawn(async move {
+                            let operation = idempotency.operation("tx").key("crowd");
+                            operation.transaction(&small, async |tx| write(tx, "crowd").await).await
+                        })
+                    })
+                    .collect();
+                for call in calls {
+                    assert_eq!(call.await.unwrap().unwrap().into_inner(), 7);
+                }
+                assert!(begun.elapsed() < Duration::from_secs(20));
+                assert_eq!(rows(&pool, "crowd").await, 1);
+            }
+
+            #[tokio::test]
+            async fn nested_calls_undo_their_own_rows_alone() {
+                let (pool, idempotency) = setup().await;
+                let mut tx = begin(&pool).await;
+                let outer = idempotency.operation("tx").key("outer").run_in(&mut tx, async |tx| {
+                    write(tx, "outer").await?;
+                    let inner = idempotency.operation("tx").key("inner").run_in(tx, async |tx| {
+                        write(tx, "inner").await?;
+                        Err::<u32, _>(Failed::Down)
+                    });
+                    assert!(matches!(inner.await, Err(Failed::Down)));
+                    let again =
+                        idempotency.operation("tx").key("outer").run_in(tx, async |tx| write(tx, "outer").await);
+                    assert!(matches!(again.await, Err(Failed::Idem(Error::Reentrant { .. }))));
+                    Ok::<_, Failed>(1)
+                });
+                outer.await.unwrap();
+                tx.commit().await.unwrap();
+                assert_eq!((rows(&pool, "outer").await, rows(&pool, "inner").await), (1, 0));
+            }
+
+            #[tokio::test]
+            async fn commit_in_commits_with_the_rows_and_a_late_owner_writes_nothing() {
+                let (pool, idempotency) = setup().await;
+                let outcome = idempotency.operation("tx").key("external").run(async || {
+                    let mut tx = begin(&pool).await;
+                    write(&mut tx, "external").await?;
+                    idem_core::current().unwrap().commit_in(&mut tx, &9_u32).await?;
+                    tx.commit().await?;
+                    Ok::<_, Failed>(9_u32)
+                });
+                assert!(!outcome.await.unwrap().is_replayed());
+                let again =
+                    idempotency.operation("tx").key("external").run(async || Ok::<u32, Error>(0)).await.unwrap();
+                assert_eq!((again.is_replayed(), again.into_inner(), rows(&pool, "external").await), (true, 9, 1));
+
+                let lease = Duration::from_millis(100);
+                let begin_call = || idempotency.operation("tx").key("late").lease(lease).begin();
+                let Begin::Execute(late) = begin_call().await.unwrap() else { panic!("a replay") };
+                late.release().await.unwrap();
+                let Begin::Execute(owner) = begin_call().await.unwrap() else { panic!("a replay") };
+                let mut tx = begin(&pool).await;
+                write(&mut tx, "late").await.unwrap();
+                let refused = late.commit_in(&mut tx, &1_u32).await.unwrap_err();
+                assert!(matches!(refused, Error::LeaseLost { .. }), "{refused}");
+                // Whoever does not look at the error.
+                let _ = tx.commit().await;
+                assert_eq!(rows(&pool, "late").await, 0);
+                let mut tx = begin(&pool).await;
+                write(&mut tx, "late").await.unwrap();
+                owner.commit_in(&mut tx, &2_u32).await.unwrap();
+                tx.commit().await.unwrap();
+                assert_eq!(rows(&pool, "late").await, 1);
+            }
+
+            #[tokio::test]
+            async fn a_runtime_with_another_store_is_a_configuration_error() {
+                let (pool, _) = setup().await;
+                let mut tx = begin(&pool).await;
+                let error = call(&Idempotency::new(MemoryStore::new()), &mut tx, "other").await.unwrap_err();
+                assert!(matches!(error, Failed::Idem(Error::Config { .. })), "{error}");
+            }
+        }
+    };
+}
+
+over!(
+    on_postgres,
+    Postgres,
+    PgPool,
+    postgres,
+    "BEGIN",
+    [
+        "BEGIN ISOLATION LEVEL READ COMMITTED",
+        "BEGIN ISOLATION LEVEL REPEATABLE READ",
+        "BEGIN ISOLATION LEVEL SERIALIZABLE"
+    ]
+);
+over!(on_mariadb, MySql, MySqlPool, mariadb, "BEGIN", ["BEGIN"]);
+over!(on_sqlite, Sqlite, SqlitePool, sqlite, "BEGIN IMMEDIATE", ["BEGIN IMMEDIATE", "BEGIN"]);
+
+#[tokio::test]
+async fn a_commit_that_a_deferred_constraint_refuses_is_an_error_and_nothing_is_recorded() {
+    let (pool, store) = postgres().await;
+    let idempotency = Idempotency::builder(store).local_cache(100).build();
+    let ddl = "CREATE TABLE IF NOT EXISTS deferred (id int PRIMARY KEY, next int REFERENCES deferred DEFERRABLE INITIALLY DEFERRED)";
+    sqlx::raw_sql(ddl).execute(&pool).await.unwrap();
+    let failed = idempotency.operation("tx").key("deferred").transaction(&pool, async |tx| {
+        sqlx::query("INSERT INTO deferred VALUES (1, 2)").execute(&mut **tx).await?;
+        Ok::<u32, Failed>(1)
+    });
+    let error = failed.await.unwrap_err();
+    assert!(matches!(&error, Failed::Idem(error @ Error::Store { .. }) if !error.is_retryable()), "{error}");
+    assert!(idempotency.operation("tx").key("deferred").inspect().await.unwrap().is_none());
+    let outcome = idempotency.operation("tx").key("deferred").run(async || Ok::<u32, Error>(5)).await.unwrap();
+    assert!(!outcome.is_replayed());
+}
