@@ -50,28 +50,13 @@ use proc_macro::TokenStream;
 ///
 /// | option | meaning |
 /// | --- | --- |
-/// | `key = "req.order_id"` | Required, unless there is a `token`. What identifies one logical call: an expression over the parameters. |
-/// | `token = "form.token"` | In place of `key`, and together with `subject`: a one-time token that was issued for this operation, by its `name`, as an `idem::Token`, a text that should be one, or an `Option` of these. The body runs for its first submission; a token that is unknown, expired, forged or another's is `Error::UnknownToken`. Such a call never runs unguarded, so `store_failure = run` and `missing_key` cannot stand beside it. |
-/// | `subject = "session.id"` | Required with `token`: whom it was issued to, as one or several parts of a key. Take it from what the server knows of the caller, never from the form. `None` or empty: `Error::MissingSubject`. |
-/// | `ttl = "5m"` | How long a committed outcome is kept and replayed, counted from the commit. |
-/// | `remember = "30d"` | How long it is known that there was an outcome. Between `ttl` and `remember` a duplicate gets `Error::AlreadyDone`. By default no longer than `ttl`. |
-/// | `name = "orders.create"` | The operation's name; keys of two operations never collide. A string or a constant expression of type `&'static str`. By default the module path and the name of the function, which change when it, its module or its crate is renamed: write one for whatever outlives a deployment. Required on functions of a type and on functions with type parameters, where the default would not be unique. On a default method of a trait, write `name = Self::NAME`, a constant of the trait. |
-/// | `fingerprint = "req"` | What must be equal when a key comes again: anything `Serialize`. Same key, other fingerprint: `Error::FingerprintMismatch`. `none`, bare: there is none; under `Builder::strict` each function states one or the other. |
-/// | `lease = "30s"` | How long the owner of a key may go without renewing its right to run the body. It is renewed while the body runs; after a crash, it is how long the key stays in flight. |
-/// | `in_flight = wait("5s")` | What a call does that finds the key in flight: `wait("5s")` waits that long for the outcome, `wait` as long as the runtime says (the default), `reject` is `Error::InFlight` at once. |
-/// | `duplicate = replay` | What a call gets that finds a committed outcome: `replay`, that outcome (the default), or `reject`, `Error::Duplicate`. |
-/// | `abandoned = rerun` | What happens with a key whose owner crashed: `rerun` runs the body as the next attempt (the default), `reject` is `Error::Abandoned` until somebody settles the record, or its `hold` ends, `reconcile("lookup(&req)")` first asks what became of it. |
-/// | `hold = "30d"` | With `abandoned = reject` or `reconcile`: how long an unsettled record protects its key, from the last sign of life of its owner. By default 30 days. |
-/// | `store_failure = reject` | When the store cannot answer: `reject`, an error and no body (the default), or `run`, the body unguarded. |
-/// | `missing_key = reject` | When a part of the key is `None` or empty: `reject`, `Error::MissingKey` (the default), or `run`, the body unguarded. |
-/// | `max_attempts = 5` | After that many attempts, those that ended in a released error included, a claim gets `Error::AttemptsExhausted`. An attempt whose `reconcile` failed is not counted. |
-/// | `detached` | Runs the body in a task of its own, so that a dropped caller does not stop it. The body takes all arguments along, and may borrow nothing from the caller: take arguments by value, and clone what you need of `self`. For web handlers, whose caller goes away when the client hangs up. |
-/// | `observe` | Runs every body, whatever the record says, and reports what would have happened otherwise: for the first days in production. Nothing is protected meanwhile. |
-/// | `outcome_version = 2` | The version of the outcome's type, which is stored with each outcome from 2 on. An outcome of a later version is `Error::Codec`, never a rerun. By default 1. |
-/// | `upgrade(1 => from_v1)` | Functions that make the current outcome of one that an earlier version wrote. A version without one is `Error::Codec`. |
-/// | `runtime = "self.idempotency"` | The `Idempotency` to use, or a reference to it. By default the one of the scope, or the installed one. |
-/// | `errors(PATTERN => ACTION, ..)` | What becomes of each error: see below. By default each releases the key, unless its type [says otherwise](derive.ErrorPolicy.html) or the runtime (`Builder::default_error`). |
-/// | `crate = "::idem"` | Where the generated code finds the `idem` crate. |
+/// | `key = "req.order_id"` | Identifies one logical call: an expression over the parameters. Required, unless there is a `token`. |
+/// | `fingerprint = "req"` | The arguments that must be equal when the key comes again. |
+/// | `ttl = "5m"` | How long the outcome is kept and replayed, from the commit. |
+/// | `name = "orders.create"` | The operation. Required on methods and generic functions. |
+/// | `abandoned = reject` | After a crash, a person decides. Also: `rerun` (the default), `reconcile(..)`. |
+/// | `errors(PATTERN => ACTION, ..)` | The action for each error: see below. |
+/// | `detached` | The body runs in a separate task, so that a dropped caller does not stop it. |
 ///
 /// # Values
 ///
