@@ -8,10 +8,10 @@ pub use idem_core::erased_serde;
 pub use idem_core::{
     Abandoned, Action, AsToken, Begin, Builder, Call, Clock, ConfigError, Dispose, Disposition, Duplicate, Error,
     ErrorAction, ErrorKind, ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency,
-    Idempotency, InFlight, InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, Lookup, MemoryStore,
-    MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState, Recorded, Report, Retry, Sometimes,
-    Storable, StoreError, StoreErrorKind, StoreFailure, Token, Unfinished, UnkeptAction, current, install, installed,
-    scope, store, watch,
+    Idempotency, InFlight, InTransactionPolicy, InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease,
+    Lookup, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState, Recorded, Report,
+    RerunWhen, Retry, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure, Token, Unfinished, UnkeptAction,
+    current, install, installed, scope, store, watch,
 };
 #[cfg(feature = "encryption")]
 pub use idem_core::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};

@@ -18,6 +18,7 @@ use crate::lease::Term;
 use crate::observe::Decision;
 use crate::outcome::{Recorded, Storable};
 use crate::runtime::Runtime;
+use crate::store::{Store, Transaction};
 
 /// The next step of a call by hand. From [`Operation::begin`](crate::Operation::begin).
 ///
@@ -165,14 +166,40 @@ impl Lease {
     pub async fn commit_error<E: Keepable>(&self, error: &E, ttl: Option<Duration>) -> Result<(), Error> {
         let Some(guarded) = &self.guarded else { return Ok(()) };
         let Guarded { term, runtime, .. } = &**guarded;
-        let encoded =
-            encode_error(&runtime.codec, &term.id, term.attempt, error).map_err(|failure| Error::Config {
-                operation: term.id.operation().into(),
-                reason: format!("the error to keep cannot be written: {failure}").into(),
-            })?;
+        let encoded = encode_error(&runtime.codec, &term.id, term.attempt, error).map_err(|failure| Error::Config {
+            operation: term.id.operation().into(),
+            reason: format!("the error to keep cannot be written: {failure}").into(),
+        })?;
         let mut held = guarded.held.lock().await;
         held.keeps(encoded, ttl);
         guarded.answered(held.try_out().await)
+    }
+
+    /// Records the outcome in a transaction, together with the rows that it has written. The caller commits.
+    ///
+    /// If the transaction is rolled back, the record is still in flight: [release](Self::release) the key, or drop the lease, and the record
+    /// is abandoned. Commit soon: while the transaction is open it locks the record, and the lease cannot be renewed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Call::commit_in`](crate::Call::commit_in).
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped, roll the transaction back.
+    pub async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+        T: Storable<Via>,
+    {
+        let Some(guarded) = &self.guarded else { return Ok(()) };
+        let mut held = guarded.held.lock().await;
+        if let Some(recording) = held.recording() {
+            recording.commit_in(tx, value).await?;
+            held.is_recorded_in_transaction();
+        }
+        Ok(())
     }
 
     /// Gives the key up, so that a later call does the work.

@@ -11,9 +11,12 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use uuid::Uuid;
 
-use crate::error::ConfigError;
+use crate::error::{ConfigError, Error};
+use crate::outcome::Storable;
 use crate::record::RecordId;
+use crate::recording::Recording;
 use crate::runtime::Idempotency;
+use crate::store::{Store, Transaction};
 use crate::watch;
 
 static INSTALLED: OnceLock<Idempotency> = OnceLock::new();
@@ -150,6 +153,8 @@ pub(crate) async fn unguarded<F: Future>(id: Option<&RecordId>, body: F) -> F::O
         asks: false,
         question: AtomicU8::new(NOT_ASKED),
         omits: AtomicBool::new(false),
+        recorded: AtomicBool::new(false),
+        recording: None,
         over: AtomicBool::new(true),
         runtime: 0,
         outer,
@@ -190,6 +195,10 @@ struct Inner {
     question: AtomicU8,
     /// The body has said that its outcome is not to be recorded.
     omits: AtomicBool,
+    /// The body has had a transaction record its outcome.
+    recorded: AtomicBool,
+    /// What such a transaction needs; `None` where no lease holds the record.
+    recording: Option<Recording>,
     /// The body has ended, though what it began may go on.
     over: AtomicBool,
     /// No call of its own: the mark of an unguarded body whose key is not known.
@@ -227,11 +236,21 @@ impl Call {
             asks: after_abandoned && asks == Asks::First,
             question,
             omits: AtomicBool::new(false),
+            recorded: AtomicBool::new(false),
+            recording: None,
             over: AtomicBool::new(false),
             hidden: false,
             runtime,
             outer: innermost(),
         }))
+    }
+
+    /// With what a transaction needs to record the outcome. Before the call is shared with anybody.
+    pub(crate) fn recording(mut self, recording: Option<Recording>) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.recording = recording;
+        }
+        self
     }
 
     /// Whether both are the same call.
@@ -300,6 +319,58 @@ impl Call {
         self.0.omits.store(true, Ordering::Relaxed);
     }
 
+    /// Records the outcome in a transaction of the body, together with the rows that it has written there. The body then commits, and returns
+    /// the value.
+    ///
+    /// For bodies with effects outside of the database, which a lease guards. When the transaction commits, the record is committed, and waiters
+    /// wake; nothing is recorded once more when the body returns. If the transaction is rolled back, the record is still in flight, and
+    /// the lease decides: return an error then, which releases the key.
+    ///
+    /// Commit soon: while the transaction is open it locks the record, and the lease cannot be renewed. Does nothing where the
+    /// body runs unguarded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LeaseLost`] if somebody else is the owner now, and [`Error::Store`] if the database failed. Nothing of this transaction is
+    /// written then: what it has done is rolled back at once. [`Error::Config`] if the runtime has another store than the transaction's
+    /// database, or if the call is [in a transaction](crate::Operation::run_in) itself.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped, roll the transaction back.
+    ///
+    /// # Examples
+    ///
+    /// ```ignore
+    /// let mut tx = pool.begin().await?;
+    /// sqlx::query("INSERT INTO payments ..").execute(&mut *tx).await?;
+    /// idem::current().unwrap().commit_in(&mut tx, &receipt).await?;
+    /// tx.commit().await?;
+    /// Ok(receipt)
+    /// ```
+    pub async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+        T: Storable<Via>,
+    {
+        let Some(recording) = &self.0.recording else {
+            if self.0.attempt == 0 {
+                return Ok(());
+            }
+            let why = "the call is in a transaction already, which records its outcome; leave `commit_in` out";
+            return Err(Error::config(self.operation(), why));
+        };
+        recording.commit_in(tx, value).await?;
+        self.0.recorded.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether a transaction of the body has recorded the outcome, or was to.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.0.recorded.load(Ordering::Relaxed)
+    }
+
     /// Whether the value is left out of the record.
     pub(crate) fn omits_outcome(&self) -> bool {
         self.0.omits.load(Ordering::Relaxed)
@@ -358,6 +429,7 @@ impl Call {
         self.0.over.store(false, Ordering::Relaxed);
         self.0.troubled.store(false, Ordering::Relaxed);
         self.0.omits.store(false, Ordering::Relaxed);
+        self.0.recorded.store(false, Ordering::Relaxed);
         let over = Over(self);
         // Not awaited in an `async` block, which would hold the body's future twice.
         CALL.scope(self.clone(), body).map(move |output| {

@@ -163,7 +163,9 @@ impl Runtime {
                     seat.waited();
                     continue;
                 }
-                Turn::Answer(Ending::Committed { attempt, outcome }) => return self.replay(request, (attempt, outcome)),
+                Turn::Answer(Ending::Committed { attempt, outcome }) => {
+                    return self.replay(request, (attempt, outcome));
+                }
                 Turn::Answer(Ending::Done) => return Err(self.reject(request, &Rejected::Done)),
                 Turn::Answer(Ending::InFlight { until, .. }) => {
                     let left = until.saturating_duration_since(clock::now());
@@ -365,7 +367,7 @@ impl Runtime {
         Error::Store { operation, key, source: error }
     }
 
-    fn replay(&self, request: &Request, (attempt, outcome): (u64, Encoded)) -> Result<Begun, Error> {
+    pub(crate) fn replay(&self, request: &Request, (attempt, outcome): (u64, Encoded)) -> Result<Begun, Error> {
         match request.settings.duplicate {
             Duplicate::Reject => Err(self.reject(request, &Rejected::Duplicate)),
             Duplicate::Replay => {
@@ -377,7 +379,7 @@ impl Runtime {
         }
     }
 
-    fn waited(&self, request: &Request, since: Instant) {
+    pub(crate) fn waited(&self, request: &Request, since: Instant) {
         self.observer.decided(Decision::Waited, &request.id, 0);
         observe::wait_took(&request.id, clock::now().saturating_duration_since(since));
     }
@@ -460,8 +462,13 @@ pub(crate) enum Rejected {
 }
 
 impl Request {
+    /// The version of the outcome's type.
+    pub(crate) fn outcome_version(&self) -> u32 {
+        self.versions.as_ref().map_or(1, |versions| versions.current)
+    }
+
     /// The claim that an owner sends.
-    fn claim(&self, owner: Owner) -> Claim {
+    pub(crate) fn claim(&self, owner: Owner) -> Claim {
         Claim {
             id: self.id.clone(),
             owner,

@@ -182,7 +182,8 @@ where
         mut body: Pin<&'a mut Option<Body>>,
     ) -> impl Future<Output = Result<Outcome<T>, E>> + use<'a, R, T, E, P, G, Body> {
         let term = held.term().clone();
-        let call = Call::new(term.id.clone(), term.attempt, held.after_abandoned(), asks, runtime.identity());
+        let call = Call::new(term.id.clone(), term.attempt, held.after_abandoned(), asks, runtime.identity())
+            .recording(held.recording());
         async move {
             let mut tries = Tries::new(runtime.unlisted);
             let end = loop {
@@ -258,7 +259,9 @@ where
                     if call.is_reconciled() {
                         observer.decided(Decision::Reconciled, &term.id, term.attempt);
                     }
-                    if call.omits_outcome() {
+                    if call.is_recorded() {
+                        held.is_recorded_in_transaction();
+                    } else if call.omits_outcome() {
                         held.commits_without_outcome();
                     } else {
                         // After a panic in the value's own code, the body has still run.

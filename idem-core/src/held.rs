@@ -25,6 +25,7 @@ use crate::local_cache::Sending;
 use crate::observe::Decision;
 use crate::policy::{keep_released, seconds};
 use crate::record::{AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
+use crate::recording::Recording;
 use crate::runtime::Runtime;
 
 /// The first pause before a commit or release is tried again; it doubles up to [`MAX_PAUSE`].
@@ -151,7 +152,7 @@ impl Held {
             step: Step::Running,
             sending: None,
             settles: false,
-            version: request.versions.as_ref().map_or(1, |versions| versions.current),
+            version: request.outcome_version(),
             audit: None,
             committed: false,
             doubtful: false,
@@ -171,11 +172,30 @@ impl Held {
     /// The body has ended, and this is its outcome.
     pub(crate) fn commits(&mut self, outcome: Result<Encoded, CodecFailure>) {
         if let Some(parts) = &mut self.parts {
-            let mut outcome = parts.encoded(outcome);
-            if let Some(outcome) = outcome.as_mut().filter(|outcome| parts.version > 1 && !outcome.is_error) {
-                outcome.describe(|metadata| metadata.version = Some(parts.version));
-            }
+            let outcome = parts.encoded(outcome).map(|outcome| outcome.of_version(parts.version));
             parts.step = Step::Committing { outcome, own: None };
+        }
+    }
+
+    /// What a transaction needs to record the outcome.
+    pub(crate) fn recording(&self) -> Option<Recording> {
+        let parts = self.parts.as_ref()?;
+        Some(Recording {
+            runtime: parts.runtime.clone(),
+            term: self.term.clone(),
+            fingerprint: parts.fingerprint,
+            ttl: parts.times.ttl(),
+            remember: parts.times.remember(),
+            version: parts.version,
+        })
+    }
+
+    /// The body has ended, and a transaction of its own has recorded the outcome, or was rolled back: then the lease decides.
+    pub(crate) fn is_recorded_in_transaction(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.step = Step::Over;
+            let term = &self.term;
+            parts.runtime.observer.decided(Decision::Executed, &term.id, term.attempt);
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod records;
 mod run;
+mod transaction;
 mod versions;
 
 use std::borrow::Cow;
@@ -10,6 +11,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::transaction::{InTransactionPolicy, RerunWhen};
 use crate::audit::By;
 use crate::engine::Request;
 use crate::error::Error;

@@ -48,7 +48,9 @@ impl UpgradeSetting {
                 }
             }
             if !inside.is_empty() && !inside.peek(Token![,]) {
-                errors.push(inside.error(format!("expected a comma before the next version: write for example `{EXAMPLE}`")));
+                errors.push(
+                    inside.error(format!("expected a comma before the next version: write for example `{EXAMPLE}`")),
+                );
                 skip_to_comma(&inside);
             }
             inside.parse::<Option<Token![,]>>()?;
@@ -97,7 +99,10 @@ impl UpgradeSetting {
 impl Upgrade {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let from = input.parse::<LitInt>().map_err(|error| {
-            Error::new(error.span(), format!("expected the number of an earlier version: write for example `{EXAMPLE}`"))
+            Error::new(
+                error.span(),
+                format!("expected the number of an earlier version: write for example `{EXAMPLE}`"),
+            )
         })?;
         if !input.peek(Token![=>]) {
             let message = format!("expected `=>` and the function that reads it: write for example `{EXAMPLE}`");

@@ -96,6 +96,16 @@ impl Error {
         Self::MissingSubject { operation: operation.into() }
     }
 
+    /// The runtime has another store than the transaction's.
+    pub(crate) fn other_store<S>(operation: &str) -> Self {
+        let name = std::any::type_name::<S>();
+        let name = name.rsplit("::").next().unwrap_or(name);
+        let reason = format!(
+            "this transaction can hold records of a `{name}`, and the runtime has another store; give the runtime a `{name}` of the same database and the same version of its driver, or name such a runtime with `runtime = \"..\"`"
+        );
+        Self::config(operation, &reason)
+    }
+
     /// Makes a [`NotInstalled`](Self::NotInstalled).
     pub fn not_installed(operation: &str) -> Self {
         Self::NotInstalled { operation: operation.into() }

@@ -1,5 +1,6 @@
 //! The private twin of [`Store`] that can be a trait object: people implement the one with futures, users hold a cheap handle.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,6 +94,14 @@ impl AnyStore {
         store.into_handle().0
     }
 
+    /// The store itself, if it is of this type.
+    pub(crate) fn of<S: Store>(&self) -> Option<&S> {
+        match self {
+            Self::Memory(memory) => (memory as &dyn Any).downcast_ref(),
+            Self::Other(store) => store.as_any().downcast_ref(),
+        }
+    }
+
     /// Whether it is in the process, so that nothing is saved by asking it less often.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::Memory(_))
@@ -174,6 +183,7 @@ fn now<'a, T>(step: impl Future<Output = Result<T, StoreError>>) -> Answer<'a, T
 
 /// A [`Store`] behind a pointer. Implemented for every store, and only here.
 pub(crate) trait DynStore: Send + Sync + 'static {
+    fn as_any(&self) -> &dyn Any;
     fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Claimed, StoreError>>;
     fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Ownership, StoreError>>;
     fn release(&self, release: Release) -> BoxFuture<'_, Result<Ownership, StoreError>>;
@@ -185,6 +195,10 @@ pub(crate) trait DynStore: Send + Sync + 'static {
 }
 
 impl<S: Store> DynStore for S {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
     fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Claimed, StoreError>> {
         async move { Store::claim(self, &claim).await }.boxed()
     }

@@ -3,6 +3,7 @@
 //! [`Store`] is the one seam: what a store must do, each step atomic, each with a stated meaning for every state of the record. [`record`] has the
 //! record, the steps, and the decisions that each store takes alike; [`wire`] is the record as one text. [`AdminStore`] is for stores whose
 //! records an operator can list. `idem-testkit` tests a store against both contracts.
+//! [`Transaction`] is what a driver implements for a record that is part of the caller's own transaction.
 //!
 //! The structs of [`record`] are made with `new` and changed with `with_..`, so that they can get more fields. The enums are exhaustive: a store acts
 //! on each case.
@@ -43,6 +44,7 @@ pub mod admin;
 mod dynamic;
 pub(crate) mod memory;
 pub mod record;
+mod transaction;
 pub mod wire;
 
 use std::future::Future;
@@ -57,6 +59,7 @@ pub use self::admin::AdminStore;
 pub(crate) use self::dynamic::AnyStore;
 pub use self::dynamic::StoreHandle;
 pub(crate) use self::memory::MemoryStore;
+pub use self::transaction::{Transaction, Transactions};
 pub use crate::codec::{Codec, CodecContext, CodecFailure, CodecId};
 
 /// A place for records.

@@ -253,6 +253,14 @@ impl Encoded {
         self.metadata.as_ref().and_then(|metadata| metadata.version).unwrap_or(1)
     }
 
+    /// Notes the version of the value's type, unless that is the first. Errors have none.
+    pub(crate) fn of_version(mut self, version: u32) -> Self {
+        if version > 1 && !self.is_error {
+            self.describe(|metadata| metadata.version = Some(version));
+        }
+        self
+    }
+
     /// Changes what else is known of it.
     pub(crate) fn describe(&mut self, change: impl FnOnce(&mut Metadata)) {
         let mut metadata = self.metadata.as_deref().cloned().unwrap_or_default();
@@ -574,7 +582,8 @@ impl RecordInfo {
         };
         let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
         let metadata = outcome.as_ref().and_then(|outcome| outcome.metadata.as_deref());
-        let audit_age = metadata.and_then(|metadata| metadata.audit.as_ref()).map(|audit| audit.kept_for.saturating_sub(left));
+        let audit_age =
+            metadata.and_then(|metadata| metadata.audit.as_ref()).map(|audit| audit.kept_for.saturating_sub(left));
         let (attempt, fingerprint) = (record.attempt(), record.fingerprint());
         Self { state, attempt, fingerprint, is_error, outcome, audit_age, lease_age, lease_left, expires_in }
     }

@@ -151,7 +151,7 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
 }
 
 /// How much of a record [`decode_head`] needs, in bytes: more than any takes without its outcome.
-pub const HEAD: usize = 1024;
+pub const HEAD: usize = 2048;
 
 /// Reads a record of which only the first [`HEAD`] bytes are at hand, for listings: a committed one has an empty outcome, and its check was
 /// not looked at.
@@ -160,16 +160,17 @@ pub const HEAD: usize = 1024;
 ///
 /// As [`decode`].
 pub fn decode_head(text: &Bytes) -> Result<Parsed, WireError> {
-    let is_error = match text.as_ref() {
-        [b'i', b'1', b'c', ..] => false,
-        [b'i', b'1', b'e', ..] => true,
+    let (version, is_error) = match text.as_ref() {
+        [b'i', version @ (b'1' | b'3'), state @ (b'c' | b'e'), ..] => (*version, *state == b'e'),
         _ => return decode(text),
     };
     let head = || {
-        let mut parts = text.get(3..)?.splitn(6, |byte| *byte == b' ');
+        let says_more = version == b'3';
+        let mut parts = text.get(3..)?.splitn(6 + usize::from(says_more), |byte| *byte == b' ');
         let (empty, attempt, codec, print) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let metadata = if says_more { Some(Arc::new(metadata(parts.next()?)?)) } else { None };
         let (check, _) = (parts.next()?, parts.next()?);
-        let outcome = Encoded { is_error, codec: CodecId::parse(codec)?, payload: Bytes::new() };
+        let outcome = Encoded { is_error, codec: CodecId::parse(codec)?, payload: Bytes::new(), metadata };
         let record = Record::Committed { attempt: number(attempt)?, fingerprint: fingerprint(print)?, outcome };
         (empty.is_empty() && check.len() == 6).then_some(Parsed::Record(record))
     };
@@ -243,10 +244,7 @@ fn decode_plain(state: u8, fields: &[u8]) -> Option<Parsed> {
 fn decode_committed(text: &Bytes, is_error: bool, says_more: bool, fields: &[u8]) -> Option<Record> {
     let mut parts = fields.splitn(6 + usize::from(says_more), |byte| *byte == b' ');
     let (empty, attempt, codec, print) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let metadata = match says_more {
-        true => Some(Arc::new(Metadata::parse(std::str::from_utf8(parts.next()?).ok()?)?)),
-        false => None,
-    };
+    let metadata = if says_more { Some(Arc::new(metadata(parts.next()?)?)) } else { None };
     let (check, payload) = (parts.next()?, parts.next()?);
     let header_len = text.len() - payload.len() - check.len() - 1;
     let intact = empty.is_empty() && check == checksum(text.get(..header_len)?, payload);
@@ -255,6 +253,10 @@ fn decode_committed(text: &Bytes, is_error: bool, says_more: bool, fields: &[u8]
         fingerprint: fingerprint(print)?,
         outcome: Encoded { is_error, codec: CodecId::parse(codec)?, payload: text.slice_ref(payload), metadata },
     })
+}
+
+fn metadata(text: &[u8]) -> Option<Metadata> {
+    Metadata::parse(std::str::from_utf8(text).ok()?)
 }
 
 /// More than the header of any record takes, so that it is written without asking for memory twice.

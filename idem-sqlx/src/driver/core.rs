@@ -187,7 +187,12 @@ impl<D: Dialect> Core<D> {
         self.listening.get_or_init(listen).as_ref().map(|(_, connected)| connected)
     }
 
-    fn keep_swept(self: &Arc<Self>) {
+    /// Refuses a table's name that is none.
+    pub(crate) fn is_valid(&self) -> Result<(), StoreError> {
+        self.invalid.as_ref().map_or(Ok(()), |why| Err(refused(why.as_str())))
+    }
+
+    pub(crate) fn keep_swept(self: &Arc<Self>) {
         let mut sweeper = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner);
         if sweeper.is_none() {
             let task = self.home().spawn(sweep::keep_swept(Arc::downgrade(self)));

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use idem_core::store::record::{Owner, RecordId};
 use tokio::sync::watch;
@@ -74,6 +75,18 @@ pub(crate) struct Place {
 pub(crate) struct Seen {
     pub(crate) place: Place,
     pub(crate) row: Row,
+}
+
+/// What an insert in the caller's transaction has found.
+#[derive(Debug)]
+pub(crate) enum Inserted {
+    /// This row stands there now.
+    Stands(Box<Row>),
+    /// There was a row, which this statement cannot see.
+    Gone,
+    /// Another transaction holds it, and its end was not waited for any longer.
+    #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
+    Locked,
 }
 
 /// One lease to be kept: whose, and the hold from now.
@@ -162,6 +175,38 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     fn create(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     fn judge(error: &dyn DatabaseError) -> Judgement;
+
+    /// As [`insert`](Self::insert), in the caller's transaction: waits for locks for at most `wait`, and leaves the transaction's own limit as it was.
+    fn insert_within(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Inserted, sqlx::Error>> + Send;
+
+    /// Limits how long statements wait for locks, and gives the limit that there was.
+    fn limit_locks(&self, on: &mut Conn<Self>, wait: Duration)
+    -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
+
+    /// Sets the limit that there was.
+    fn unlimit_locks(&self, on: &mut Conn<Self>, before: i64) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// Rolls a transaction back, and leaves one in its place that has nothing in it.
+    fn doom(on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// Begins a transaction that may write.
+    fn begin(
+        pool: &Pool<Self::Db>,
+    ) -> impl Future<Output = Result<sqlx::Transaction<'static, Self::Db>, sqlx::Error>> + Send;
+
+    /// Whether a statement waited for a lock for as long as it may.
+    fn is_locked(error: &dyn DatabaseError) -> bool;
+
+    /// Whether the transaction met another one, so that all of it may run again.
+    fn is_conflict(error: &dyn DatabaseError) -> bool {
+        Self::judge(error) == Judgement::Conflict
+    }
 
     /// Asks that the end of this attempt be told, where the database can tell. See
     /// [`listen`](Self::listen).

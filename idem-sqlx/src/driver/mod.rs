@@ -21,6 +21,8 @@ mod store;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod sweep;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod transaction;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod turn;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod wait;

@@ -17,7 +17,7 @@ use super::fault::{Stopped, contended};
 use crate::columns::{Columns, Found, millis};
 
 /// How often a row may change under a step.
-const ROUNDS: usize = 16;
+pub(crate) const ROUNDS: usize = 16;
 /// How many tokens are issued in one step.
 const ISSUES: usize = 200;
 /// How many leases are renewed in one step.
@@ -44,28 +44,43 @@ async fn claim_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, claim: &Claim) -> R
         };
         let Some(row) = found else { return answer(claim.on_nothing()) };
         let Found { record, left, revision } = row.found()?;
-        let decided = record.as_ref().map_or_else(|| claim.on_nothing(), |record| record.on_claim(claim));
-        let (next, guard) = match decided {
-            OnClaim::Answer(claimed) => return Ok(claimed),
-            OnClaim::Take(next) => (next, Guard::Revision(revision)),
-            OnClaim::IfLeaseRanOut { attempt, then } => {
-                if let Some(lease_left) = record.as_ref().and_then(|record| record.lease_left(left)) {
-                    return Ok(Claimed::InFlight { attempt, lease_left });
-                }
-                let age = record.as_ref().map_or(Duration::ZERO, |record| record.lease_age(left));
-                match then.at_age(age) {
-                    Ok(next) => (next, Guard::RanOut(revision)),
-                    Err(claimed) => return Ok(claimed),
-                }
-            }
-            OnClaim::IfIssueLives { grace, .. } if left <= grace => return Ok(Claimed::IssueExpired),
-            OnClaim::IfIssueLives { then, .. } => (then, Guard::Revision(revision)),
+        let (next, guard) = match next(claim, record.as_ref(), left, revision) {
+            Next::Answer(claimed) => return Ok(claimed),
+            Next::Put(next, guard) => (next, guard),
         };
         if dialect.put(on, &claim.id, guard, &in_flight(&next)).await? {
             return Ok(Claimed::Owned { attempt: next.attempt, from: next.origin });
         }
     }
     Err(contended(ROUNDS).into())
+}
+
+/// What a claim makes of a row.
+pub(crate) enum Next {
+    /// Nothing is written.
+    Answer(Claimed),
+    /// This is written over it, if it is still so.
+    Put(InFlight, Guard),
+}
+
+/// What a claim makes of the record that a row is, which has so much time left.
+pub(crate) fn next(claim: &Claim, record: Option<&Record>, left: Duration, revision: i64) -> Next {
+    match record.map_or_else(|| claim.on_nothing(), |record| record.on_claim(claim)) {
+        OnClaim::Answer(claimed) => Next::Answer(claimed),
+        OnClaim::Take(next) => Next::Put(next, Guard::Revision(revision)),
+        OnClaim::IfLeaseRanOut { attempt, then } => {
+            if let Some(lease_left) = record.and_then(|record| record.lease_left(left)) {
+                return Next::Answer(Claimed::InFlight { attempt, lease_left });
+            }
+            let age = record.map_or(Duration::ZERO, |record| record.lease_age(left));
+            match then.at_age(age) {
+                Ok(next) => Next::Put(next, Guard::RanOut(revision)),
+                Err(claimed) => Next::Answer(claimed),
+            }
+        }
+        OnClaim::IfIssueLives { grace, .. } if left <= grace => Next::Answer(Claimed::IssueExpired),
+        OnClaim::IfIssueLives { then, .. } => Next::Put(then, Guard::Revision(revision)),
+    }
 }
 
 fn answer(decided: OnClaim) -> Result<Claimed, Stopped> {
@@ -75,7 +90,7 @@ fn answer(decided: OnClaim) -> Result<Claimed, Stopped> {
     }
 }
 
-fn in_flight(held: &InFlight) -> Columns {
+pub(crate) fn in_flight(held: &InFlight) -> Columns {
     Columns::new(&Record::InFlight(held.clone()), Some(held.hold), Duration::ZERO)
 }
 
@@ -161,7 +176,11 @@ pub(crate) async fn commit<D: Dialect>(core: &Arc<Core<D>>, commit: &Commit) -> 
     Ok(held)
 }
 
-async fn commit_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, commit: &Commit) -> Result<Ownership, Stopped> {
+pub(crate) async fn commit_on<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    commit: &Commit,
+) -> Result<Ownership, Stopped> {
     for _ in 0..ROUNDS {
         if let OnStep::Put { record, expires_in, then_done } = claimed(commit).on_commit(commit) {
             let columns = Columns::new(&record, expires_in, then_done);

@@ -5,11 +5,11 @@ macro_rules! store {
     (
         $(#[$store_docs:meta])* $Store:ident,
         $(#[$builder_docs:meta])* $Builder:ident,
-        $Dialect:ty, $Pool:ty, $schema:literal
+        $Dialect:ty, $Db:ty, $Pool:ty, $schema:literal
     ) => {
         $(#[$store_docs])*
         #[derive(Clone)]
-        pub struct $Store(std::sync::Arc<super::core::Core<$Dialect>>);
+        pub struct $Store(pub(super) std::sync::Arc<super::core::Core<$Dialect>>);
 
         $(#[$builder_docs])*
         #[derive(Debug, Clone)]
@@ -111,6 +111,8 @@ macro_rules! store {
                 $Store(super::core::Core::new(self.pool, &self.settings))
             }
         }
+
+        super::transaction::transaction!($Store, $Dialect, $Db);
 
         impl idem_core::Store for $Store {
             async fn claim(

@@ -8,6 +8,9 @@ pub(crate) fn sql(text: &std::sync::Arc<str>) -> &str {
     text
 }
 
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) use ::sqlx_core08::transaction::TransactionManager;
+
 #[path = "../driver/mod.rs"]
 mod driver;
 

@@ -9,6 +9,9 @@ pub(crate) fn sql(text: &std::sync::Arc<str>) -> sqlx::AssertSqlSafe<std::sync::
     sqlx::AssertSqlSafe(text.clone())
 }
 
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) use ::sqlx_core::transaction::TransactionManager;
+
 #[path = "../driver/mod.rs"]
 mod driver;
 

@@ -3,6 +3,7 @@
 mod statements;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::StoreError;
@@ -18,7 +19,7 @@ use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySql, Row
 use self::statements::Statements;
 use super::super::{sql, sqlx};
 use super::core::{Boxed, Core, Settings, TIME_LIMIT};
-use super::dialect::{Dialect, Guard, Judgement, Kept, Place, Schema, Seen};
+use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Place, Schema, Seen};
 use super::fault;
 use crate::columns::{Columns, Row};
 use crate::table::Table;
@@ -53,7 +54,7 @@ super::store::store! {
     MySqlStore,
     /// A [`MySqlStore`] with other settings.
     MySqlStoreBuilder,
-    Mysql, MySqlPool, "../schema/mysql.sql"
+    Mysql, MySql, MySqlPool, "../schema/mysql.sql"
 }
 
 impl MySqlStore {
@@ -219,6 +220,53 @@ impl Dialect for Mysql {
 
     async fn create(&self, on: &mut MySqlConnection) -> Result<(), sqlx::Error> {
         on.execute(sqlx::raw_sql(sql(&self.statements.create))).await.map(drop)
+    }
+
+    async fn insert_within(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Result<Inserted, sqlx::Error> {
+        // One message: nothing can come between taking the server's lock and giving it back, but an error.
+        let text = self.statements.insert_within(id, columns, wait);
+        let rows = match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                let text = self.statements.unlock(id);
+                let _ = on.execute(sqlx::raw_sql(sql(&text))).await;
+                return Err(error);
+            }
+        };
+        let row = rows.iter().find(|row| row.len() > 2).map(|row| super::read_row!(row)).transpose()?;
+        let is_locked =
+            rows.iter().find(|row| row.len() <= 2).map(|row| row.try_get::<i64, _>(0)).transpose()? == Some(0);
+        Ok(match row {
+            _ if is_locked => Inserted::Locked,
+            Some(row) => Inserted::Stands(Box::new(row)),
+            None => Inserted::Gone,
+        })
+    }
+
+    async fn limit_locks(&self, on: &mut MySqlConnection, wait: Duration) -> Result<i64, sqlx::Error> {
+        on.execute(sqlx::raw_sql(sql(&Arc::from(statements::limit(wait))))).await.map(|_| 0)
+    }
+
+    async fn unlimit_locks(&self, on: &mut MySqlConnection, _: i64) -> Result<(), sqlx::Error> {
+        on.execute(sqlx::raw_sql(statements::UNLIMIT)).await.map(drop)
+    }
+
+    async fn doom(on: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        on.execute(sqlx::raw_sql("ROLLBACK; START TRANSACTION")).await.map(drop)
+    }
+
+    async fn begin(pool: &MySqlPool) -> Result<sqlx::Transaction<'static, MySql>, sqlx::Error> {
+        pool.begin().await
+    }
+
+    fn is_locked(error: &dyn DatabaseError) -> bool {
+        error.try_downcast_ref::<MySqlDatabaseError>().is_some_and(|error| matches!(error.number(), 1205 | 3572))
     }
 
     fn judge(error: &dyn DatabaseError) -> Judgement {

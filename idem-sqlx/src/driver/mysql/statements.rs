@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use idem_core::store::record::RecordId;
 
@@ -14,6 +15,8 @@ use crate::table::Table;
 
 pub(super) struct Statements {
     insert: String,
+    insert_ignoring: String,
+    table: String,
     then_read: String,
     then_read_revisions: String,
     pub(super) read: Arc<str>,
@@ -65,6 +68,11 @@ impl Statements {
             ))
         };
         Self {
+            table: t.clone(),
+            insert_ignoring: format!(
+                "INSERT IGNORE INTO {t} (operation, `key`, state, attempt, owner, origin, leased_at, lease_until, valid_until, expires_at, \
+                 fingerprint, is_error, codec, outcome, questions, took_over, revision) SELECT "
+            ),
             insert: format!(
                 "INSERT INTO {t} (operation, `key`, state, attempt, owner, origin, leased_at, lease_until, valid_until, expires_at, \
                  fingerprint, is_error, codec, outcome, questions, took_over, revision) VALUES "
@@ -126,6 +134,64 @@ impl Statements {
             text.push(')');
         }
         text.into()
+    }
+}
+
+/// Sets the limit that the session had before [`limit`].
+pub(super) const UNLIMIT: &str =
+    "SET SESSION innodb_lock_wait_timeout = COALESCE(@idem_lock_wait, @@SESSION.innodb_lock_wait_timeout)";
+
+/// Limits how long statements wait for locks: `InnoDB` counts whole seconds. `MariaDB` takes zero for not at all, and `MySQL` makes it one.
+pub(super) fn limit(wait: Duration) -> String {
+    format!(
+        "SET @idem_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = {}",
+        whole_seconds(wait)
+    )
+}
+
+fn whole_seconds(wait: Duration) -> u64 {
+    wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).min(1_000_000)
+}
+
+impl Statements {
+    /// Writes a row where there is none, in the caller's transaction, and reads the one that stands there then, whatever this
+    /// transaction has read before.
+    ///
+    /// Of several inserts that wait for one row, all but one meet a deadlock when its owner rolls back. So they queue for a lock of the
+    /// server, which is given back as soon as the insert is over.
+    pub(super) fn insert_within(&self, id: &RecordId, columns: &Columns, wait: Duration) -> Arc<str> {
+        let mut text = String::with_capacity(2048);
+        let seconds = whole_seconds(wait);
+        let _ = write!(text, "{}; SELECT @idem_locked := COALESCE(GET_LOCK(", limit(wait));
+        self.push_lock(&mut text, id);
+        let _ = write!(text, ", {seconds}), 0); {}", self.insert_ignoring);
+        let mut row = String::with_capacity(1024);
+        push_row(&mut row, id, columns);
+        text.push_str(row.strip_prefix('(').and_then(|row| row.strip_suffix(')')).unwrap_or_default());
+        text.push_str(" FROM DUAL WHERE @idem_locked = 1; ");
+        text.push_str(&self.then_read);
+        push_id(&mut text, id);
+        text.push_str(" AND @idem_locked = 1 LOCK IN SHARE MODE; DO RELEASE_LOCK(");
+        self.push_lock(&mut text, id);
+        let _ = write!(text, "); {UNLIMIT}");
+        text.into()
+    }
+
+    /// Undoes what the insert has left behind that failed.
+    pub(super) fn unlock(&self, id: &RecordId) -> Arc<str> {
+        let mut text = "DO RELEASE_LOCK(".to_owned();
+        self.push_lock(&mut text, id);
+        let _ = write!(text, "); {UNLIMIT}");
+        text.into()
+    }
+
+    /// The name of the lock: such names belong to the whole server, so the database is in it. At most 64 characters.
+    fn push_lock(&self, text: &mut String, id: &RecordId) {
+        text.push_str("CONCAT('idem.', SUBSTR(SHA2(CONCAT_WS('.', DATABASE(), ");
+        push_text(text, Some(self.table.as_bytes()));
+        text.push_str(", ");
+        push_text(text, Some(id.as_str().as_bytes()));
+        text.push_str("), 256), 1, 48))");
     }
 }
 

@@ -20,7 +20,7 @@ use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Postgres, 
 use self::statements::Statements;
 use super::super::{sql, sqlx};
 use super::core::{Boxed, Core, Settings, TIME_LIMIT};
-use super::dialect::{Dialect, Guard, Judgement, Kept, Place, Schema, Seen};
+use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Place, Schema, Seen};
 use super::fault;
 use crate::columns::{Columns, Row};
 use crate::hub::Hub;
@@ -57,7 +57,7 @@ super::store::store! {
     PostgresStore,
     /// A [`PostgresStore`] with other settings.
     PostgresStoreBuilder,
-    Postgresql, PgPool, "../schema/postgres.sql"
+    Postgresql, Postgres, PgPool, "../schema/postgres.sql"
 }
 
 impl PostgresStore {
@@ -244,6 +244,46 @@ impl Dialect for Postgresql {
             }
             _ => Judgement::Refused(""),
         }
+    }
+
+    async fn insert_within(
+        &self,
+        on: &mut PgConnection,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Result<Inserted, sqlx::Error> {
+        // One message. After an error the rest of it is skipped, and the roll-back to the savepoint restores the limit.
+        let text = self.statements.insert_within(id, columns, wait);
+        let rows = on.fetch_all(sqlx::raw_sql(sql(&text))).await?;
+        let row = rows.iter().find(|row| row.len() > 2).map(|row| super::read_row!(row)).transpose()?;
+        Ok(row.map_or(Inserted::Gone, |row| Inserted::Stands(Box::new(row))))
+    }
+
+    async fn limit_locks(&self, on: &mut PgConnection, wait: Duration) -> Result<i64, sqlx::Error> {
+        on.execute(sqlx::raw_sql(sql(&Arc::from(statements::limit(wait))))).await.map(|_| 0)
+    }
+
+    async fn unlimit_locks(&self, on: &mut PgConnection, _: i64) -> Result<(), sqlx::Error> {
+        on.execute(sqlx::raw_sql(statements::UNLIMIT)).await.map(drop)
+    }
+
+    async fn doom(on: &mut PgConnection) -> Result<(), sqlx::Error> {
+        on.execute(sqlx::raw_sql("ROLLBACK; BEGIN")).await?;
+        // An aborted transaction takes no statement, and its COMMIT is a ROLLBACK.
+        let raise = "DO $$ BEGIN RAISE EXCEPTION 'idem: this transaction must not be committed'; END $$";
+        match on.execute(sqlx::raw_sql(raise)).await {
+            Ok(_) | Err(sqlx::Error::Database(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn begin(pool: &PgPool) -> Result<sqlx::Transaction<'static, Postgres>, sqlx::Error> {
+        pool.begin().await
+    }
+
+    fn is_locked(error: &dyn DatabaseError) -> bool {
+        error.code().as_deref() == Some("55P03")
     }
 
     async fn mark(&self, on: &mut PgConnection, id: &RecordId, attempt: i64) -> Result<(), sqlx::Error> {

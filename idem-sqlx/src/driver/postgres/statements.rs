@@ -3,8 +3,13 @@
 //! Time is `statement_timestamp()`: that of the transaction would be as old as the transaction. A
 //! statement that had to wait for another one counts from before it waited, as its caller does.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
+use idem_core::store::record::RecordId;
+
+use crate::columns::Columns;
 use crate::table::Table;
 
 pub(super) struct Statements {
@@ -126,6 +131,63 @@ impl Statements {
             create: create(table).into(),
         }
     }
+}
+
+/// Sets the limit of the transaction that was there before [`limit`].
+pub(super) const UNLIMIT: &str = "SELECT set_config('lock_timeout', current_setting('idem.lock_timeout'), true)";
+
+/// Limits how long the transaction waits for locks. Zero would be no limit.
+pub(super) fn limit(wait: Duration) -> String {
+    let millis = wait.as_millis().clamp(1, 2_000_000_000);
+    format!(
+        "SELECT set_config('idem.lock_timeout', current_setting('lock_timeout'), true), set_config('lock_timeout', '{millis}ms', true)"
+    )
+}
+
+impl Statements {
+    /// The insert with its values in it, between the two statements that set the limit for it: what is sent as one message takes no
+    /// parameters. Each value is a number or hexadecimal, whatever the settings of the session are.
+    pub(super) fn insert_within(&self, id: &RecordId, columns: &Columns, wait: Duration) -> Arc<str> {
+        let number = |value: Option<i64>| value.map_or("NULL".to_owned(), |value| format!("({value})"));
+        let text = |value: Option<&str>| {
+            value.map_or("NULL".to_owned(), |value| format!("convert_from({}, 'UTF8')", bytes(value.as_bytes())))
+        };
+        let values = [
+            text(Some(id.operation())),
+            text(Some(id.key())),
+            text(Some(columns.state)),
+            number(Some(columns.attempt)),
+            columns.owner.as_ref().map_or("NULL".to_owned(), |owner| bytes(owner)),
+            text(columns.origin),
+            number(columns.hold),
+            number(columns.lease),
+            number(columns.expires_in),
+            number(columns.fade),
+            text(columns.fingerprint.as_deref()),
+            columns.is_error.to_string(),
+            text(columns.codec.as_deref()),
+            columns.outcome.as_deref().map_or("NULL".to_owned(), bytes),
+            number(Some(columns.questions)),
+            text(columns.took_over.as_deref()),
+            number(Some(columns.revision)),
+        ];
+        let mut insert = self.insert.to_string();
+        // From the last one, since `$1` is the beginning of `$17`. No value has a `$` in it.
+        for (index, value) in values.iter().enumerate().rev() {
+            insert = insert.replace(&format!("${}", index + 1), value);
+        }
+        format!("{}; {insert}; {UNLIMIT}", limit(wait)).into()
+    }
+}
+
+fn bytes(value: &[u8]) -> String {
+    let mut text = String::with_capacity(value.len() * 2 + 16);
+    text.push_str("decode('");
+    for byte in value {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text.push_str("', 'hex')");
+    text
 }
 
 /// Returns the channel for changes of a table's rows. Two tables that share one only wake waiters

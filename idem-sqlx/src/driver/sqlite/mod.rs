@@ -3,6 +3,7 @@
 mod statements;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::StoreError;
@@ -17,9 +18,9 @@ use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _, 
 use self::statements::Statements;
 use super::super::{sql, sqlx};
 use super::core::{Boxed, Core, Settings, TIME_LIMIT};
-use super::dialect::{Dialect, Guard, Judgement, Kept, Place, Schema, Seen};
+use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Place, Schema, Seen};
 use super::fault::{self, refused};
-use crate::columns::{Columns, Row};
+use crate::columns::{Columns, Row, millis};
 use crate::table::Table;
 
 /// How many connections the store's own pool has at most. One writes at a time, so that more gain
@@ -82,7 +83,7 @@ super::store::store! {
     SqliteStore,
     /// A [`SqliteStore`] with other settings.
     SqliteStoreBuilder,
-    SqliteFile, SqlitePool, "../schema/sqlite.sql"
+    SqliteFile, Sqlite, SqlitePool, "../schema/sqlite.sql"
 }
 
 impl SqliteStore {
@@ -292,6 +293,49 @@ impl Dialect for SqliteFile {
             let _ = on.execute(sqlx::raw_sql("ROLLBACK")).await;
         }
         created
+    }
+
+    async fn insert_within(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Result<Inserted, sqlx::Error> {
+        let before = self.limit_locks(on, wait).await?;
+        let inserted = self.insert(on, id, columns).await;
+        self.unlimit_locks(on, before).await?;
+        Ok(inserted?.map_or(Inserted::Gone, |row| Inserted::Stands(Box::new(row))))
+    }
+
+    async fn limit_locks(&self, on: &mut SqliteConnection, wait: Duration) -> Result<i64, sqlx::Error> {
+        let before = sqlx::query("PRAGMA busy_timeout").fetch_one(&mut *on).await?.try_get(0)?;
+        self.unlimit_locks(on, millis(wait)).await?;
+        Ok(before)
+    }
+
+    async fn unlimit_locks(&self, on: &mut SqliteConnection, before: i64) -> Result<(), sqlx::Error> {
+        let text = format!("PRAGMA busy_timeout = {}", before.clamp(0, i64::from(i32::MAX)));
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+    }
+
+    async fn doom(on: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        on.execute(sqlx::raw_sql("ROLLBACK; BEGIN")).await.map(drop)
+    }
+
+    async fn begin(pool: &SqlitePool) -> Result<sqlx::Transaction<'static, Sqlite>, sqlx::Error> {
+        // A transaction that reads first could not write any more where another one has written since.
+        pool.begin_with("BEGIN IMMEDIATE").await
+    }
+
+    fn is_locked(error: &dyn DatabaseError) -> bool {
+        // `SQLITE_BUSY`. Not `SQLITE_BUSY_SNAPSHOT`: that transaction can never write.
+        error.code().is_some_and(|code| code == "5")
+    }
+
+    fn is_conflict(error: &dyn DatabaseError) -> bool {
+        let code = error.code().and_then(|code| code.parse::<i32>().ok()).unwrap_or_default();
+        matches!(code & 0xff, 5 | 6)
     }
 
     fn judge(error: &dyn DatabaseError) -> Judgement {

@@ -1,0 +1,250 @@
+//! Steps in the caller's own transaction: on its connection, and on no other.
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use idem_core::store::record::{Claim, Claimed, Commit, OnClaim, Ownership};
+use idem_core::{StoreError, StoreErrorKind};
+use tokio::time::{Instant, timeout};
+
+use self::sqlx::{Database, Pool, Transaction};
+use super::super::{TransactionManager, sqlx};
+use super::core::Core;
+use super::dialect::{Conn, Dialect, Guard, Inserted, Judgement};
+use super::fault::{self, Stopped, contended, judge};
+use super::steps::{Next, ROUNDS, commit_on, in_flight, next};
+use crate::columns::Found;
+
+/// What a call is told of another transaction that holds its key: nobody knows when that ends.
+const SOON: Duration = Duration::from_secs(1);
+/// How long connecting may take, where the pool has room for one more connection. sqlx tries again until its `acquire_timeout`.
+const CONNECTING: Duration = Duration::from_millis(1800);
+
+type Manager<D> = <<D as Dialect>::Db as Database>::TransactionManager;
+
+pub(crate) async fn claim<D: Dialect>(
+    core: &std::sync::Arc<Core<D>>,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    wait: Duration,
+) -> Result<Claimed, StoreError> {
+    core.is_valid()?;
+    core.keep_swept();
+    match claim_on(&core.dialect, on, claim, wait).await {
+        Ok(claimed) => Ok(claimed),
+        Err(Stopped::Store(error)) => Err(error),
+        Err(Stopped::Sql(error) | Stopped::Unsent(error)) if is_locked::<D>(&error) => {
+            Ok(Claimed::InFlight { attempt: 0, lease_left: SOON })
+        }
+        Err(Stopped::Sql(error) | Stopped::Unsent(error)) => Err(failed(core, error)),
+    }
+}
+
+/// As the claim of a step of its own, but each statement that may meet a lock waits for it no longer than `wait`.
+async fn claim_on<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    wait: Duration,
+) -> Result<Claimed, Stopped> {
+    let until = Instant::now().checked_add(wait);
+    let left = || until.map_or(wait, |until| until.saturating_duration_since(Instant::now()));
+    for _ in 0..ROUNDS {
+        let found = match claim.on_nothing() {
+            OnClaim::Take(first) => match dialect.insert_within(on, &claim.id, &in_flight(&first), left()).await? {
+                Inserted::Stands(row) => Some(*row),
+                Inserted::Locked => return Ok(Claimed::InFlight { attempt: 0, lease_left: SOON }),
+                // Written by a transaction that has ended since: the next statement sees it.
+                Inserted::Gone => continue,
+            },
+            _ => dialect.read(on, &claim.id).await?,
+        };
+        let Some(row) = found else { return Ok(Claimed::NotIssued) };
+        let Found { record, left: valid, revision } = row.found()?;
+        let (then, guard) = match next(claim, record.as_ref(), valid, revision) {
+            Next::Answer(claimed) => return Ok(claimed),
+            Next::Put(then, guard) => (then, guard),
+        };
+        let attempt = then.attempt;
+        let from = then.origin;
+        if put_within(dialect, on, claim, guard, &in_flight(&then), left()).await? {
+            return Ok(Claimed::Owned { attempt, from });
+        }
+    }
+    Err(contended(ROUNDS).into())
+}
+
+async fn put_within<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    guard: Guard,
+    columns: &crate::columns::Columns,
+    wait: Duration,
+) -> Result<bool, sqlx::Error> {
+    let before = dialect.limit_locks(on, wait).await?;
+    let put = dialect.put(on, &claim.id, guard, columns).await;
+    match put {
+        Ok(put) => dialect.unlimit_locks(on, before).await.map(|()| put),
+        Err(error) => {
+            // In PostgreSQL, the roll-back that follows restores the limit.
+            let _ = dialect.unlimit_locks(on, before).await;
+            Err(error)
+        }
+    }
+}
+
+pub(crate) async fn commit<D: Dialect>(
+    core: &Core<D>,
+    on: &mut Conn<D>,
+    commit: &Commit,
+) -> Result<Ownership, StoreError> {
+    core.is_valid()?;
+    match commit_on(&core.dialect, on, commit).await {
+        Ok(ownership) => Ok(ownership),
+        Err(Stopped::Store(error)) => Err(error),
+        Err(Stopped::Sql(error) | Stopped::Unsent(error)) => Err(failed(core, error)),
+    }
+}
+
+pub(crate) async fn savepoint<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
+    Manager::<D>::begin(on, None).await.map_err(ended::<D>)
+}
+
+pub(crate) async fn release<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
+    Manager::<D>::commit(on).await.map_err(ended::<D>)
+}
+
+pub(crate) async fn roll_back<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
+    Manager::<D>::rollback(on).await.map_err(ended::<D>)
+}
+
+pub(crate) fn roll_back_later<D: Dialect>(on: &mut Conn<D>) {
+    Manager::<D>::start_rollback(on);
+}
+
+pub(crate) async fn doom<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
+    D::doom(on).await.map_err(ended::<D>)
+}
+
+/// Waits for a connection as long as the pool says, but not for a database that cannot be reached.
+pub(crate) async fn begin<D: Dialect>(pool: &Pool<D::Db>) -> Result<Transaction<'static, D::Db>, StoreError> {
+    let place = D::place(&pool.connect_options());
+    let mut beginning = std::pin::pin!(D::begin(pool));
+    loop {
+        match timeout(CONNECTING, beginning.as_mut()).await {
+            Ok(Ok(transaction)) => return Ok(transaction),
+            Ok(Err(error)) => return Err(fault::unconnected::<D>(&place, error).unsent()),
+            Err(_) => {
+                let is_exhausted = pool.size() >= pool.options().get_max_connections() && pool.num_idle() == 0;
+                if !is_exhausted {
+                    return Err(fault::unconnected_in_time::<D>(&place, CONNECTING, false).unsent());
+                }
+            }
+        }
+    }
+}
+
+pub(crate) async fn commit_all<D: Dialect>(transaction: Transaction<'static, D::Db>) -> Result<(), StoreError> {
+    transaction.commit().await.map_err(ended::<D>)
+}
+
+pub(crate) fn is_conflict<D: Dialect>(error: &(dyn StdError + 'static)) -> bool {
+    match error.downcast_ref::<sqlx::Error>() {
+        Some(sqlx::Error::Database(error)) => D::is_conflict(&**error),
+        _ => false,
+    }
+}
+
+fn is_locked<D: Dialect>(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(error) if D::is_locked(&**error))
+}
+
+fn failed<D: Dialect>(core: &Core<D>, error: sqlx::Error) -> StoreError {
+    if is_conflict::<D>(&error) {
+        return conflict::<D>(error);
+    }
+    if matches!(judge::<D>(&error), Judgement::Schema) {
+        let (name, table) = (D::NAME, core.table());
+        let message = format!(
+            "{name}: {error}; does this database have the table `{table}`? Call `migrate()` once at start-up, or run the statements of `SCHEMA`"
+        );
+        return StoreError::new(StoreErrorKind::Refused, message).with_source(error);
+    }
+    fault::failed::<D>(core.place(), error)
+}
+
+fn ended<D: Dialect>(error: sqlx::Error) -> StoreError {
+    if is_conflict::<D>(&error) { conflict::<D>(error) } else { fault::failed::<D>("in a transaction", error) }
+}
+
+fn conflict<D: Dialect>(error: sqlx::Error) -> StoreError {
+    let message = format!("{}: {error}; roll back, and run the whole transaction again", D::NAME);
+    StoreError::new(StoreErrorKind::Unavailable, message).with_source(error)
+}
+
+/// Lets transactions of a database hold the records of a store.
+macro_rules! transaction {
+    ($Store:ident, $Dialect:ty, $Db:ty) => {
+        impl idem_core::store::Transaction<$Store> for super::super::sqlx::Transaction<'_, $Db> {
+            async fn savepoint(&mut self) -> Result<(), idem_core::StoreError> {
+                super::transaction::savepoint::<$Dialect>(&mut **self).await
+            }
+
+            async fn release(&mut self) -> Result<(), idem_core::StoreError> {
+                super::transaction::release::<$Dialect>(&mut **self).await
+            }
+
+            async fn roll_back(&mut self) -> Result<(), idem_core::StoreError> {
+                super::transaction::roll_back::<$Dialect>(&mut **self).await
+            }
+
+            fn roll_back_later(&mut self) {
+                super::transaction::roll_back_later::<$Dialect>(&mut **self);
+            }
+
+            async fn doom(&mut self) -> Result<(), idem_core::StoreError> {
+                super::transaction::doom::<$Dialect>(&mut **self).await
+            }
+
+            async fn claim(
+                &mut self,
+                store: &$Store,
+                claim: &idem_core::store::record::Claim,
+                wait: std::time::Duration,
+            ) -> Result<idem_core::store::record::Claimed, idem_core::StoreError> {
+                super::transaction::claim(&store.0, &mut **self, claim, wait).await
+            }
+
+            async fn commit(
+                &mut self,
+                store: &$Store,
+                commit: &idem_core::store::record::Commit,
+            ) -> Result<idem_core::store::record::Ownership, idem_core::StoreError> {
+                super::transaction::commit(&store.0, &mut **self, commit).await
+            }
+        }
+
+        impl idem_core::store::Transactions<$Store> for super::super::sqlx::Pool<$Db> {
+            type Transaction = super::super::sqlx::Transaction<'static, $Db>;
+
+            async fn begin(&self) -> Result<Self::Transaction, idem_core::StoreError> {
+                super::transaction::begin::<$Dialect>(self).await
+            }
+
+            async fn commit(transaction: Self::Transaction) -> Result<(), idem_core::StoreError> {
+                super::transaction::commit_all::<$Dialect>(transaction).await
+            }
+
+            async fn roll_back(transaction: Self::Transaction) {
+                // Where it fails the connection is lost, and with it the transaction.
+                let _ = transaction.rollback().await;
+            }
+
+            fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
+                super::transaction::is_conflict::<$Dialect>(error)
+            }
+        }
+    };
+}
+pub(super) use transaction;
