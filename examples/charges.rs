@@ -41,7 +41,7 @@ use idem::{Idempotency, MemoryStore};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// What a client sends, as a form or as JSON.
+/// The request of a client, as a form or as JSON.
 #[derive(Deserialize)]
 struct NewCharge {
     amount: u64,

@@ -4,7 +4,8 @@
 //! cargo run --example mails --features nats   # starts a nats-server and a redis-server of its own
 //! ```
 //!
-//! Each customer gets one mail. What no redelivery helps is put aside, and listed at the end.
+//! Each customer gets one mail. Messages that no redelivery helps are put aside, and listed at the
+//! end.
 
 #![allow(clippy::disallowed_methods)]
 
@@ -178,7 +179,8 @@ async fn conduct() -> Result<(), Box<dyn Error>> {
     for (number, reason) in &aside {
         println!("  order {number:>3}  put aside in the stream DEAD: {reason}");
     }
-    // A mail that was sent by the killed consumer just before it could be recorded is sent once more: that is no lost mail.
+    // A mail that was sent by the killed consumer just before it could be recorded is sent once
+    // more; it is not lost.
     let twice = sent.values().filter(|times| **times > 1).count();
     let missing = (1..=ORDERS).filter(|number| !sent.contains_key(number) && !aside.contains_key(number)).count();
     if missing > 0 || twice > 8 {

@@ -15,8 +15,9 @@
 //! cargo run --example workers --features redis -- --reject --redis redis://127.0.0.1/
 //! ```
 //!
-//! This worker pays, under `abandoned = reject`, and is killed meanwhile. Nobody knows whether the money was sent, so
-//! each later call is refused until somebody has found out. That is the work of the program `idem`, in another terminal:
+//! This worker pays, under `abandoned = reject`, and is killed meanwhile. It is unknown whether the
+//! money was sent, so each later call is refused until an operator has found out. That is the work
+//! of the program `idem`, in another terminal:
 //!
 //! ```text
 //! cargo install --path idem-cli
@@ -69,7 +70,7 @@ async fn pay(order: &str) -> Result<String, idem::Error> {
     Ok(format!("paid by attempt {attempt}"))
 }
 
-/// Kills a worker that pays, then calls again until somebody has decided what became of the payment.
+/// Kills a worker that pays, then calls again until an operator has decided about the payment.
 async fn reject(url: &str) -> Result<(), Box<dyn Error>> {
     let (mut victim, mut lines) = spawn(&["--pay", ORDER, "--redis", url])?;
     if lines.next_line().await?.as_deref() != Some("paying o-1 1") {

@@ -66,7 +66,7 @@ pub(crate) struct Piped {
     ended: Option<oneshot::Receiver<()>>,
 }
 
-/// Where the chunks of a [`Piped`] body come from.
+/// The source of the chunks of a [`Piped`] body.
 pub(crate) struct Pipe {
     chunks: mpsc::Sender<Result<Bytes, BoxError>>,
     ended: oneshot::Sender<()>,
@@ -82,7 +82,7 @@ impl Piped {
 }
 
 impl Pipe {
-    /// Sends all of a stream. It stops early if nobody reads.
+    /// Sends all of a stream. It stops early without a reader.
     pub(crate) async fn send_all<S, E>(self, stream: S)
     where
         S: Stream<Item = Result<Bytes, E>>,

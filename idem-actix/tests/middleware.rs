@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 
-/// What the handlers share with their test.
+/// The state that the handlers share with their test.
 struct Site {
     address: SocketAddr,
     runs: Arc<AtomicUsize>,

@@ -64,7 +64,7 @@ pub struct Consumer<'c> {
     found: OnceCell<Places>,
 }
 
-/// Where messages go that are not acknowledged.
+/// The destination of messages that are not acknowledged.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
     pub(crate) queue: Arc<str>,
@@ -222,7 +222,7 @@ impl<'c> Consumer<'c> {
     }
 }
 
-/// What the broker refuses will not be there by itself; anything else may pass.
+/// A refusal by the broker does not pass by itself; other failures may.
 fn refused(error: lapin::Error, reason: impl FnOnce() -> String) -> Fault {
     if error.is_amqp_soft_error() { Fault::config(format!("{} ({error})", reason())) } else { Fault::passing(error) }
 }

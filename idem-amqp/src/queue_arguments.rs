@@ -1,7 +1,8 @@
 //! The arguments of a queue that exists.
 //!
-//! AMQP does not tell them. But a declaration that differs is refused, and the refusal says what one argument is. So each refusal tells one
-//! more, until a declaration is accepted. What cannot be read is not guessed: then the application must name the dead-letter exchange.
+//! AMQP does not tell them. But a declaration that differs is refused, and the refusal says what
+//! one argument is. So each refusal tells one more, until a declaration is accepted. Unreadable
+//! refusals are not guessed: then the application must name the dead-letter exchange.
 
 use std::collections::BTreeMap;
 

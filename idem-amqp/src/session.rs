@@ -18,7 +18,7 @@ use crate::ticket::Ticket;
 /// length.
 const PAUSES: [u64; 4] = [1, 10, 60, 600];
 
-/// What the tickets of one connection share.
+/// The state that the tickets of one connection share.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) consume: Channel,

@@ -1,4 +1,4 @@
-//! What settles one delivery.
+//! The ticket, which settles one delivery.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,11 @@ use crate::confirmed::publish;
 use crate::consumer::Places;
 use crate::session::Session;
 
-/// Where a message was published first: what returns from a retry queue comes by the default exchange.
+/// The exchange to which a message was first published: a message from a retry queue returns by the
+/// default exchange.
 const EXCHANGE: &str = "idem-exchange";
 const ROUTING_KEY: &str = "idem-routing-key";
-/// What a message keeps that lives for two weeks: long, as text.
+/// The delivery mode of persistent messages.
 const PERSISTENT: u8 = 2;
 
 /// A delivered message.

@@ -1,4 +1,4 @@
-//! Who changes something, why, and whether they mean it.
+//! The operator of a change, the reason, and the confirmation.
 
 use std::io::{self, BufRead as _, Write as _};
 

@@ -16,9 +16,9 @@ pub(crate) const UNAVAILABLE: u8 = 5;
 
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// What was typed makes no sense.
+    /// The arguments are invalid.
     Arguments(String),
-    /// There is no such record.
+    /// The record does not exist.
     NoRecord(String),
     /// The record is alive, or not abandoned, or the operator did not confirm.
     Refused(String),

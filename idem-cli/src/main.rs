@@ -20,13 +20,13 @@ fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Help and version are no mistakes.
+            // Help and version are not mistakes.
             let code = if error.use_stderr() { failure::WRONG_ARGUMENTS } else { failure::DONE };
             let _ = error.print();
             return ExitCode::from(code);
         }
     };
-    // What the stores warn of, and with `IDEM_LOG=info` every decision.
+    // The warnings of the stores, and with `IDEM_LOG=info` every decision.
     let level = std::env::var("IDEM_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::WARN);
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_max_level(level).init();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -45,7 +45,7 @@ pub(crate) fn length(length: Duration) -> String {
     parts.join(" ")
 }
 
-/// Text that somebody else has chosen, as a terminal may show it.
+/// Foreign text, made safe for a terminal.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
         return Cow::Borrowed(text);
@@ -170,7 +170,7 @@ pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
     out.flush()
 }
 
-/// What was done to a record.
+/// Describes a change of a record.
 pub(crate) fn changed(action: &str, id: &RecordId, info: Option<&RecordInfo>, attempt: u64, who: &str) -> Value {
     let mut value = match info {
         Some(info) => object(id, info),

@@ -1,4 +1,4 @@
-//! Who changes a record by hand, and why.
+//! The operator of a change by hand, and the reason.
 
 use std::fmt;
 

@@ -75,7 +75,8 @@ struct Guarded {
 }
 
 impl Guarded {
-    /// What the caller learns of a step: what became of it is reported, and an observing call fails with nothing of ours.
+    /// Returns the caller's result of a step. It is reported, and an observing call gets no error
+    /// of ours.
     fn answered(&self, answer: Result<(), Error>) -> Result<(), Error> {
         if self.observes {
             return Ok(());

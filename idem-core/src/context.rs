@@ -104,8 +104,9 @@ pub fn current() -> Option<Call> {
     innermost().filter(|call| !call.0.hidden)
 }
 
-/// Bounds how long the guarded calls of a future wait for one in flight: a call that waits holds what its caller has few of. The bodies run
-/// as long as they do, and what they call waits as ever.
+/// Bounds how long the guarded calls of a future wait for one in flight: a call that waits holds
+/// what its caller has few of. The bodies themselves are not limited, and neither are the waits of
+/// their inner calls.
 pub async fn waiting_at_most<F: Future>(longest: Duration, future: F) -> F::Output {
     LONGEST_WAIT.scope(longest, future).await
 }

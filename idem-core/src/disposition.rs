@@ -140,7 +140,7 @@ pub trait NoDisposition {
 
 impl<E: ?Sized> NoDisposition for Inside<'_, E> {}
 
-/// What becomes of a message whose handler failed with an error of its own of which nothing is said.
+/// The disposition of a message whose handler failed with an unmarked error.
 pub fn comes_again() -> Disposition {
     Disposition::Retry { after: SOON }
 }

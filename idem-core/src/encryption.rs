@@ -1,8 +1,9 @@
 //! Outcomes that are encrypted before they reach the store: XChaCha20-Poly1305, bound to the record that they belong to.
 //!
-//! What is stored is `1`, the length and the id of the encryption key, the length and the id of the codec inside, a nonce of 24 random bytes,
-//! and the ciphertext with its tag. All that is before the nonce is associated data, and so are operation, key, attempt and kind of the
-//! outcome: a ciphertext that was copied from another record is refused like one that was changed.
+//! The stored bytes are `1`, the length and the id of the encryption key, the length and the id of
+//! the codec inside, a nonce of 24 random bytes, and the ciphertext with its tag. The part before
+//! the nonce is associated data, and so are operation, key, attempt and kind of the outcome. So a
+//! ciphertext that was copied from another record is refused like a changed one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::error::ConfigError;
 /// The version of the form above.
 const FORM: u8 = 1;
 const NONCE: usize = 24;
-/// What the associated data begins with, so that it is that of nothing else.
+/// The prefix of the associated data, which separates it from all other uses.
 const DOMAIN: &[u8] = b"idem outcome 1";
 const MAX_KEY_ID: usize = 64;
 
@@ -27,9 +28,10 @@ const MAX_KEY_ID: usize = 64;
 /// A ciphertext is bound to its operation, key and attempt, and to whether it is a value or an error. One that was changed, cut short or copied
 /// to another record is refused with [`Error::Codec`](crate::Error::Codec), and no body runs.
 ///
-/// What stays visible to those who can read the store: operation and key, the fingerprint (a digest, which can be guessed where the request
-/// can), state, attempt and times, whether the outcome is an error, its size, and the ids of the encryption key and of the codec inside. Put no
-/// secret into a key.
+/// These stay visible to readers of the store: operation and key, state, attempt and times, and the
+/// fingerprint (a digest, which can be guessed if the request can). Also whether the outcome is an
+/// error, its size, and the ids of the encryption key and of the codec inside. Put no secret into a
+/// key.
 ///
 /// # Rotation
 ///
@@ -83,8 +85,9 @@ impl EncryptedCodec {
 
     /// Also reads outcomes that the codec inside wrote before there was encryption. Default: off.
     ///
-    /// For the time in which such records exist: whoever can write to the store can make up outcomes meanwhile. Processes that do not encrypt
-    /// yet fail on encrypted outcomes with [`Error::Codec`](crate::Error::Codec) until they are replaced, and run no body.
+    /// For the time in which such records exist: meanwhile, an attacker with write access to the
+    /// store can make up outcomes. Processes that do not encrypt yet fail on encrypted outcomes
+    /// with [`Error::Codec`](crate::Error::Codec) until they are replaced, and run no body.
     #[must_use]
     pub fn reads_unencrypted(mut self) -> Self {
         self.reads_unencrypted = true;
@@ -200,13 +203,13 @@ impl<'a> Sealed<'a> {
     }
 }
 
-/// What has its length before it, and what follows.
+/// Splits a length-prefixed part from the rest.
 fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first()?;
     rest.split_at_checked(usize::from(*len))
 }
 
-/// What a ciphertext is bound to.
+/// Returns the associated data of a ciphertext.
 fn associated(context: CodecContext<'_>, header: &[u8]) -> Vec<u8> {
     let mut data = Vec::with_capacity(128);
     data.extend_from_slice(DOMAIN);
@@ -269,7 +272,8 @@ impl fmt::Debug for EncryptionKey {
     }
 }
 
-/// Where an [`EncryptedCodec`] has its keys from. [`KeyRing`] is the one for keys that do not change while the process runs.
+/// The source of an [`EncryptedCodec`]'s keys. [`KeyRing`] is the one for keys that do not change
+/// while the process runs.
 ///
 /// It is asked for each outcome that is written or read, and does not block: keys are fetched before, or in a task beside.
 ///

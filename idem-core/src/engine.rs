@@ -90,8 +90,9 @@ impl Runtime {
         self.lead(request, began, seat).await
     }
 
-    /// Claims the key of a call that only observes. It waits for nobody and shares with nobody: where it does not become the owner, its body runs
-    /// at once, without a record. What a guarded call would have come to is reported.
+    /// Claims the key of a call that only observes. It does not wait, and shares no flight: if it
+    /// does not become the owner, its body runs at once, without a record. The decision of a
+    /// guarded call is reported.
     pub(crate) async fn observe(self: &Arc<Self>, request: &Request) -> Begun {
         Box::pin(self.try_to_own(request)).await.unwrap_or(Begun::Unguarded)
     }
@@ -121,12 +122,14 @@ impl Runtime {
         }
     }
 
-    /// Where decisions go that end a guarded call, and of an observing one are only what it would have come to.
+    /// The target of the decisions that end a guarded call; those of an observing call are only
+    /// hypothetical.
     fn reporter(&self, request: &Request) -> Observer {
         self.observer.observing(request.settings.observes)
     }
 
-    /// Refuses a submission whose token cannot be right, and one of a subject that has tried too many such.
+    /// Refuses a submission with a malformed token, and one of a subject that has sent too many
+    /// invalid ones.
     pub(crate) fn admit(&self, request: &Request, submission: &Submission, now: Instant) -> Result<(), Error> {
         if let Some(throttle) = self.throttle.as_ref().filter(|_| !submission.settles)
             && let Some(retry_after) = throttle.check(request.id.operation(), submission.subject, now)
@@ -487,8 +490,8 @@ impl Request {
         }
     }
 
-    /// Makes it the claim of an operator: it takes an abandoned record over, which stays protected as before if this goes no further, and
-    /// waits for nobody.
+    /// Makes it the claim of an operator: it takes an abandoned record over, which stays protected
+    /// as before if this goes no further, and does not wait.
     pub(crate) fn by_hand(&mut self) {
         let settings = &mut self.settings;
         settings.reconciles |= settings.abandoned == Abandoned::Reject;

@@ -197,7 +197,8 @@ where
                         if observes {
                             tokio::time::sleep(pause).await;
                         } else if !Box::pin(pause_under(&term, pause)).await {
-                            // No body is cut: what is left to do is tried, and refused if somebody else is the owner now.
+                            // No body is cut: the remaining step is tried, and refused if another
+                            // caller is the owner now.
                             runtime.observer.decided_because(
                                 Decision::LeaseLost,
                                 &term.id,
@@ -263,7 +264,7 @@ where
                     } else if call.omits_outcome() {
                         held.commits_without_outcome();
                     } else {
-                        // A panic in the value's own code is no reason to forget that the body has run.
+                        // After a panic in the value's own code, the body has still run.
                         held.commits(caught(|| (self.witness.encode)(&runtime.codec, &term.id, term.attempt, &value)));
                     }
                     return Ended::For(Answer::Gives(Ok(Outcome::executed(value))));
@@ -401,7 +402,7 @@ impl Manner {
     }
 }
 
-/// What follows from the end of one try.
+/// The step after the end of one try.
 enum Ended<T, E> {
     /// The call is over, but for what is to be recorded.
     For(Answer<T, E>),

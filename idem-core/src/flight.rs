@@ -110,10 +110,10 @@ pub(crate) enum Ending {
     Committed {
         /// The attempt that succeeded.
         attempt: u64,
-        /// What it gave.
+        /// Its outcome.
         outcome: Encoded,
     },
-    /// There was an outcome, which is no longer kept.
+    /// There was an outcome, which is not kept any more.
     Done,
     /// Another owner holds the key.
     InFlight {

@@ -65,11 +65,11 @@ struct Parts {
     step: Step,
     /// Of the first try of a commit: one whose reply was lost has begun the outcome's retention.
     sending: Option<Sending>,
-    /// What becomes of the record is not from a body, but from somebody who knows.
+    /// The outcome is not that of a body, but one that is known otherwise.
     settles: bool,
     /// The version of the outcome's type.
     version: u32,
-    /// Who records the outcome by hand, and why.
+    /// The operator who records the outcome by hand, and the reason.
     audit: Option<Box<By>>,
     /// It is recorded.
     committed: bool,
@@ -278,7 +278,8 @@ impl Held {
         self.try_out().await
     }
 
-    /// Records an outcome that somebody knows although no body of this call has run. One that cannot be written leaves the record abandoned.
+    /// Records an outcome that is known although no body of this call has run. One that cannot be
+    /// written leaves the record abandoned.
     pub(crate) async fn settle(mut self, outcome: Result<Encoded, Error>, by: Option<Box<By>>) -> Result<(), Error> {
         let mut outcome = match outcome {
             Ok(outcome) => outcome,

@@ -132,7 +132,7 @@ impl Decision {
 /// The label of all operations whose names are not valid.
 const INVALID: &str = "(invalid)";
 
-/// What an event's field `decision` says where `would` says the rest.
+/// The value of an event's field `decision` if `would` has the actual one.
 const OBSERVED: &str = "observed";
 
 /// An operation's name as events have it, and as metrics do.
@@ -140,12 +140,12 @@ fn shown_and_label(operation: &str) -> (Cow<'_, str>, &str) {
     if is_valid_operation(operation) {
         (Cow::Borrowed(operation), operation)
     } else {
-        // Its contents may be anything, and a metric keeps each of its labels for ever.
+        // Its contents may be anything, and a metric keeps each of its labels permanently.
         (Cow::Owned(shown_name(operation)), INVALID)
     }
 }
 
-/// Where a runtime's decisions go.
+/// The target of a runtime's decisions.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Observer {
     /// Whether logs carry keys as they are.

@@ -52,7 +52,7 @@ pub(crate) struct Draft<'a> {
     /// The key is that of a token.
     submission: Option<Box<Submission>>,
     versions: Option<Box<Versions>>,
-    /// Who changes the record by hand, and why.
+    /// The operator who changes the record by hand, and the reason.
     audit: Option<Box<By>>,
     /// The first thing that was wrong: the call will fail with it.
     problem: Option<Error>,
@@ -309,10 +309,11 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// call would have decided is the event `observed` and the counter `idem_observed_total`. [`Builder::observe`](crate::Builder::observe) says
     /// it for all operations of a runtime.
     ///
-    /// - The owner of the key commits and releases as always. Its body is not stopped if its lease is lost; the commit is refused then, if
-    ///   somebody else has claimed the key since.
+    /// - The owner of the key commits and releases as always. Its body is not stopped if its lease
+    ///   is lost; the commit is refused then, if another caller has claimed the key since.
     /// - Any other call runs its body at once, without a wait, and records nothing. [`current`](crate::current) knows its key, with attempt 0.
-    /// - Where the store fails, the key is missing, a token does not count or a setting is invalid, the body runs.
+    /// - If the store fails, the key is missing, a token is invalid or a setting is invalid, the
+    ///   body runs.
     /// - A [question](Self::reconcile) is not asked. Errors are kept, released and tried again as the policy says.
     /// - [`begin`](Self::begin) always gives a lease.
     ///
@@ -463,9 +464,11 @@ impl<Q, P, E: std::error::Error, A> Operation<'_, Q, Errors<P, E, A>> {
     /// Keeps no error that has an [`Error`] among its [sources](std::error::Error::source): the key is released, with the event
     /// `error_not_kept`.
     ///
-    /// An annotated function does so by itself. A call by hand has to ask, because `errors` takes every error type. It matters if a guarded
-    /// call fails outside of this body, such as in a spawned task, and its error is passed in. (One that fails inside of the body is noticed
-    /// without this.) An `Error` under thiserror's `#[error(transparent)]` is no source: mark that variant `#[serde(skip)]`.
+    /// An annotated function does so by itself. A call by hand has to ask, because `errors` takes
+    /// every error type. It matters if a guarded call fails outside of this body, such as in a
+    /// spawned task, and its error is passed in. (One that fails inside of the body is noticed
+    /// without this.) An `Error` under thiserror's `#[error(transparent)]` does not count as a
+    /// source: mark that variant `#[serde(skip)]`.
     ///
     /// # Examples
     ///
@@ -668,7 +671,7 @@ impl Prepared<'_> {
                 };
                 return Observer::observed_without_key(would, operation);
             }
-            // Where there was none to ask, it was said when the call was made.
+            // Without a policy to ask, that was reported when the call was made.
             Self::Refused(_) | Self::Unguarded(_, None) | Self::Guarded(..) => return,
         };
         Observer::decided_without_key(decision, operation);

@@ -209,7 +209,7 @@ pub fn upgrades<R: Returned, Old, F: Fn(Old) -> R::Ok>(upgrade: F) -> F {
     upgrade
 }
 
-/// What a retried body may take.
+/// An argument of a retried body.
 #[diagnostic::on_unimplemented(
     message = "an argument of type `{Self}` cannot be used again, as this retry wants",
     label = "each try needs arguments of its own",

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::error::Error;
 
-/// Where each code is described: the `type` of a problem is this and the code.
+/// The page with each code: the `type` of a problem is this and the code.
 const TYPES: &str = "https://docs.rs/idem-rs/latest/idem/guide/http/#";
 
 /// The media type of [`problem_json`].

@@ -82,8 +82,9 @@ impl Report {
         self.failed
     }
 
-    /// How many of the executed calls returned an outcome that the store has not recorded: the commit failed and is retried in the
-    /// background, or was refused because somebody else has claimed the key since. Whoever acknowledges work must not do it yet.
+    /// How many of the executed calls returned an outcome that the store has not recorded: the
+    /// commit failed and is retried in the background, or was refused because another caller has
+    /// claimed the key since. Do not acknowledge the work yet.
     pub fn unrecorded(&self) -> u32 {
         self.unrecorded
     }

@@ -14,7 +14,7 @@ const HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyRejection {
-    /// There is no `Idempotency-Key` header.
+    /// The `Idempotency-Key` header is missing.
     Missing,
     /// There is one that is not a key.
     Invalid(InvalidKey),

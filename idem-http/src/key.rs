@@ -31,7 +31,7 @@ pub const MAX_KEY_LEN: usize = 255;
 #[serde(try_from = "String", into = "String")]
 pub struct IdempotencyKey(String);
 
-/// The reason why a text is no idempotency key. Its message does not quote the text.
+/// The reason why a text is not an idempotency key. Its message does not quote the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidKey {

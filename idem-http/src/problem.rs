@@ -1,4 +1,4 @@
-//! What a client is told when its call gets no answer of the service.
+//! The answer to a client whose call gets no answer of the service.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,7 +24,8 @@ pub struct Problem {
     pub status: StatusCode,
     /// A stable name such as `in_flight`, for programs. Of an [`Error`], its [`code`](Error::code).
     pub code: &'static str,
-    /// What happened, and what the client can do. Of an [`Error`], its [`client_message`](Error::client_message).
+    /// The message: the event, and the client's next step. Of an [`Error`], its
+    /// [`client_message`](Error::client_message).
     pub message: &'static str,
     /// After which time the same request can be sent again; `None` if that is of no use.
     pub retry_after: Option<Duration>,

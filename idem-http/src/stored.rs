@@ -79,7 +79,7 @@ impl Stored {
         self.final_error
     }
 
-    /// The response again; `None` if what was recorded is no response.
+    /// The response again; `None` if the recorded value is not a response.
     pub(crate) fn into_parts(self) -> Option<Parts> {
         let trailers = if self.trailers.is_empty() { None } else { Some(map(self.trailers)?) };
         Some(Parts {

@@ -20,7 +20,7 @@ enum Policy {
     Inner(Span),
 }
 
-/// What `#[idem(..)]` says of one kind of error.
+/// The content of `#[idem(..)]` for one kind of error.
 #[derive(Default)]
 struct Said {
     policy: Option<Policy>,

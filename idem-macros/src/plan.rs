@@ -289,7 +289,7 @@ impl Argument {
         match self {
             Self::Expression(expr) | Self::Time(Time::Computed(expr)) => std::slice::from_ref(expr),
             Self::Submission(both) => &both[..],
-            // An upgrade is no expression over the parameters.
+            // An upgrade is not an expression over the parameters.
             Self::Time(Time::Fixed(_)) | Self::Nothing | Self::Variant(..) | Self::Upgrade(_) => &[],
         }
     }

@@ -10,7 +10,7 @@ use crate::value;
 
 const EXAMPLE: &str = "upgrade(1 => from_v1)";
 
-/// `upgrade(..)`. What could not be read in it is reported already.
+/// `upgrade(..)`. Mistakes in it are reported already.
 pub(crate) struct UpgradeSetting {
     pub(crate) keyword: Ident,
     pub(crate) upgrades: Vec<Upgrade>,

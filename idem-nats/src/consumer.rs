@@ -148,7 +148,7 @@ impl Consumer {
 impl Broker for Consumer {
     type Ticket = Ticket;
 
-    // What was pulled and not handled would be missing until `ack_wait` is over.
+    // Messages that were pulled and not handled would be missing until `ack_wait` is over.
     const HANDS_BACK: bool = true;
 
     fn source(&self) -> &str {

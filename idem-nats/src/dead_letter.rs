@@ -1,4 +1,4 @@
-//! Where messages go that no redelivery helps.
+//! The destination of messages that no redelivery helps.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What settles one delivery.
+//! The ticket, which settles one delivery.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,9 @@ use idem_queue::{BoxError, Delivery};
 
 use crate::dead_letter::DeadLetters;
 
-/// A delivered message. Nothing here is the fence against a second body: the server accepts late acknowledgements of deliveries that it has
-/// given to somebody else meanwhile. The lease of the record is.
+/// A delivered message. Nothing here is the fence against a second body: the server accepts late
+/// acknowledgements of deliveries that another consumer has got meanwhile. The lease of the record
+/// is.
 #[derive(Debug)]
 pub struct Ticket {
     message: Message,

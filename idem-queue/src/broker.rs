@@ -1,4 +1,4 @@
-//! What an adapter implements.
+//! The traits that an adapter implements.
 
 use std::error::Error as StdError;
 use std::future::Future;
@@ -18,7 +18,7 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// Deliveries as they arrive, each with what settles it. After an error the stream is dropped, and opened again.
 pub type Deliveries<T> = Pin<Box<dyn Stream<Item = Result<(Delivery, T), Fault>> + Send>>;
 
-/// Why there are no deliveries.
+/// The reason for missing deliveries.
 #[derive(Debug)]
 pub enum Fault {
     /// The connection was lost, or the broker refused something. At the start it is returned, later the broker is asked again.
@@ -50,7 +50,7 @@ impl From<Fault> for Error {
 
 /// A broker, as the common part needs it.
 pub trait Broker {
-    /// What settles one delivery.
+    /// The type that settles one delivery.
     type Ticket: Ticket;
 
     /// Whether deliveries that have arrived and were not handled are handed back one by one at shutdown. Otherwise they return because their
@@ -66,11 +66,11 @@ pub trait Broker {
     ///
     /// # Errors
     ///
-    /// What makes it impossible, such as a missing dead-letter destination.
+    /// The reason that makes it impossible, such as a missing dead-letter destination.
     fn open(&self, room: Arc<Room>) -> impl Future<Output = Result<Deliveries<Self::Ticket>, Fault>> + Send;
 }
 
-/// What settles one delivery. Each step may be tried again after an error.
+/// Settles one delivery. Each step may be retried after an error.
 pub trait Ticket {
     /// Returns how often the broker must hear that the handler still runs, if at all.
     fn keep_alive_every(&self) -> Option<Duration>;

@@ -1,4 +1,4 @@
-//! What a consumer fails with.
+//! The errors of a consumer.
 
 use crate::broker::BoxError;
 

@@ -1,7 +1,8 @@
 //! The loop of every consumer.
 //!
-//! For each await here the question is what happens if the process dies. A delivery is settled after its outcome is recorded, so until then
-//! the broker has the message, and delivers it again. All handlers run in the one task of the consumer, so whoever drops it stops them all.
+//! For each await here the question is what happens if the process dies. A delivery is settled
+//! after its outcome is recorded, so until then the broker has the message, and delivers it again.
+//! All handlers run in the one task of the consumer, so dropping it stops them all.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -28,12 +29,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Consumes until `shutdown` ends: runs the handler for each delivery, and settles each by what the handler returned.
 ///
-/// After the shutdown has begun there are no new deliveries. Running handlers have [`Settings::shutdown_timeout`]; those that are not done by
-/// then are dropped, and their messages return to the broker.
+/// After the shutdown has begun, no new deliveries start. Running handlers have
+/// [`Settings::shutdown_timeout`]; those that are not done by then are dropped, and their messages
+/// return to the broker.
 ///
 /// # Errors
 ///
-/// What makes a start impossible. Later, only a connection that is gone for good.
+/// A fault that prevents the start. Later, only a connection that is gone for good.
 ///
 /// # Cancellation safety
 ///
@@ -132,7 +134,8 @@ fn received<'a, B: Broker>(
             current = None;
             match fault {
                 Fault::Final(error @ Error::Disconnected { .. }) => return Some((Err(error), (None, room))),
-                // What was right at the start may be right again: a queue that is being made, a stream without a leader.
+                // Conditions that were right at the start may be right again: a queue that is being
+                // created, a stream without a leader.
                 Fault::Final(error) => lost(source, &error),
                 Fault::Passing(error) => lost(source, &*error),
             }

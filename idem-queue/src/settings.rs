@@ -1,4 +1,4 @@
-//! What the consumers of all brokers can be told.
+//! The settings of the consumers of all brokers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What operators ask: listings by `SCAN`, and decisions about one record.
+//! The operators' steps: listings by `SCAN`, and decisions about one record.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const COUNT: usize = 1000;
 /// How many such commands a page may take that find nothing.
 const SCANS: usize = 10;
 
-/// Where a listing is.
+/// The position of a listing.
 struct Position {
     /// The node's address; empty where there is one server.
     node: String,

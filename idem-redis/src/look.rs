@@ -1,4 +1,4 @@
-//! What stands at a key: a record, and the outcome that is kept aside for it.
+//! The value at a key: a record, and the outcome that has its own key.
 
 use std::time::Duration;
 

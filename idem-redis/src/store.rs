@@ -132,7 +132,8 @@ impl RedisStore {
     /// Asks each master what it says of itself: its version, settings, rights and clock. For programs that judge a server, such as
     /// `idem doctor`; [`check`](Self::check) judges what every store needs.
     ///
-    /// Takes at most the time limit for each master; changes nothing. What this user may not ask is left out.
+    /// Takes at most the time limit for each master; changes nothing. Facts that this user has no
+    /// right to ask for are left out.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What a server says of itself, for programs that judge it.
+//! The facts about a server, for programs that judge it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const SETTINGS: [&str; 6] = [
     "cluster-require-full-coverage",
 ];
 
-/// What one server says of itself: see [`RedisStore::survey`](crate::RedisStore::survey).
+/// The facts about one server: see [`RedisStore::survey`](crate::RedisStore::survey).
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Survey {
@@ -50,7 +50,7 @@ pub(crate) async fn survey(server: &Server, keys: &Keys) -> Result<Vec<Survey>, 
 
 async fn survey_at(mut lane: Lane, sample: &str) -> Result<Survey, StoreError> {
     let mut survey = Survey { server: lane.server().to_owned(), ..Survey::default() };
-    // What may not be asked stays unknown.
+    // Facts without the right to ask stay unknown.
     if let Some(Value::BulkString(text)) = asked(&mut lane, &redis::cmd("INFO")).await? {
         survey.info = fields(&String::from_utf8_lossy(&text));
     } else if let Some(Value::VerbatimString { text, .. }) = asked(&mut lane, &redis::cmd("INFO")).await? {

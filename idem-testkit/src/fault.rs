@@ -276,7 +276,7 @@ impl<S: Store> Store for FaultStore<S> {
     }
 }
 
-/// What operators ask has no faults.
+/// The operators' steps have no faults.
 impl<S: AdminStore> AdminStore for FaultStore<S> {
     async fn list(&self, listing: &Listing) -> Result<Page, StoreError> {
         self.inner.list(listing).await

@@ -51,7 +51,7 @@ pub fn admin_trials() -> impl Iterator<Item = Trial> {
     cases::ADMIN.iter().copied().flatten().copied()
 }
 
-/// What a trial is run on.
+/// The source of a trial's subjects.
 type Subjects = Arc<dyn Fn() -> (Box<dyn DynSubject>, Time) + Send + Sync>;
 
 fn plain<S: Subject>(subject: impl Fn() -> S + Send + Sync + 'static) -> Subjects {

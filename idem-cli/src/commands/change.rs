@@ -19,7 +19,7 @@ use crate::store::AnyStore;
 struct Action {
     /// As events and JSON name it.
     decision: &'static str,
-    /// What the next call gets.
+    /// The result of the next call.
     then: &'static str,
     /// Whether a record that is not abandoned may be changed: committed, released, issued.
     any_state: bool,

@@ -73,7 +73,7 @@ async fn with_outcomes(store: &AnyStore, records: Vec<Listed>) -> Result<Vec<ser
     objects.buffered(AT_A_TIME).collect::<Vec<_>>().await.into_iter().collect()
 }
 
-/// An operation's name, or an error of whoever typed it.
+/// Returns an operation's name, or an error about the argument.
 pub(crate) fn valid(operation: &str) -> Result<&str, Failure> {
     if is_valid_operation(operation) {
         return Ok(operation);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::Report;
 
-/// What a promise rests on: clocks that run at the same rate within 10 %.
+/// The assumption of the promises: clocks that run at the same rate within 10 %.
 const RATE: u32 = 10;
 /// Farther apart than this, a fail-over to another server may look like a jump.
 const APART: Duration = Duration::from_secs(10);

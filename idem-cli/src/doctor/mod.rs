@@ -16,7 +16,7 @@ use crate::failure::{DONE, FOUND, Failure};
 use crate::print;
 use crate::store::AnyStore;
 
-/// What the doctor found.
+/// The findings of the doctor.
 #[derive(Default)]
 pub(crate) struct Report {
     /// What is as it must be.
@@ -26,7 +26,7 @@ pub(crate) struct Report {
     findings: Vec<Finding>,
 }
 
-/// What would break a promise.
+/// A finding that would break a promise.
 struct Finding {
     what: String,
     remedy: String,
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
     let mut report = Report::default();
     match AnyStore::open(args).await {
         Ok(store) => examine(&store, args, &mut report).await?,
-        // A server that a store refuses to use; one that does not answer cannot be examined.
+        // A server that a store refuses to use; one that does not answer is not examined.
         Err(Failure::Store(error)) if error.kind() == StoreErrorKind::Refused => report.found_error(&error),
         Err(failure) => return Err(failure),
     }

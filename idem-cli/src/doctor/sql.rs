@@ -79,7 +79,7 @@ pub(super) async fn postgres(pool: &PgPool, table: &str, report: &mut Report) ->
          FROM pg_class WHERE oid = to_regclass($1)",
     );
     let row = row.bind(quoted(table, '"')).fetch_optional(pool).await.map_err(|error| unavailable(&error))?;
-    // Where there is none, that was found before.
+    // A missing table was found before.
     let Some(row) = row else { return Ok(()) };
     let persistence: String = row.try_get(0).map_err(|error| unavailable(&error))?;
     match persistence.as_str() {

@@ -63,7 +63,7 @@ impl Operation<'_> {
         let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
         match info.map(|info| (info.state, info.fingerprint)) {
             None | Some((RecordState::Released | RecordState::Issued | RecordState::Expired, _)) => return Ok(false),
-            // What must be equal is not asked of an operator.
+            // An operator need not give the fingerprint.
             Some((_, fingerprint)) => request.fingerprint = fingerprint,
         }
         request.by_hand();
@@ -192,7 +192,8 @@ impl Operation<'_> {
                 reason: format!("the value to settle with cannot be written: {error}").into(),
             })
         };
-        // What cannot be written is refused before anything is changed. Under which attempt it is written is known only after the claim.
+        // A value that fails to encode is refused before anything is changed. Its attempt is known
+        // only after the claim.
         encode(&request.id, 1)?;
         request.by_hand();
         if request.fingerprint.is_none() {

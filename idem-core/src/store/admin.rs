@@ -1,4 +1,4 @@
-//! What operators ask of a store: which records there are, and to decide by hand what becomes of one.
+//! The operators' view of a store: listing records, and deciding about one by hand.
 //!
 //! [`AdminStore`] is the second seam, for stores that can list. The program `idem` is written against it. No call of an application needs it.
 //!
@@ -50,9 +50,9 @@ pub trait AdminStore: Store {
     /// The store looks at a bounded number of records for each page, whatever matches: so a page may be empty and have a
     /// [`next`](Page::next). A page is never longer than [`Listing::limit`]. The listing is over when there is no `next`.
     ///
-    /// A record that is there throughout the listing, and that nobody writes, is listed at least once. One that is written meanwhile may
-    /// be missing or come twice, in one state or the other. Each is described as it was at one moment. Outcomes are left out:
-    /// [`Store::inspect`] has them.
+    /// A record that exists unchanged throughout the listing is listed at least once. A record that
+    /// is written meanwhile may be missing or come twice, in one state or the other. Each is
+    /// described as it was at one moment. Outcomes are left out: [`Store::inspect`] has them.
     ///
     /// Within a page the oldest come first: those that nothing was heard of for longest, then the others by when they expire. SQL stores
     /// go by when records expire across pages too; other stores do not know that order.
@@ -61,8 +61,8 @@ pub trait AdminStore: Store {
     ///
     /// # Errors
     ///
-    /// [`Refused`](StoreErrorKind::Refused) for a cursor of another store; else as every step. A record that cannot be read is no error:
-    /// see [`Page::unreadable`].
+    /// [`Refused`](StoreErrorKind::Refused) for a cursor of another store; else as every step. An
+    /// unreadable record does not fail the listing: see [`Page::unreadable`].
     fn list(&self, listing: &Listing) -> impl Future<Output = Result<Page, StoreError>> + Send;
 
     /// Carries out what an operator has decided about one record, in one atomic step.
@@ -82,7 +82,7 @@ pub trait AdminStore: Store {
     ///
     /// # Errors
     ///
-    /// As every step. What cannot be read is left untouched.
+    /// As every step. An unreadable value is left untouched.
     fn intervene(&self, intervention: &Intervention) -> impl Future<Output = Result<Intervened, StoreError>> + Send;
 }
 
@@ -101,7 +101,7 @@ pub struct Listing {
     pub digest: Option<KeyDigest>,
     /// The most records on a page. At least 1 is taken.
     pub limit: usize,
-    /// Where the page before ended.
+    /// The end of the page before.
     pub cursor: Option<Cursor>,
 }
 
@@ -166,7 +166,8 @@ impl Listing {
     }
 }
 
-/// Where a listing goes on. Its text means something to the store alone, and contains keys.
+/// The position at which a listing continues. Its text has a meaning for the store alone, and
+/// contains keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cursor(Box<str>);
 
@@ -220,9 +221,9 @@ impl fmt::Debug for Cursor {
 pub struct Page {
     /// The records that match, oldest first.
     pub records: Vec<Listed>,
-    /// What stands at a record's place and cannot be read.
+    /// Unreadable values in the places of records.
     pub unreadable: Vec<Unreadable>,
-    /// Where to go on; `None` if this was the last page.
+    /// The position of the next page; `None` if this was the last one.
     pub next: Option<Cursor>,
 }
 
@@ -258,11 +259,11 @@ impl Listed {
     }
 }
 
-/// What cannot be read.
+/// An unreadable value.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Unreadable {
-    /// Where it stands.
+    /// Its id.
     pub id: RecordId,
     /// Why not.
     pub error: StoreError,
@@ -275,13 +276,13 @@ impl Unreadable {
     }
 }
 
-/// What an operator has decided about a record.
+/// An operator's decision about a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Intervention {
     /// Which record.
     pub id: RecordId,
-    /// What to make of it.
+    /// The new state.
     pub wish: Wish,
     /// Also if the record is in flight and alive: a body runs, and goes on until its owner notices.
     pub force: bool,
@@ -292,12 +293,12 @@ pub struct Intervention {
     pub state: Option<RecordState>,
 }
 
-/// What an operator wants to make of a record.
+/// The state that an operator wants for a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish {
     /// Record this outcome.
     Settle {
-        /// What every duplicate gets.
+        /// The outcome for every duplicate.
         outcome: Encoded,
         /// How long it is kept from now. `None`: for the `hold` of the record that is settled, which is at least the operation's `ttl` and
         /// `remember`.
@@ -373,7 +374,7 @@ impl Intervention {
     }
 }
 
-/// What became of an [`Intervention`].
+/// The result of an [`Intervention`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intervened {
     /// It was carried out.
@@ -381,7 +382,7 @@ pub enum Intervened {
         /// The record's attempt.
         attempt: u64,
     },
-    /// There is no record.
+    /// The key has no record.
     Nothing,
     /// A body runs. Nothing was changed.
     Alive {
@@ -392,7 +393,7 @@ pub enum Intervened {
     },
     /// There is nothing to settle or to release. Nothing was changed.
     NotAbandoned {
-        /// What the record is.
+        /// The record's state.
         state: RecordState,
     },
     /// The record is at another attempt than the operator looked at, or in another state. Nothing was changed.
@@ -402,7 +403,7 @@ pub enum Intervened {
     },
 }
 
-/// What an intervention makes of the record that it found.
+/// The effect of an intervention on the record that it found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OnIntervention {
     /// Nothing is written.
@@ -438,7 +439,8 @@ impl RecordId {
 }
 
 impl Record {
-    /// What an intervention makes of this record. (Where there is none, it is [`Intervened::Nothing`].)
+    /// Returns the effect of an intervention on this record. (Without a record, it is
+    /// [`Intervened::Nothing`].)
     ///
     /// A token whose time is over counts as issued here.
     pub fn on_intervention(&self, intervention: &Intervention) -> OnIntervention {

@@ -183,7 +183,7 @@ impl MemoryStore {
         }
     }
 
-    /// How many records somebody waits for.
+    /// The number of records with waiters.
     #[cfg(all(test, shuttle))]
     pub(crate) fn waiting(&self) -> usize {
         self.0.shards.iter().map(|shard| lock(shard).waiters.len()).sum()

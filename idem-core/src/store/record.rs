@@ -243,7 +243,7 @@ pub struct Encoded {
     pub codec: CodecId,
     /// The bytes that it wrote.
     pub payload: Bytes,
-    /// What else is known of it. A store keeps it with the outcome and gives it back; `None` takes no room.
+    /// More data about it. A store keeps it with the outcome and returns it; `None` takes no room.
     pub metadata: Option<Arc<Metadata>>,
 }
 
@@ -547,8 +547,8 @@ pub struct RecordInfo {
     pub is_error: bool,
     /// Committed: the outcome.
     pub outcome: Option<Encoded>,
-    /// Committed by hand, with an audit: how long ago that was, by the store's clock. Who and why stand in the outcome's
-    /// [`metadata`](Encoded::metadata).
+    /// Committed by hand, with an audit: how long ago that was, by the store's clock. The outcome's
+    /// [`metadata`](Encoded::metadata) has the operator and the reason.
     pub audit_age: Option<Duration>,
     /// In flight and abandoned: the time since the claim or the last renewal.
     pub lease_age: Option<Duration>,

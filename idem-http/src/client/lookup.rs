@@ -28,7 +28,7 @@ const OF_THE_BODY: [HeaderName; 7] = [
     names::HOST,
 ];
 
-/// What came of asking.
+/// The result of asking.
 pub(super) enum Answer {
     Recorded(Response),
     /// The last status; `None` if there was no response.

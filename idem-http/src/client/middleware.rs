@@ -18,7 +18,7 @@ use crate::key::IdempotencyKey;
 /// How long a lookup may take beyond the deadline.
 const FOR_A_LOOKUP: Duration = Duration::from_secs(5);
 
-/// What a segment of a path cannot hold as it is.
+/// The characters that a segment of a path must escape.
 const SEGMENT: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -39,7 +39,7 @@ const SEGMENT: &AsciiSet = &CONTROLS
     .add(b'&')
     .add(b'=');
 
-/// What the last try came to.
+/// The result of the last try.
 enum Last {
     Response(Response),
     Error(Error),

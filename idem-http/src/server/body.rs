@@ -89,7 +89,7 @@ impl fmt::Debug for Body {
     }
 }
 
-/// What came of reading a body into memory.
+/// The result of reading a body into memory.
 pub(crate) enum Read {
     /// All of it.
     Whole(Whole),

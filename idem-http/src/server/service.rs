@@ -238,7 +238,7 @@ where
     Ok(inner.call(request).await?.map(Body::streaming))
 }
 
-/// What a guarded service came to: its response, as it is and as it is recorded.
+/// The result of a guarded service: its response, as it is and as it is recorded.
 struct Ran {
     /// `None` if there is nothing to record but that it is done.
     stored: Option<Stored>,

@@ -1,4 +1,4 @@
-//! What a layer is told, shared by all requests.
+//! The settings of a layer, shared by all requests.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) struct Settings {
     pub(super) times: Times,
 }
 
-/// What differs from the defaults of the runtime.
+/// The settings that differ from the defaults of the runtime.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Times {
     pub(super) ttl: Option<Duration>,
@@ -49,7 +49,7 @@ pub(crate) enum Owner {
     Of(FromParts),
 }
 
-/// Where the key is.
+/// The source of the key.
 #[derive(Clone)]
 pub(crate) enum KeyOf {
     Header(HeaderName),

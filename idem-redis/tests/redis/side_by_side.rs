@@ -27,7 +27,7 @@ const KEYS: usize = 24;
 const CALLS: usize = 3;
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
 
-/// What happened to a key before both processes come to it.
+/// The history of a key before both processes come to it.
 const CRASHED: usize = 0;
 const RELEASED: usize = 1;
 const COMMITTED: usize = 2;

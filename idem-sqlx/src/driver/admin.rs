@@ -1,4 +1,5 @@
-//! What operators ask: listings in the order in which records expire, and decisions about one record.
+//! The operators' steps: listings in the order in which records expire, and decisions about one
+//! record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ impl Place {
         Cursor::of_fields(&[&self.expires_at.to_string(), &self.operation, &self.key])
     }
 
-    /// The id of the row; `None` where somebody else wrote it.
+    /// The id of the row; `None` if another program wrote it.
     fn id(&self) -> Option<RecordId> {
         RecordId::new(&self.operation, &Key::from_encoded(&self.key)?)
     }

@@ -30,7 +30,8 @@ const GRACE: Duration = Duration::from_millis(100);
 /// How often a step is sent again that met another transaction.
 const CONFLICTS: u32 = 20;
 
-/// What a method goes on with, in a box that is made in this crate: programs that call it need not compile all of it again.
+/// The rest of a method, in a box that is made in this crate: programs that call it need not
+/// compile all of it again.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// A step's work on a connection.

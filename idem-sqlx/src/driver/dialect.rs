@@ -62,7 +62,7 @@ pub(crate) enum Judgement {
     Refused(&'static str),
 }
 
-/// Where a listing is: after this row, in the order of expiry, operation and key.
+/// The position of a listing: after this row, in the order of expiry, operation and key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Place {
     /// In the dialect's unit.

@@ -1,4 +1,4 @@
-//! What an operator's decision makes of a record, and when it is refused.
+//! The effect of an operator's decision on a record, and when it is refused.
 
 use std::time::Duration;
 

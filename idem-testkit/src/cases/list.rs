@@ -203,7 +203,7 @@ async fn has_the_oldest_first_on_a_page(t: &Bench) -> Verdict {
     one_of_each(t).await?;
     let page = all(&t.store, of_trial(t)?).await?;
     let ages: Vec<_> = page.iter().map(|listed| listed.info.lease_age).collect();
-    // Where the store had it on one page.
+    // If the store had it on one page.
     let first = t.store.list(&of_trial(t)?).await?;
     holds("the oldest come first", first.records.is_sorted_by(|one, other| one.oldest_first(other).is_le()))?;
     holds("there are some", ages.iter().flatten().count() >= 4)

@@ -1,4 +1,4 @@
-//! What the private servers of databases and brokers have in common.
+//! The common part of the private servers of databases and brokers.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};

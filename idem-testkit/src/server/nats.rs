@@ -9,7 +9,8 @@ use tokio::sync::OnceCell;
 
 use super::database::{Database, Kind, find};
 
-/// A `nats-server` of one's own with JetStream: empty, on a free port of this host, unprivileged, its files in a temporary directory.
+/// A private `nats-server` with JetStream: empty, on a free port of this host, unprivileged, its
+/// files in a temporary directory.
 ///
 /// It is killed when this is dropped, and when this process ends, in whatever way.
 ///
@@ -87,7 +88,7 @@ impl NatsServer {
     ///
     /// # Errors
     ///
-    /// If it cannot be killed. A server that does not run is no error.
+    /// If killing fails. A stopped server is not an error.
     pub fn kill(&self) -> io::Result<()> {
         self.0.kill()
     }
@@ -96,7 +97,7 @@ impl NatsServer {
     ///
     /// # Errors
     ///
-    /// If it does not start, which may also be because somebody else has taken the port by now.
+    /// If it does not start, also because another process has taken the port by now.
     pub async fn restart(&self) -> io::Result<()> {
         self.0.restart().await
     }

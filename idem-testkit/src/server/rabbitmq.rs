@@ -36,7 +36,8 @@ log.file = false
 disk_free_limit.absolute = 1MB
 ";
 
-/// A RabbitMQ server of one's own: empty, on a free port of this host, unprivileged, its files in a temporary directory.
+/// A private RabbitMQ server: empty, on a free port of this host, unprivileged, its files in a
+/// temporary directory.
 ///
 /// It is killed, its port mapper (`epmd`) included, when this is dropped, and when this process ends, in whatever way. It starts within
 /// ten seconds or so.
@@ -115,7 +116,7 @@ impl RabbitMqServer {
     ///
     /// # Errors
     ///
-    /// If it cannot be killed. A server that does not run is no error.
+    /// If killing fails. A stopped server is not an error.
     pub fn kill(&self) -> io::Result<()> {
         self.0.kill()
     }
@@ -124,7 +125,7 @@ impl RabbitMqServer {
     ///
     /// # Errors
     ///
-    /// If it does not start, which may also be because somebody else has taken the port by now.
+    /// If it does not start, also because another process has taken the port by now.
     pub async fn restart(&self) -> io::Result<()> {
         self.0.restart().await
     }

@@ -1,4 +1,4 @@
-//! What operators ask of the store inside the process.
+//! The operators' steps of the store inside the process.
 
 use std::time::Duration;
 

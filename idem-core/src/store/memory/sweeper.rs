@@ -77,7 +77,7 @@ impl Sweeper {
         self.looks_at.store(LOOKING, Ordering::SeqCst);
         let (sweeper, store) = (self.clone(), Arc::downgrade(store));
         if let Err(error) = spawn("idem-sweeper", move || sweeper.run(&store)) {
-            // It stays marked as running, so nobody tries again. New keys sweep in passing.
+            // It stays marked as running, so that no call tries again. New keys sweep in passing.
             tracing::warn!(target: "idem", %error, "the memory store has no thread to drop expired records; calls drop them");
         }
     }

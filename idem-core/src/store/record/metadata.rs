@@ -10,8 +10,8 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 pub(crate) const MAX_WHO: usize = 128;
 /// The longest [`Audit::why`], in bytes.
 pub(crate) const MAX_WHY: usize = 512;
-/// What is kept with an outcome and is no part of it. Most outcomes have none of it, and their records are written as if there were no such
-/// thing.
+/// Data that is kept with an outcome, outside it. Most outcomes have none, and their records are
+/// written as before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metadata {
@@ -19,11 +19,11 @@ pub struct Metadata {
     pub version: Option<u32>,
     /// The W3C trace context (`traceparent`) of the call that ran.
     pub trace: Option<Arc<str>>,
-    /// Who recorded the outcome by hand.
+    /// The operator who recorded the outcome by hand.
     pub audit: Option<Audit>,
 }
 
-/// Who changed a record by hand, and why.
+/// The operator who changed a record by hand, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Audit {
