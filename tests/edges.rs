@@ -3,6 +3,8 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
+#[path = "edges/combinations.rs"]
+mod combinations;
 mod support;
 
 use std::future::pending;

@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
 
 mod attribute;
+mod cut_off;
 mod events;
 mod processes;
 #[path = "../support/mod.rs"]

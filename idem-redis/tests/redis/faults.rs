@@ -424,3 +424,28 @@ async fn thousands_of_callers_share_one_connection() {
     let keys: u32 = server.send(&["DBSIZE"]).await;
     assert_eq!(keys, 5000);
 }
+
+#[tokio::test]
+async fn p10_a_step_that_was_sent_is_of_unknown_fate_whoever_is_refused_since() {
+    let (server, store) = server_and_store().await;
+    store.claim(&claim("1")).await.unwrap();
+    let mut admin = server.client().await;
+    let mut tell = async |words: &[&str]| -> redis::Value {
+        redis::cmd(words[0]).arg(&words[1..]).query_async(&mut admin).await.unwrap()
+    };
+    // The claim is held back at the server. Then its connection is lost, and no other is let in.
+    tell(&["CLIENT", "PAUSE", "60000", "WRITE"]).await;
+    let sent = tokio::spawn({
+        let store = store.clone();
+        async move { store.claim(&claim("2")).await }
+    });
+    let is_held_back = async || server.send::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1");
+    until("the claim has arrived", is_held_back).await;
+    tell(&["CONFIG", "SET", "requirepass", "secret"]).await;
+    tell(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    let error = sent.await.unwrap().unwrap_err();
+    assert!(error.is_unknown(), "{error}");
+    // One that finds no connection was not sent.
+    let error = store.claim(&claim("3")).await.unwrap_err();
+    assert!(!error.is_unknown(), "{error}");
+}

@@ -23,6 +23,16 @@ fn running() -> Runtime {
 
 #[test]
 fn a_question_to_replicas_does_not_end_with_the_runtime_of_whoever_asked_first() {
+    asks_from_a_runtime_that(drop);
+}
+
+#[test]
+fn a_question_to_replicas_does_not_stand_still_with_the_runtime_of_whoever_asked_first() {
+    asks_from_a_runtime_that(std::mem::forget);
+}
+
+/// Questions are asked from a runtime that nobody drives any more, and to which this is done then.
+fn asks_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
     let server = Server::start(&["--repl-diskless-sync-delay", "0"]);
     let replica = Server::start(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
     let (one, two) = (running(), parked());
@@ -44,7 +54,7 @@ fn a_question_to_replicas_does_not_end_with_the_runtime_of_whoever_asked_first()
             timeout(soon / 2, store.claim(&second)).await.unwrap_err()
         })
     });
-    drop(two);
+    ends(two);
     replica.go_on();
     one.block_on(async {
         sleep(SECOND / 2).await;
