@@ -48,5 +48,5 @@ pub use idem_http::IdempotencyLayer;
 /// ```
 pub fn problem(error: &idem_core::Error) -> HttpResponse {
     let (parts, text) = idem_http::problem(error).into_parts();
-    convert::response(parts, BoxBody::new(text))
+    convert::response(&parts, BoxBody::new(text))
 }

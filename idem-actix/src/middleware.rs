@@ -170,5 +170,5 @@ fn answer(response: http::Response<Body>) -> HttpResponse {
         Some(length) => SizedStream::new(length, stream).boxed(),
         None => BodyStream::new(stream).boxed(),
     };
-    convert::response(parts, body)
+    convert::response(&parts, body)
 }

@@ -53,7 +53,7 @@ async fn failing(shared: web::Data<Shared>) -> actix_web::Result<String> {
     }
 }
 
-async fn site() -> Site {
+fn site() -> Site {
     let (open, receiver) = watch::channel(true);
     let shared = Shared { runs: Arc::default(), open: receiver, entered: Arc::default() };
     let site = (shared.runs.clone(), shared.entered.clone());
@@ -111,7 +111,7 @@ fn status(response: &str) -> &str {
 
 #[actix_web::test]
 async fn a_duplicate_gets_the_recorded_response_and_another_request_a_mismatch() {
-    let site = site().await;
+    let site = site();
     let first = site.post("/charges", "k", "10").await;
     assert!(status(&first) == "201" && first.ends_with("1 10") && !first.contains("idempotent-replayed"), "{first}");
     let again = site.post("/charges", "k", "10").await;
@@ -126,7 +126,7 @@ async fn a_duplicate_gets_the_recorded_response_and_another_request_a_mismatch()
 
 #[actix_web::test]
 async fn bad_requests_are_refused_and_unguarded_ones_pass() {
-    let site = site().await;
+    let site = site();
     let refused = site.send("POST", "/charges", "authorization: alice\r\n", "10").await;
     assert!(status(&refused) == "400" && refused.contains("missing_key"), "{refused}");
     assert_eq!(status(&site.send("POST", "/charges", "idempotency-key: k\r\n", "10").await), "401");
@@ -143,7 +143,7 @@ async fn bad_requests_are_refused_and_unguarded_ones_pass() {
 
 #[actix_web::test]
 async fn a_client_that_disconnects_does_not_stop_the_handler() {
-    let site = site().await;
+    let site = site();
     site.open.send_replace(false);
     let headers = "authorization: alice\r\nidempotency-key: k\r\n";
     drop(site.begin("POST", "/charges", headers, "10").await);
@@ -155,7 +155,7 @@ async fn a_client_that_disconnects_does_not_stop_the_handler() {
 
 #[actix_web::test]
 async fn a_streaming_response_passes_complete_and_is_not_recorded() {
-    let site = site().await;
+    let site = site();
     assert_eq!(site.post("/streaming", "k", "").await.matches("\r\nx\r\n").count(), 100);
     let again = site.post("/streaming", "k", "").await;
     assert!(status(&again) == "409" && again.contains("already_done"), "{again}");
@@ -164,7 +164,7 @@ async fn a_streaming_response_passes_complete_and_is_not_recorded() {
 
 #[actix_web::test]
 async fn errors_of_a_handler_are_responses_that_are_kept_or_released() {
-    let site = site().await;
+    let site = site();
     assert_eq!(status(&site.post("/failing", "k", "").await), "502");
     for _ in 0..2 {
         let declined = site.post("/failing", "k", "").await;
@@ -175,7 +175,7 @@ async fn errors_of_a_handler_are_responses_that_are_kept_or_released() {
 
 #[actix_web::test]
 async fn duplicates_at_once_over_several_workers_run_one_handler() {
-    let site = site().await;
+    let site = site();
     site.open.send_replace(false);
     let calls = futures_util::future::join_all((0..20).map(|_| site.post("/charges", "k", "10")));
     let open = async {

@@ -171,14 +171,7 @@ impl IdempotencyClient {
 /// The name of a child key: method and URL, without credentials.
 fn name(request: &Request) -> String {
     let url = request.url();
-    let mut name = format!("{} {}", request.method(), url.host_str().unwrap_or_default());
-    if let Some(port) = url.port() {
-        name.push_str(&format!(":{port}"));
-    }
-    name.push_str(url.path());
-    if let Some(query) = url.query() {
-        name.push('?');
-        name.push_str(query);
-    }
-    name
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
+    format!("{} {}{port}{}{query}", request.method(), url.host_str().unwrap_or_default(), url.path())
 }

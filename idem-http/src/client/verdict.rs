@@ -52,8 +52,8 @@ impl Verdict {
             // Ours: nothing ran.
             503 if problem.code() == Some("store") => (true, Effect::None),
             500 | 502 | 503 | 504 => (true, Effect::Possible),
-            501 | 505 => (false, Effect::Answer),
             506.. => (false, Effect::Possible),
+            // Of the 5xx: 501 and 505.
             _ => (false, Effect::Answer),
         };
         let hint = |value| ["x-should-retry", "stripe-should-retry"].into_iter().any(|name| is(headers, name, value));

@@ -118,11 +118,10 @@ impl Script {
                 stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").await.ok()?;
             }
             Act::Reply(status, headers, body) => {
-                let mut head =
-                    format!("HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
-                for (name, value) in headers {
-                    head.push_str(&format!("{name}: {value}\r\n"));
-                }
+                let headers: String =
+                    headers.into_iter().map(|(name, value)| [name, ": ", &value, "\r\n"].concat()).collect();
+                let length = body.len();
+                let head = format!("HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}");
                 stream.write_all(format!("{head}\r\n{body}").as_bytes()).await.ok()?;
             }
         }
