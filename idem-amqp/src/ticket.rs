@@ -10,13 +10,12 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Acker, BasicProperties};
 
 use crate::confirmed::publish;
-use crate::consumer::Places;
-use crate::session::Session;
+use crate::session::{Places, Session};
 
 /// Where a message was published first: what returns from a retry queue comes by the default exchange.
 const EXCHANGE: &str = "idem-exchange";
 const ROUTING_KEY: &str = "idem-routing-key";
-/// What a message keeps that lives for two weeks: long, as text.
+/// The delivery mode of messages that outlive a restart of the broker.
 const PERSISTENT: u8 = 2;
 
 /// A delivered message.
