@@ -14,7 +14,8 @@ use tokio::sync::OnceCell;
 
 use crate::link::Link;
 use crate::queue_arguments::{self, millis, text};
-use crate::session::{Session, deliveries};
+use crate::session::{Places, Session};
+use crate::subscribe::deliveries;
 use crate::ticket::Ticket;
 
 /// After how long RabbitMQ takes an unacknowledged message back, unless it is configured otherwise.
@@ -62,18 +63,6 @@ pub struct Consumer<'c> {
     settings: Settings,
     /// Found at the first start.
     found: OnceCell<Places>,
-}
-
-/// The destination of messages that are not acknowledged.
-#[derive(Debug, Clone)]
-pub(crate) struct Places {
-    pub(crate) queue: Arc<str>,
-    pub(crate) dead_letter_exchange: Arc<str>,
-    /// `None`: as the message came.
-    pub(crate) dead_letter_routing_key: Option<Arc<str>>,
-    /// `None`: queues of our own.
-    pub(crate) retry_queue: Option<Arc<str>>,
-    consumer_timeout: Duration,
 }
 
 impl<'c> Consumer<'c> {

@@ -10,6 +10,7 @@ mod link;
 mod publisher;
 mod queue_arguments;
 mod session;
+mod subscribe;
 mod ticket;
 
 pub use idem_queue::{Delivery, Error, MessageKey, PublishError, Published, REASON};

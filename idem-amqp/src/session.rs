@@ -1,22 +1,30 @@
-//! The channels of one connection, and what arrives on them.
+//! The channels of one connection, and where messages go from there.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt as _, stream};
-use idem_queue::{BoxError, Deliveries, Fault};
-use lapin::options::{BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions};
+use idem_queue::BoxError;
+use lapin::Channel;
+use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Consumer};
 use tokio::sync::{Mutex, Notify};
-
-use crate::consumer::Places;
-use crate::ticket::Ticket;
 
 /// The lengths of pauses, in seconds, each with a queue of its own: messages expire at the head of a queue alone, so one queue holds one
 /// length.
 const PAUSES: [u64; 4] = [1, 10, 60, 600];
+
+/// The destination of messages that are not acknowledged.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    pub(crate) queue: Arc<str>,
+    pub(crate) dead_letter_exchange: Arc<str>,
+    /// `None`: as the message came.
+    pub(crate) dead_letter_routing_key: Option<Arc<str>>,
+    /// `None`: queues of our own.
+    pub(crate) retry_queue: Option<Arc<str>>,
+    pub(crate) consumer_timeout: Duration,
+}
 
 /// The state that the tickets of one connection share.
 #[derive(Debug)]
@@ -26,7 +34,7 @@ pub(crate) struct Session {
     pub(crate) publish: Channel,
     /// Retry queues that were declared.
     declared: Mutex<BTreeSet<u64>>,
-    broken: Notify,
+    pub(crate) broken: Notify,
     pub(crate) consumer_timeout: Duration,
 }
 
@@ -74,36 +82,4 @@ impl Session {
         }
         Ok(name)
     }
-}
-
-/// Subscribes.
-pub(crate) async fn deliveries(
-    session: Arc<Session>,
-    places: Places,
-    prefetch: u16,
-) -> Result<Deliveries<Ticket>, Fault> {
-    // Now, so that what forbids it is said at the start.
-    if places.retry_queue.is_none() {
-        session.retry_queue(&places, Duration::ZERO).await.map_err(|error| Fault::config(error.to_string()))?;
-    }
-    let channel = &session.consume;
-    channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(Fault::passing)?;
-    let consuming = channel.basic_consume(
-        places.queue.as_ref().into(),
-        "".into(),
-        BasicConsumeOptions::default(),
-        FieldTable::default(),
-    );
-    let consumer: Consumer = consuming.await.map_err(Fault::passing)?;
-    Ok(Box::pin(stream::unfold((session, places, consumer), |(session, places, mut consumer)| async move {
-        let next = tokio::select! {
-            () = session.broken.notified() => Err(Fault::passing("the channel for publications is closed")),
-            delivered = consumer.next() => match delivered {
-                Some(Ok(message)) => Ok(Ticket::new(message, &session, &places)),
-                Some(Err(error)) => Err(Fault::passing(error)),
-                None => Err(Fault::passing("the broker has cancelled the consumer: its queue was deleted, or moved")),
-            },
-        };
-        Some((next, (session, places, consumer)))
-    })))
 }

@@ -10,14 +10,13 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Acker, BasicProperties};
 
 use crate::confirmed::publish;
-use crate::consumer::Places;
-use crate::session::Session;
+use crate::session::{Places, Session};
 
 /// The exchange to which a message was first published: a message from a retry queue returns by the
 /// default exchange.
 const EXCHANGE: &str = "idem-exchange";
 const ROUTING_KEY: &str = "idem-routing-key";
-/// The delivery mode of persistent messages.
+/// The delivery mode of messages that outlive a restart of the broker.
 const PERSISTENT: u8 = 2;
 
 /// A delivered message.

@@ -126,7 +126,10 @@ fn said(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, errors:
                     input.parse::<Ident>()?;
                     said.message(&word, krate.is_some(), errors);
                     if input.peek(Token![=]) || input.peek(token::Paren) {
-                        return Err(input.error(format!("`{word}` takes nothing: write `{word}`")));
+                        let error = input.error(format!("`{word}` takes nothing: write `{word}`"));
+                        // What is left would be a mistake of its own.
+                        input.parse::<TokenStream>()?;
+                        return Err(error);
                     }
                 } else {
                     let at = input.span();
@@ -446,7 +449,64 @@ fn snake_case(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::snake_case;
+    use quote::quote;
+
+    use super::{derive, snake_case};
+
+    #[test]
+    fn each_mistake_about_messages_is_said_and_the_type_has_a_disposition_all_the_same() {
+        for (item, expected) in [
+            (
+                quote!(
+                    enum E {
+                        #[idem(dead_letter, dead_letter)]
+                        A,
+                    }
+                ),
+                "`dead_letter` is given twice: leave one of them out",
+            ),
+            (
+                quote!(
+                    enum E {
+                        #[idem(dead_letter = "why")]
+                        A,
+                    }
+                ),
+                "`dead_letter` takes nothing: write `dead_letter`",
+            ),
+            (
+                quote!(
+                    enum E {
+                        #[idem(dead_letter("why"))]
+                        A,
+                    }
+                ),
+                "`dead_letter` takes nothing: write `dead_letter`",
+            ),
+            (
+                quote!(
+                    enum E {
+                        #[idem(dispose)]
+                        A,
+                    }
+                ),
+                "`dispose` is for the whole type: write it above the `enum`",
+            ),
+            (
+                quote!(
+                    #[idem(dispose, dispose)]
+                    enum E {
+                        A,
+                    }
+                ),
+                "`dispose` is given twice: leave one of them out",
+            ),
+        ] {
+            let expansion = derive(item).to_string();
+            assert!(expansion.contains(expected), "{expected}: {expansion}");
+            assert!(expansion.contains("Dispose for E"), "{expansion}");
+        }
+    }
 
     #[test]
     fn reasons_read_like_the_codes_of_errors() {

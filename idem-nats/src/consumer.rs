@@ -163,6 +163,11 @@ impl Broker for Consumer {
             Ticket::new(message, &source, &dead_letters, keep_alive)
         }))
     }
+
+    async fn flush(&self) {
+        // Acknowledgements that do not arrive bring duplicates, and no harm.
+        let _ = self.context.client().flush().await;
+    }
 }
 
 /// How often the server hears that a handler runs: three times in the shortest time after which it would deliver the message again.

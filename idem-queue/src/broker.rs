@@ -1,6 +1,5 @@
 //! The traits that an adapter implements.
 
-use std::error::Error as StdError;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,10 +9,7 @@ use std::time::Duration;
 use futures_util::Stream;
 
 use crate::delivery::Delivery;
-use crate::error::Error;
-
-/// An error of a broker's client.
-pub type BoxError = Box<dyn StdError + Send + Sync>;
+use crate::error::{BoxError, Error};
 
 /// Deliveries as they arrive, each with what settles it. After an error the stream is dropped, and opened again.
 pub type Deliveries<T> = Pin<Box<dyn Stream<Item = Result<(Delivery, T), Fault>> + Send>>;
@@ -68,6 +64,11 @@ pub trait Broker {
     ///
     /// The reason that makes it impossible, such as a missing dead-letter destination.
     fn open(&self, room: Arc<Room>) -> impl Future<Output = Result<Deliveries<Self::Ticket>, Fault>> + Send;
+
+    /// Waits, at the end, until the broker has what was sent to it. By default there is nothing to wait for.
+    fn flush(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 }
 
 /// Settles one delivery. Each step may be retried after an error.

@@ -1,6 +1,7 @@
 //! The errors of a consumer.
 
-use crate::broker::BoxError;
+/// An error of a broker's client.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a consumer did not start, or ended before its shutdown.
 #[derive(Debug, thiserror::Error)]

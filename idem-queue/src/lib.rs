@@ -12,9 +12,9 @@ mod run;
 mod settings;
 mod settle;
 
-pub use crate::broker::{BoxError, Broker, Deliveries, Fault, Room, Ticket};
+pub use crate::broker::{Broker, Deliveries, Fault, Room, Ticket};
 pub use crate::delivery::{Delivery, MessageKey};
-pub use crate::error::Error;
+pub use crate::error::{BoxError, Error};
 pub use crate::publish::{PublishError, Published, child_id};
 pub use crate::run::run;
 pub use crate::settings::Settings;

@@ -1,6 +1,6 @@
 //! Messages that a guarded body publishes.
 
-use crate::broker::BoxError;
+use crate::error::BoxError;
 
 /// Why a message was not published, or perhaps not.
 #[derive(Debug, thiserror::Error)]

@@ -86,6 +86,7 @@ where
         }
     }
     finish(running, stop, settings.shutdown_timeout, broker.source()).await;
+    let _ = tokio::time::timeout(HANDING_BACK, broker.flush()).await;
     Ok(())
 }
 

@@ -55,12 +55,12 @@ impl Heard {
     }
 }
 
-/// How many messages: 2,000, or what `IDEM_QUEUE_MESSAGES` says.
-fn messages() -> u32 {
-    std::env::var("IDEM_QUEUE_MESSAGES").ok().and_then(|number| number.parse().ok()).unwrap_or(2_000)
+/// How many messages: as the test says, or what `IDEM_QUEUE_MESSAGES` says.
+fn messages(usual: u32) -> u32 {
+    std::env::var("IDEM_QUEUE_MESSAGES").ok().and_then(|number| number.parse().ok()).unwrap_or(usual)
 }
 
-pub(crate) async fn storm(world: &impl World) {
+pub(crate) async fn storm(world: &impl World, usual: u32) {
     let redis = RedisServer::start().await.unwrap();
     let (lines, heard) = unbounded_channel();
     let mut heard = Heard { lines: heard, done: BTreeMap::new(), begun: BTreeMap::new() };
@@ -77,7 +77,7 @@ pub(crate) async fn storm(world: &impl World) {
     heard.until("committed 1").await;
     victim.kill().await;
 
-    let count = messages();
+    let count = messages(usual);
     let kind = |number: u32| match number {
         number if number % 100 == 50 => Kind::Unreadable,
         number if number % 100 == 51 => Kind::Fails,
