@@ -80,7 +80,9 @@ async fn reject(url: &str) -> Result<(), Box<dyn Error>> {
     println!("  export IDEM_STORE={url}");
     println!("  idem list --state abandoned");
     println!("  idem show workers.payment {ORDER}");
-    println!("  echo '\"paid, receipt 7\"' | idem settle workers.payment {ORDER} --value - --yes --reason 'the bank has it'\n");
+    println!(
+        "  echo '\"paid, receipt 7\"' | idem settle workers.payment {ORDER} --value - --yes --reason 'the bank has it'\n"
+    );
     idem::install(Idempotency::new(RedisStore::connect(url).await?))?;
     let mut told = String::new();
     loop {
@@ -195,11 +197,8 @@ fn start(url: &str, run: &str, number: u32) -> Result<Worker, Box<dyn Error>> {
 
 /// This program again, as another process.
 fn spawn(arguments: &[&str]) -> Result<Worker, Box<dyn Error>> {
-    let mut child = Command::new(std::env::current_exe()?)
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
+    let mut child =
+        Command::new(std::env::current_exe()?).args(arguments).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
     let stdout = child.stdout.take().ok_or("no standard output")?;
     Ok((child, BufReader::new(stdout).lines()))
 }

@@ -1,6 +1,8 @@
 //! A handle on the store under test, as the trials see it: of one type, with a limit on every wait.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::record::{
