@@ -253,7 +253,7 @@ impl Store for RedisStore {
 }
 
 impl AdminStore for RedisStore {
-    /// Sends one `SCAN` of 1,000 keys to one node at a time, and up to ten of them until a record matches. In a cluster that
+    /// Sends one `SCAN` of 100 to 1,000 keys to one node at a time, and up to 20 of them until a record matches. In a cluster that
     /// fails over, or whose slots move, during the listing, records may be missing. Not through an application's
     /// connection to a cluster.
     async fn list(&self, listing: &Listing) -> Result<Page, StoreError> {
