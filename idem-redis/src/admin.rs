@@ -18,36 +18,44 @@ use crate::remove::{ROUNDS, changed_too_often, remove_found};
 use crate::script::{INTERVENE, PEEK, Swap, evalsha, inspected, millis, swap};
 use crate::server::Server;
 
-/// How many keys the server looks at in one command: less than a millisecond of its time.
-const COUNT: usize = 1000;
+/// How many keys the server looks at in one command, at most: less than a millisecond of its time.
+const MOST: usize = 1000;
+/// The same at the least.
+const LEAST: usize = 100;
 /// How many such commands a page may take that find nothing.
-const SCANS: usize = 10;
+const SCANS: usize = 20;
 
 /// The position of a listing.
+///
+/// The cursor holds what a `SCAN` returned beyond its page. The same `SCAN` sent again covers other keys
+/// while the server's table of keys grows.
 struct Position {
     /// The node's address; empty where there is one server.
     node: String,
-    /// The cursor of its `SCAN`.
+    /// The cursor of its next `SCAN`.
     scan: String,
-    /// Of the keys that this `SCAN` gives: after this id.
-    after: String,
+    /// What comes before that.
+    left: Vec<RecordId>,
 }
 
 impl Position {
     fn at(node: &str) -> Self {
-        Self { node: node.to_owned(), scan: "0".to_owned(), after: String::new() }
+        Self { node: node.to_owned(), scan: "0".to_owned(), left: Vec::new() }
     }
 
     fn read(cursor: &Cursor) -> Result<Self, StoreError> {
-        let [node, scan, after] = cursor.fields()?;
+        let [node, scan, left] = cursor.fields()?;
         if scan.is_empty() || !scan.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(Cursor::foreign());
         }
-        Ok(Self { node, scan, after })
+        let left = left.split(' ').filter(|id| !id.is_empty()).map(RecordId::parse).collect::<Option<_>>();
+        Ok(Self { node, scan, left: left.ok_or_else(Cursor::foreign)? })
     }
 
     fn cursor(&self) -> Cursor {
-        Cursor::of_fields(&[&self.node, &self.scan, &self.after])
+        // No id has a space.
+        let left: Vec<&str> = self.left.iter().map(RecordId::as_str).collect();
+        Cursor::of_fields(&[&self.node, &self.scan, &left.join(" ")])
     }
 }
 
@@ -62,27 +70,39 @@ pub(crate) async fn list(server: &Server, keys: &Keys, listing: &Listing) -> Res
         Some(cursor) => Position::read(cursor)?,
         None => Position::at(""),
     };
+    let limit = listing.limit.max(1);
+    let (mut records, mut unreadable) = (Vec::new(), Vec::new());
+    let mut is_over = false;
     for _ in 0..SCANS {
-        // The first node that is not yet done. One that is gone is passed over.
-        let Some((node, slot)) = nodes.iter().find(|(node, _)| *node >= position.node) else { break };
-        if *node != position.node {
-            position = Position::at(node);
-        }
-        let (next, ids) = scan(server, keys, *slot, &position, listing).await?;
-        let (records, unreadable, last) = read_all(server, keys, listing, &ids).await?;
-        position = match (last, next) {
-            (Some(last), _) => Position { after: last, ..position },
-            (None, Some(next)) => Position { scan: next, after: String::new(), ..position },
-            // A character that no address has: after this node, and before any other.
-            (None, None) => Position::at(&format!("{node}\u{1}")),
+        let ids = if position.left.is_empty() {
+            // The first node that is not yet done. One that is gone is passed over.
+            let Some((node, slot)) = nodes.iter().find(|(node, _)| *node >= position.node) else {
+                is_over = true;
+                break;
+            };
+            if *node != position.node {
+                position = Position::at(node);
+            }
+            let (next, ids) = scan(server, keys, *slot, &position, listing).await?;
+            position = match next {
+                Some(next) => Position { scan: next, ..position },
+                // A character that no address has: after this node, and before any other.
+                None => Position::at(&format!("{node}\u{1}")),
+            };
+            ids
+        } else {
+            std::mem::take(&mut position.left)
         };
+        let (mut found, damaged) = read_all(server, keys, listing, &ids).await?;
+        let beyond = found.split_off(found.len().min(limit));
+        position.left = beyond.into_iter().map(|listed| listed.id).collect();
+        (records, unreadable) = (found, damaged);
         if !(records.is_empty() && unreadable.is_empty()) {
-            let more = nodes.iter().any(|(node, _)| *node >= position.node);
-            return Ok(Page::new(records, unreadable, more.then(|| position.cursor())));
+            break;
         }
     }
-    let more = nodes.iter().any(|(node, _)| *node >= position.node);
-    Ok(Page::new(Vec::new(), Vec::new(), more.then(|| position.cursor())))
+    let more = !position.left.is_empty() || (!is_over && nodes.iter().any(|(node, _)| *node >= position.node));
+    Ok(Page::new(records, unreadable, more.then(|| position.cursor())))
 }
 
 /// The masters by their addresses, each with one of its slots.
@@ -93,7 +113,7 @@ fn nodes(server: &Server) -> Vec<(String, u16)> {
     nodes
 }
 
-/// One `SCAN`: where to go on at this node, and the ids that may match, in their order.
+/// One `SCAN`: where to go on at this node, and the ids that may match.
 async fn scan(
     server: &Server,
     keys: &Keys,
@@ -101,9 +121,11 @@ async fn scan(
     position: &Position,
     listing: &Listing,
 ) -> Result<(Option<String>, Vec<RecordId>), StoreError> {
+    // One record has a digest, so nothing is left over.
+    let count = if listing.digest.is_some() { MOST } else { listing.limit.clamp(LEAST, MOST) };
     let mut scan = Cmd::with_capacity(6, 128);
     scan.arg("SCAN").arg(&position.scan).arg("MATCH").arg(keys.pattern(listing.operation.as_deref()));
-    scan.arg("COUNT").arg(COUNT);
+    scan.arg("COUNT").arg(count);
     let answer = server.step_at(slot, |mut lane| async move {
         let answer = lane.send(&scan).await?;
         match answer {
@@ -123,7 +145,7 @@ async fn scan(
         .into_iter()
         .filter_map(text)
         .filter_map(|key| RecordId::parse(keys.id(&key)?))
-        .filter(|id| id.as_str() > position.after.as_str() && listing.may_match(id))
+        .filter(|id| listing.may_match(id))
         .collect();
     ids.sort_by(|one, other| one.as_str().cmp(other.as_str()));
     ids.dedup();
@@ -131,13 +153,13 @@ async fn scan(
     Ok(((next != "0").then_some(next), ids))
 }
 
-/// Reads the records, up to the limit of the page. With them comes the last id that was looked at, if there are more.
+/// Reads records: those that match, and those that cannot be read.
 async fn read_all(
     server: &Server,
     keys: &Keys,
     listing: &Listing,
     ids: &[RecordId],
-) -> Result<(Vec<Listed>, Vec<Unreadable>, Option<String>), StoreError> {
+) -> Result<(Vec<Listed>, Vec<Unreadable>), StoreError> {
     let head = HEAD.to_string();
     let step = |id: &RecordId| {
         let (key, aside) = (keys.record(id), keys.aside(id));
@@ -147,14 +169,8 @@ async fn read_all(
     let steps: Vec<Step> = ids.iter().map(step).collect();
     let read = |_, server: &str, answer| inspected(server, &answer);
     let answers = many::carry_out(server, &steps, Some(&PEEK), read).await;
-    let limit = listing.limit.max(1);
     let (mut records, mut unreadable) = (Vec::new(), Vec::new());
     for (id, answer) in ids.iter().zip(answers) {
-        if records.len() == limit {
-            // The last one that is on the page.
-            let last = records.last().map(|listed: &Listed| listed.id.as_str().to_owned());
-            return Ok((records, unreadable, last));
-        }
         let found = match answer {
             Err(error) if error.kind() == StoreErrorKind::Unavailable => look_alone(server, keys, id).await,
             answer => answer,
@@ -171,7 +187,7 @@ async fn read_all(
             Err(error) => return Err(error),
         }
     }
-    Ok((records, unreadable, None))
+    Ok((records, unreadable))
 }
 
 /// Reads a record whose slot is on its way to another node.

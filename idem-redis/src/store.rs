@@ -254,7 +254,9 @@ impl Store for RedisStore {
 }
 
 impl AdminStore for RedisStore {
-    /// One `SCAN` of a node at a time, of 1,000 keys, and up to ten of them until one matches.
+    /// Sends one `SCAN` of 100 to 1,000 keys to one node at a time, and up to 20 of them until a record matches. In a cluster that
+    /// fails over, or whose slots move, during the listing, records may be missing. Not through an application's
+    /// connection to a cluster.
     async fn list(&self, listing: &Listing) -> Result<Page, StoreError> {
         admin::list(&self.0.server, &self.0.keys, listing).await
     }

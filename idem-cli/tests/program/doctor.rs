@@ -62,7 +62,14 @@ async fn a_sqlite_file_that_is_not_in_wal_mode_is_found() {
     runtime(&url).await;
     idem(&url, &["doctor"]).with(0);
     let pool = idem_sqlx::sqlx::SqlitePool::connect(&url).await.unwrap();
-    idem_sqlx::sqlx::query("PRAGMA journal_mode = DELETE").execute(&pool).await.unwrap();
+    // The connections from before are closed in the background, and each of them keeps the mode.
+    let switch = async || {
+        let row = idem_sqlx::sqlx::query("PRAGMA journal_mode = DELETE").fetch_one(&pool).await.ok()?;
+        idem_sqlx::sqlx::Row::try_get::<String, _>(&row, 0).ok()
+    };
+    while switch().await.as_deref() != Some("delete") {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     pool.close().await;
     let found = idem(&url, &["doctor"]).with(1).out;
     assert!(found.contains("WAL"), "{found}");

@@ -431,7 +431,7 @@ impl RecordId {
         let is_colon = |at: usize| bytes.get(at) == Some(&b':');
         // Two of them join the segments of a name.
         let mut at = 0;
-        while at < bytes.len() && !(is_colon(at) && !is_colon(at + 1)) {
+        while at < bytes.len() && (!is_colon(at) || is_colon(at + 1)) {
             at += if is_colon(at) { 2 } else { 1 };
         }
         Self::new(text.get(..at)?, &Key::from_encoded(text.get(at + 1..)?)?)
