@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use idem::record::{Claim, Commit, Owner, RecordId};
 use idem::{
-    Begin, Codec, CodecContext, CodecFailure, CodecId, Error, ErrorAction, Key, Lookup, RecordState, RedisStore, Store, erased_serde,
-    idempotent,
+    Begin, Codec, CodecContext, CodecFailure, CodecId, Error, ErrorAction, Key, Lookup, RecordState, RedisStore, Store,
+    erased_serde, idempotent,
 };
 use serde::{Deserialize, Serialize};
 use support::{LEASE, LONG, World, eventually};

@@ -161,11 +161,10 @@ impl Lease {
     pub async fn commit_error<E: Keepable>(&self, error: &E, ttl: Option<Duration>) -> Result<(), Error> {
         let Some(guarded) = &self.guarded else { return Ok(()) };
         let Guarded { term, runtime, .. } = &**guarded;
-        let encoded =
-            encode_error(&runtime.codec, &term.id, term.attempt, error).map_err(|failure| Error::Config {
-                operation: term.id.operation().into(),
-                reason: format!("the error to keep cannot be written: {failure}").into(),
-            })?;
+        let encoded = encode_error(&runtime.codec, &term.id, term.attempt, error).map_err(|failure| Error::Config {
+            operation: term.id.operation().into(),
+            reason: format!("the error to keep cannot be written: {failure}").into(),
+        })?;
         let mut held = guarded.held.lock().await;
         held.keeps(encoded, ttl);
         guarded.answered(held.try_out().await)

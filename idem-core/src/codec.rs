@@ -387,8 +387,12 @@ mod tests {
 
     #[test]
     fn another_codecs_bytes_are_refused() {
-        let foreign =
-            Encoded { is_error: false, codec: CodecId::parse(b"cbor").unwrap(), payload: Bytes::from_static(b"1"), metadata: None };
+        let foreign = Encoded {
+            is_error: false,
+            codec: CodecId::parse(b"cbor").unwrap(),
+            payload: Bytes::from_static(b"1"),
+            metadata: None,
+        };
         assert!(decode::<u8>(&foreign).is_err());
         for name in ["", "Ab", "toolongname", "a b"] {
             assert_eq!(CodecId::parse(name.as_bytes()), None);

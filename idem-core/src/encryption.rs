@@ -420,7 +420,10 @@ mod tests {
         for at in 0..whole.payload.len() {
             let mut bytes = whole.payload.to_vec();
             bytes[at] ^= 1;
-            assert!(mine(&codec, &Encoded { payload: bytes.into(), ..whole.clone() }).is_err(), "byte {at} was changed");
+            assert!(
+                mine(&codec, &Encoded { payload: bytes.into(), ..whole.clone() }).is_err(),
+                "byte {at} was changed"
+            );
             let cut = whole.payload.slice(..at);
             assert!(mine(&codec, &Encoded { payload: cut, ..whole.clone() }).is_err(), "cut at {at}");
         }
@@ -428,8 +431,7 @@ mod tests {
 
     #[test]
     fn keys_rotate_while_processes_with_the_old_and_the_new_ones_run() {
-        let [old, knows, writes, new] =
-            [codec("a", &[]), codec("a", &["b"]), codec("b", &["a"]), codec("b", &[])];
+        let [old, knows, writes, new] = [codec("a", &[]), codec("a", &["b"]), codec("b", &["a"]), codec("b", &[])];
         let (by_a, by_b) = (encode(&knows, "jane"), encode(&writes, "jane"));
         for codec in [&old, &knows, &writes] {
             assert_eq!(mine(codec, &by_a), Ok("jane".to_owned()));

@@ -4,6 +4,7 @@
 //! commit or release is under way, that is carried on in the background, as is one that the store did not take: the body is over, and
 //! what it did must not be lost. Between two tries no body runs, and what is left to do is a release.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use crate::lease::Term;
 use crate::local_cache::Sending;
 use crate::observe::Decision;
 use crate::policy::{keep_released, seconds};
-use crate::record::{AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
+use crate::record::{AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo, is_trace};
 use crate::runtime::Runtime;
 
 /// The first pause before a commit or release is tried again; it doubles up to [`MAX_PAUSE`].
@@ -170,6 +171,7 @@ impl Held {
     pub(crate) fn commits(&mut self, outcome: Result<Encoded, CodecFailure>) {
         if let Some(parts) = &mut self.parts {
             let mut outcome = parts.encoded(outcome);
+            parts.keep_trace(&mut outcome);
             if let Some(outcome) = outcome.as_mut().filter(|outcome| parts.version > 1 && !outcome.is_error) {
                 outcome.describe(|metadata| metadata.version = Some(parts.version));
             }
@@ -187,7 +189,9 @@ impl Held {
     /// The body has ended, and its error is the outcome, for a time of its own if it has one.
     pub(crate) fn keeps(&mut self, error: Encoded, ttl: Option<Duration>) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Step::Committing { outcome: Some(error), own: ttl.map(keep_for) };
+            let mut outcome = Some(error);
+            parts.keep_trace(&mut outcome);
+            parts.step = Step::Committing { outcome, own: ttl.map(keep_for) };
         }
     }
 
@@ -287,6 +291,16 @@ impl Drop for Held {
 }
 
 impl Parts {
+    /// Keeps the trace of this call with its outcome, if the runtime is to.
+    fn keep_trace(&self, outcome: &mut Option<Encoded>) {
+        if let (Some(current), Some(outcome)) = (&self.runtime.trace, outcome)
+            && let Ok(Some(trace)) = catch_unwind(AssertUnwindSafe(|| current()))
+            && is_trace(&trace)
+        {
+            outcome.describe(|metadata| metadata.trace = Some(trace.into()));
+        }
+    }
+
     fn encoded(&self, outcome: Result<Encoded, CodecFailure>) -> Option<Encoded> {
         outcome
             .map_err(|error| {

@@ -7,7 +7,8 @@ use crate::codec::{AnyCodec, CodecFailure};
 use crate::record::{Encoded, RecordId};
 
 /// Reads an outcome of an earlier version, and writes it as one of the current version.
-pub(crate) type Upgrade = Arc<dyn Fn(&AnyCodec, (&RecordId, u64), &Encoded) -> Result<Encoded, CodecFailure> + Send + Sync>;
+pub(crate) type Upgrade =
+    Arc<dyn Fn(&AnyCodec, (&RecordId, u64), &Encoded) -> Result<Encoded, CodecFailure> + Send + Sync>;
 
 /// The versions of an operation's outcome. Cheap to clone.
 #[derive(Clone)]
@@ -31,7 +32,10 @@ impl Versions {
     /// What is wrong with them, if anything.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.current == 0 {
-            return Err("`outcome_version` is zero; versions count from 1, which is that of an operation that states none".into());
+            return Err(
+                "`outcome_version` is zero; versions count from 1, which is that of an operation that states none"
+                    .into(),
+            );
         }
         match self.upgrades.iter().find(|(from, _)| *from == 0 || *from >= self.current) {
             None => Ok(()),

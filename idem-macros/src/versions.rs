@@ -48,7 +48,9 @@ impl UpgradeSetting {
                 }
             }
             if !inside.is_empty() && !inside.peek(Token![,]) {
-                errors.push(inside.error(format!("expected a comma before the next version: write for example `{EXAMPLE}`")));
+                errors.push(
+                    inside.error(format!("expected a comma before the next version: write for example `{EXAMPLE}`")),
+                );
                 skip_to_comma(&inside);
             }
             inside.parse::<Option<Token![,]>>()?;
@@ -56,12 +58,12 @@ impl UpgradeSetting {
         Ok(())
     }
 
-    /// Checks the versions against each other and against the current one. `None`: no version is stated; inside, one that could not be read.
-    pub(crate) fn check(&self, current: Option<Option<&Expr>>, bindings: &Bindings, errors: &mut Errors) {
-        let Some(current) = current else {
+    /// Checks the versions against each other and against the current one, which may be stated and not readable.
+    pub(crate) fn check(&self, is_stated: bool, current: Option<&Expr>, bindings: &Bindings, errors: &mut Errors) {
+        if !is_stated {
             let message = "`upgrade` reads outcomes of earlier versions, and this function states no version: add for example `outcome_version = 2`";
             return errors.at(self.keyword.span(), message);
-        };
+        }
         let current = current.and_then(|value| match value::bare(value) {
             Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => number.base10_parse::<u32>().ok(),
             _ => None,
@@ -97,7 +99,10 @@ impl UpgradeSetting {
 impl Upgrade {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let from = input.parse::<LitInt>().map_err(|error| {
-            Error::new(error.span(), format!("expected the number of an earlier version: write for example `{EXAMPLE}`"))
+            Error::new(
+                error.span(),
+                format!("expected the number of an earlier version: write for example `{EXAMPLE}`"),
+            )
         })?;
         if !input.peek(Token![=>]) {
             let message = format!("expected `=>` and the function that reads it: write for example `{EXAMPLE}`");

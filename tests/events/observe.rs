@@ -180,8 +180,7 @@ async fn an_observing_call_after_a_crash_runs_and_asks_nobody() {
     assert_eq!((ran.into_inner(), asked.load(Ordering::SeqCst)), (1, 0));
     let ran = call("rejects").observe().abandoned(Abandoned::Reject).run(async || Res::Ok(2)).await.unwrap();
     assert_eq!(ran.into_inner(), 2);
-    let said =
-        [(Level::INFO, "taken_over"), (Level::DEBUG, "executed"), (Level::WARN, "observed: rejected_abandoned")];
+    let said = [(Level::INFO, "taken_over"), (Level::DEBUG, "executed"), (Level::WARN, "observed: rejected_abandoned")];
     assert_eq!(log.decisions(), logged(&said));
     // It waits for its person as before.
     assert_eq!(call("rejects").inspect().await.unwrap().unwrap().state, RecordState::Abandoned);

@@ -18,7 +18,7 @@ use crate::fingerprint::Fingerprint;
 use crate::key::{self, Key, KeyDigest, KeyPart};
 
 pub use self::metadata::{Audit, Metadata};
-pub(crate) use self::metadata::{MAX_WHO, MAX_WHY};
+pub(crate) use self::metadata::{MAX_WHO, MAX_WHY, is_trace};
 pub use self::transitions::{OnClaim, OnStep, RanOut, owner_stops_after, renewal_due_after};
 
 /// What a record is stored under: the operation's name and the key, as `operation:key`.
@@ -570,7 +570,8 @@ impl RecordInfo {
         };
         let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
         let metadata = outcome.as_ref().and_then(|outcome| outcome.metadata.as_deref());
-        let audit_age = metadata.and_then(|metadata| metadata.audit.as_ref()).map(|audit| audit.kept_for.saturating_sub(left));
+        let audit_age =
+            metadata.and_then(|metadata| metadata.audit.as_ref()).map(|audit| audit.kept_for.saturating_sub(left));
         let (attempt, fingerprint) = (record.attempt(), record.fingerprint());
         Self { state, attempt, fingerprint, is_error, outcome, audit_age, lease_age, lease_left, expires_in }
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    AsClaimed, Claim, Commit, Encoded, InFlight, Issue, Metadata, Origin, Owner, Record, RecordId, Release, ReleaseTo, Renewal,
+    AsClaimed, Claim, Commit, Encoded, InFlight, Issue, Metadata, Origin, Owner, Record, RecordId, Release, ReleaseTo,
+    Renewal,
 };
 use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;

@@ -125,7 +125,9 @@ mod tests {
         }
         assert_eq!(whole().to_text(), format!("v2,t{TRACE},a60000;amFuZQ;dGlja2V0IDc6IHBhaWQsIHNlZSAiYmFuayI"));
         let upper = TRACE.to_uppercase();
-        for text in ["", "v1", "v02", "v2,", "v2,v2", "x1", "t00-1", &format!("t{upper}"), "a1;;", "a1;amFuZQ", "a1;amFuZQ;;"] {
+        for text in
+            ["", "v1", "v02", "v2,", "v2,v2", "x1", "t00-1", &format!("t{upper}"), "a1;;", "a1;amFuZQ", "a1;amFuZQ;;"]
+        {
             assert_eq!(Metadata::parse(text), None, "{text}");
         }
     }
@@ -134,6 +136,8 @@ mod tests {
     fn an_audit_names_somebody_and_is_short() {
         let hour = Duration::from_secs(3600);
         assert!(Audit::new("", "why", hour).is_none() && Audit::new("jane", "", hour).is_some());
-        assert!(Audit::new(&"w".repeat(129), "", hour).is_none() && Audit::new("jane", &"y".repeat(513), hour).is_none());
+        assert!(
+            Audit::new(&"w".repeat(129), "", hour).is_none() && Audit::new("jane", &"y".repeat(513), hour).is_none()
+        );
     }
 }
