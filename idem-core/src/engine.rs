@@ -372,7 +372,13 @@ impl Runtime {
             Duplicate::Reject => Err(self.reject(request, &Rejected::Duplicate)),
             Duplicate::Replay => {
                 let observer = self.reporter(request);
-                observer.decided(Decision::Replayed, &request.id, 0);
+                match outcome.metadata.as_ref().and_then(|metadata| metadata.trace.as_ref()) {
+                    Some(trace) => {
+                        let why = format_args!("the call that ran has the trace {trace}");
+                        observer.decided_because(Decision::Replayed, &request.id, 0, &why);
+                    }
+                    None => observer.decided(Decision::Replayed, &request.id, 0),
+                }
                 let (id, codec, versions) = (request.id.clone(), self.codec.clone(), request.versions.clone());
                 Ok(Begun::Replay(Recorded { id, attempt, outcome, codec, versions, observer }))
             }

@@ -172,7 +172,8 @@ impl Held {
     /// The body has ended, and this is its outcome.
     pub(crate) fn commits(&mut self, outcome: Result<Encoded, CodecFailure>) {
         if let Some(parts) = &mut self.parts {
-            let outcome = parts.encoded(outcome).map(|outcome| outcome.of_version(parts.version));
+            let outcome = parts.encoded(outcome);
+            let outcome = outcome.map(|outcome| parts.runtime.with_trace(outcome).of_version(parts.version));
             parts.step = Step::Committing { outcome, own: None };
         }
     }
@@ -209,7 +210,8 @@ impl Held {
     /// The body has ended, and its error is the outcome, for a time of its own if it has one.
     pub(crate) fn keeps(&mut self, error: Encoded, ttl: Option<Duration>) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Step::Committing { outcome: Some(error), own: ttl.map(keep_for) };
+            let outcome = Some(parts.runtime.with_trace(error));
+            parts.step = Step::Committing { outcome, own: ttl.map(keep_for) };
         }
     }
 

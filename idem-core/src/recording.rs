@@ -35,7 +35,7 @@ impl Recording {
     {
         let encoded =
             self.runtime.codec.encode(CodecContext::of_value(&self.term.id, self.term.attempt), &value.to_stored());
-        let encoded = encoded.map(|encoded| encoded.of_version(self.version));
+        let encoded = encoded.map(|encoded| self.runtime.with_trace(encoded).of_version(self.version));
         self.try_commit_in(tx, encoded).await.inspect_err(|_| context::trouble())
     }
 

@@ -1,6 +1,7 @@
 //! The handle that applications hold, and how it is made.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::local_cache::LocalCache;
 use crate::observe::Observer;
 use crate::operation::Operation;
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
+use crate::record::{Encoded, is_trace};
 use crate::store::{AnyStore, Store};
 use crate::throttle::Throttle;
 use crate::undo::Undoing;
@@ -44,6 +46,9 @@ pub struct Idempotency {
     pub(crate) runtime: Option<Arc<Runtime>>,
 }
 
+/// Gives a `traceparent`.
+pub(crate) type TraceContext = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
 /// What is behind the handle.
 pub(crate) struct Runtime {
     pub(crate) store: AnyStore,
@@ -58,6 +63,8 @@ pub(crate) struct Runtime {
     pub(crate) keepers: Keepers,
     pub(crate) background: Arc<Background>,
     pub(crate) undoing: Arc<Undoing>,
+    /// Gives the trace context of the call that is running, if outcomes keep it.
+    pub(crate) trace: Option<TraceContext>,
     /// Each operation must state its fingerprint.
     pub(crate) is_strict: bool,
     /// The action on unlisted errors.
@@ -81,6 +88,7 @@ impl Idempotency {
             observer: Observer::default(),
             local_cache: 0,
             throttle: None,
+            trace: None,
             strict: false,
             default_error: None,
             is_abandoned_said: false,
@@ -165,6 +173,17 @@ impl fmt::Debug for Idempotency {
 }
 
 impl Runtime {
+    /// Adds the trace of the call that is running to its outcome, if the runtime keeps traces.
+    pub(crate) fn with_trace(&self, mut outcome: Encoded) -> Encoded {
+        if let Some(current) = &self.trace
+            && let Ok(Some(trace)) = catch_unwind(AssertUnwindSafe(|| current()))
+            && is_trace(&trace)
+        {
+            outcome.describe(|metadata| metadata.trace = Some(trace.into()));
+        }
+        outcome
+    }
+
     /// Identifies this runtime among others in the process.
     pub(crate) fn identity(self: &Arc<Self>) -> usize {
         Arc::as_ptr(self).addr()
@@ -192,6 +211,7 @@ pub struct Builder {
     observer: Observer,
     local_cache: usize,
     throttle: Option<(u32, Duration)>,
+    trace: Option<TraceContext>,
     strict: bool,
     default_error: Option<ErrorAction>,
     /// Whether [`Builder::abandoned`] was called, whatever it was given.
@@ -427,6 +447,38 @@ impl Builder {
         self
     }
 
+    /// Keeps the trace of the call that ran with its outcome. The event `replayed` then names it as its `detail`, and `inspect` gives it in the
+    /// outcome's metadata. Default: off.
+    ///
+    /// `current` is called once for each outcome, in the span of the call, before the commit. It returns a `traceparent` as the W3C recommendation
+    /// Trace Context has it (version 00); anything else is left out. With `tracing-opentelemetry`, it is what a `TraceContextPropagator` writes
+    /// of `Span::current().context()`.
+    ///
+    /// Records with a trace are written in the third version of the format: first deploy a version of `idem` that knows it to all processes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # fn current_traceparent() -> Option<String> { Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()) }
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).trace_context(current_traceparent).build();
+    ///
+    /// let call = || idempotency.operation("orders.charge").key("o-1");
+    /// call().run(|| async { Ok::<_, Error>(42) }).await?;
+    /// let record = call().inspect().await?.expect("it ran");
+    /// let metadata = record.outcome.and_then(|outcome| outcome.metadata).expect("it has a trace");
+    /// assert!(metadata.trace.as_ref().is_some_and(|trace| trace.starts_with("00-0af7651916cd43dd8448eb211c80319c-")));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn trace_context(mut self, current: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        self.trace = Some(Arc::new(current));
+        self
+    }
+
     /// Writes keys into events and spans as text, instead of a digest. They may be personal data. Characters that are not printable, such as
     /// those that reverse or hide text, are percent-encoded.
     #[must_use]
@@ -443,7 +495,9 @@ impl Builder {
             tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of a setting that cannot be");
         }
         let unlisted = self.unlisted().unwrap_or(Then::Abandon);
-        let Self { store, mut settings, codec, observer, local_cache, throttle, strict, is_abandoned_said, .. } = self;
+        let Self {
+            store, mut settings, codec, observer, local_cache, throttle, trace, strict, is_abandoned_said, ..
+        } = self;
         if strict && !is_abandoned_said {
             settings.abandoned = Abandoned::Reject;
         }
@@ -460,6 +514,7 @@ impl Builder {
             settings,
             codec,
             observer,
+            trace,
             is_strict: strict,
             unlisted,
             problem,

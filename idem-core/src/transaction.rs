@@ -183,7 +183,8 @@ where
                         None
                     } else {
                         let encoded = caught(|| (self.witness.encode)(&runtime.codec, &request.id, attempt, &value));
-                        let encoded = encoded.map(|encoded| encoded.of_version(request.outcome_version()));
+                        let encoded =
+                            encoded.map(|encoded| runtime.with_trace(encoded).of_version(request.outcome_version()));
                         let not_encoded = |failure: &CodecFailure| {
                             runtime.observer.decided_because(Decision::NotEncoded, &request.id, attempt, failure);
                         };
@@ -269,7 +270,7 @@ where
             })
         };
         match encoded {
-            Ok(encoded) => Some((encoded, own)),
+            Ok(encoded) => Some((open.runtime.with_trace(encoded), own)),
             Err(failure) => {
                 let id = &open.request.id;
                 open.runtime.observer.decided_because(Decision::ErrorNotKept, id, 0, &failure);

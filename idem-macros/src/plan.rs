@@ -174,8 +174,8 @@ impl Plan {
         };
         let bindings = Bindings::of(&function.signature, boxed);
         if let Some(upgrade) = &args.upgrade {
-            let current = args.outcome_version.as_ref().map(|setting| setting.value.as_ref());
-            upgrade.check(current, &bindings, errors);
+            let current = args.outcome_version.as_ref();
+            upgrade.check(current.is_some(), current.and_then(|setting| setting.value.as_ref()), &bindings, errors);
         }
         let handling = handling(args.errors);
         if args.transaction.is_some() {

@@ -58,12 +58,12 @@ impl UpgradeSetting {
         Ok(())
     }
 
-    /// Checks the versions against each other and against the current one. `None`: no version is stated; inside, one that could not be read.
-    pub(crate) fn check(&self, current: Option<Option<&Expr>>, bindings: &Bindings, errors: &mut Errors) {
-        let Some(current) = current else {
+    /// Checks the versions against each other and against the current one, which may be stated and not readable.
+    pub(crate) fn check(&self, is_stated: bool, current: Option<&Expr>, bindings: &Bindings, errors: &mut Errors) {
+        if !is_stated {
             let message = "`upgrade` reads outcomes of earlier versions, and this function states no version: add for example `outcome_version = 2`";
             return errors.at(self.keyword.span(), message);
-        };
+        }
         let current = current.and_then(|value| match value::bare(value) {
             Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => number.base10_parse::<u32>().ok(),
             _ => None,

@@ -19,7 +19,7 @@ use crate::fingerprint::Fingerprint;
 use crate::key::{self, Key, KeyDigest, KeyPart};
 
 pub use self::metadata::{Audit, Metadata};
-pub(crate) use self::metadata::{MAX_WHO, MAX_WHY};
+pub(crate) use self::metadata::{MAX_WHO, MAX_WHY, is_trace};
 pub use self::transitions::{OnClaim, OnStep, RanOut, owner_stops_after, renewal_due_after};
 
 /// The id of a record: the operation's name and the key, as `operation:key`.

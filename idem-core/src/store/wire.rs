@@ -424,16 +424,6 @@ mod tests {
         let audit = crate::record::Audit::new("jane", "ticket 7", Duration::from_secs(60));
         let metadata = Some(Arc::new(Metadata { version: Some(2), audit, ..Metadata::default() }));
         vec![
-            Record::Committed {
-                attempt: 1,
-                fingerprint: Some(print),
-                outcome: Encoded { metadata: metadata.clone(), ..outcome(b"{}") },
-            },
-            Record::Committed {
-                attempt: 1,
-                fingerprint: None,
-                outcome: Encoded { is_error: true, metadata, ..outcome(b"x y") },
-            },
             Record::Issued { grace: Duration::ZERO },
             Record::InFlight(held(None)),
             Record::InFlight(held(Some(print))),
@@ -453,6 +443,16 @@ mod tests {
             Record::InFlight(over(0, held(Some(print)))),
             Record::InFlight(over(1, over(1, over(0, held(None))))),
             Record::Released { attempt: 3, questions: 1 },
+            Record::Committed {
+                attempt: 1,
+                fingerprint: Some(print),
+                outcome: Encoded { metadata: metadata.clone(), ..outcome(b"{}") },
+            },
+            Record::Committed {
+                attempt: 1,
+                fingerprint: None,
+                outcome: Encoded { is_error: true, metadata, ..outcome(b"x y") },
+            },
         ]
     }
 
