@@ -52,6 +52,7 @@ pub mod http {
 /// | [`errors`](guide::errors) | what becomes of a call that failed |
 /// | [`tokens`](guide::tokens) | forms that count once |
 /// | [`stores`](guide::stores) | choosing a store |
+/// | [`transactions`](guide::transactions) | records in your own SQL transaction |
 /// | [`http`](guide::http) | the Idempotency-Key header |
 /// | [`runtime`](guide::runtime) | the runtime, and calls without the attribute |
 /// | [`operating`](guide::operating) | events, records, shutdown |
@@ -63,6 +64,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/stores.md")]
     pub mod stores {}
+
+    #[doc = include_str!("docs/transactions.md")]
+    pub mod transactions {}
 
     #[doc = include_str!("docs/attribute.md")]
     pub mod attribute {}
