@@ -22,8 +22,8 @@ use crate::lease::Term;
 use crate::local_cache::Sending;
 use crate::observe::Decision;
 use crate::policy::{keep_released, seconds};
-use crate::recording::Recording;
 use crate::record::{AsClaimed, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
+use crate::recording::Recording;
 use crate::runtime::Runtime;
 
 /// The first pause before a commit or release is tried again; it doubles up to [`MAX_PAUSE`].

@@ -144,7 +144,9 @@ where
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
         async {
-            let Some(store) = runtime.store.of::<S>() else { return Ran::Refused(Error::other_store::<S>(request.id.operation())) };
+            let Some(store) = runtime.store.of::<S>() else {
+                return Ran::Refused(Error::other_store::<S>(request.id.operation()));
+            };
             let mut open = Open { tx, depth: 0, runtime, request, attempt: 0, store: PhantomData };
             let (attempt, owner, from) = match open.claim(store).await {
                 Ok(Began::Owner { attempt, owner, from }) => (attempt, owner, from),
@@ -470,7 +472,10 @@ fn is_conflict<S: Store, B: Transactions<S>>(error: &StoreError) -> bool {
 }
 
 /// Whether it is so of an error, or of one of its sources.
-pub(crate) fn sources(first: Option<&(dyn StdError + 'static)>, is_so: impl Fn(&(dyn StdError + 'static)) -> bool) -> bool {
+pub(crate) fn sources(
+    first: Option<&(dyn StdError + 'static)>,
+    is_so: impl Fn(&(dyn StdError + 'static)) -> bool,
+) -> bool {
     /// No chain is longer, but for one that is a circle.
     const MOST: usize = 100;
     std::iter::successors(first, |error| (*error).source()).take(MOST).any(is_so)

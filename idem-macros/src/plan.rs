@@ -534,9 +534,14 @@ mod tests {
     #[test]
     fn what_needs_a_lease_has_no_meaning_in_a_transaction() {
         let item = "async fn charge(tx: &mut Tx, id: u64) -> Result<u64, E> { .. }";
-        for option in
-            ["lease = \"30s\"", "abandoned = reject", "hold = \"5d\"", "store_failure = run", "detached", "max_attempts = 2"]
-        {
+        for option in [
+            "lease = \"30s\"",
+            "abandoned = reject",
+            "hold = \"5d\"",
+            "store_failure = run",
+            "detached",
+            "max_attempts = 2",
+        ] {
             let word = option.split(' ').next().unwrap();
             let args = format!("key = id, transaction = tx, {option}");
             assert_mistakes(&args, item, &[(word, "has no meaning in a transaction")]);

@@ -175,7 +175,11 @@ pub(crate) async fn commit<D: Dialect>(core: &Arc<Core<D>>, commit: &Commit) -> 
     Ok(held)
 }
 
-pub(crate) async fn commit_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, commit: &Commit) -> Result<Ownership, Stopped> {
+pub(crate) async fn commit_on<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    commit: &Commit,
+) -> Result<Ownership, Stopped> {
     for _ in 0..ROUNDS {
         if let OnStep::Put { record, expires_in, then_done } = claimed(commit).on_commit(commit) {
             let columns = Columns::new(&record, expires_in, then_done);

@@ -63,7 +63,8 @@ fn insert(name: &str) -> AssertSqlSafe<String> {
 }
 
 async fn postgres() -> (PgPool, PostgresStore) {
-    let pool = PgPoolOptions::new().max_connections(30).connect(&PostgresServer::shared().await.unwrap().url()).await.unwrap();
+    let pool =
+        PgPoolOptions::new().max_connections(30).connect(&PostgresServer::shared().await.unwrap().url()).await.unwrap();
     let store = PostgresStore::new(pool.clone());
     store.migrate().await.unwrap();
     let _ = sqlx::raw_sql(CREATE).execute(&pool).await;
@@ -118,7 +119,11 @@ macro_rules! over {
                 sqlx::query_scalar(text).fetch_one(pool).await.unwrap()
             }
 
-            async fn call(idempotency: &Idempotency, tx: &mut Transaction<'_, $Db>, key: &str) -> Result<Outcome<u32>, Failed> {
+            async fn call(
+                idempotency: &Idempotency,
+                tx: &mut Transaction<'_, $Db>,
+                key: &str,
+            ) -> Result<Outcome<u32>, Failed> {
                 idempotency.operation("tx").key(key).run_in(tx, async |tx| write(tx, key).await).await
             }
 
@@ -206,10 +211,12 @@ macro_rules! over {
                 for in_flight in [InFlight::Reject, InFlight::Wait] {
                     // Not one that writes from its beginning: in SQLite, that would wait there.
                     let mut tx = pool.begin().await.unwrap();
-                    let duplicate = idempotency.operation("tx").key("open").wait(Duration::from_secs(1)).in_flight(in_flight);
+                    let duplicate =
+                        idempotency.operation("tx").key("open").wait(Duration::from_secs(1)).in_flight(in_flight);
                     let refused = duplicate.run_in(&mut tx, async |tx| write(tx, "open").await).await.unwrap_err();
                     assert!(matches!(refused, Failed::Idem(Error::InFlight { .. })), "{refused}");
-                    let one: i64 = sqlx::query_scalar("SELECT count(*) FROM business").fetch_one(&mut *tx).await.unwrap();
+                    let one: i64 =
+                        sqlx::query_scalar("SELECT count(*) FROM business").fetch_one(&mut *tx).await.unwrap();
                     assert!(one >= 0);
                     tx.rollback().await.unwrap();
                 }
@@ -230,7 +237,8 @@ macro_rules! over {
                 let started = Arc::new(tokio::sync::Semaphore::new(0));
                 let waiters: Vec<_> = (0..8)
                     .map(|_| {
-                        let (pool, idempotency, ran, started) = (pool.clone(), idempotency.clone(), ran.clone(), started.clone());
+                        let (pool, idempotency, ran, started) =
+                            (pool.clone(), idempotency.clone(), ran.clone(), started.clone());
                         // Not `spawn`, for which the future of an async closure that borrows is not general enough.
                         tokio::task::spawn_local(async move {
                             started.add_permits(1);
@@ -247,7 +255,11 @@ macro_rules! over {
                 let _all = started.acquire_many(8).await.unwrap();
                 // Some of them wait by now; those that come later are duplicates all the same.
                 tokio::time::sleep(Duration::from_millis(200)).await;
-                if commits { owner.commit().await.unwrap() } else { owner.rollback().await.unwrap() }
+                if commits {
+                    owner.commit().await.unwrap()
+                } else {
+                    owner.rollback().await.unwrap()
+                }
                 let mut replayed = 0;
                 for waiter in waiters {
                     let outcome = waiter.await.unwrap().unwrap();
@@ -274,7 +286,13 @@ macro_rules! over {
             #[tokio::test]
             async fn duplicates_on_a_pool_of_few_connections_do_not_wait_for_themselves() {
                 let (pool, idempotency) = setup().await;
-                let small = pool.options().clone().max_connections(2).connect_with((*pool.connect_options()).clone()).await.unwrap();
+                let small = pool
+                    .options()
+                    .clone()
+                    .max_connections(2)
+                    .connect_with((*pool.connect_options()).clone())
+                    .await
+                    .unwrap();
                 let begun = Instant::now();
                 let calls: Vec<_> = (0..24)
                     .map(|_| {
@@ -305,7 +323,8 @@ macro_rules! over {
                         Err::<u32, _>(Failed::Down)
                     });
                     assert!(matches!(inner.await, Err(Failed::Down)));
-                    let again = idempotency.operation("tx").key("outer").run_in(tx, async |tx| write(tx, "outer").await);
+                    let again =
+                        idempotency.operation("tx").key("outer").run_in(tx, async |tx| write(tx, "outer").await);
                     assert!(matches!(again.await, Err(Failed::Idem(Error::Reentrant { .. }))));
                     Ok::<_, Failed>(1)
                 });
@@ -325,7 +344,8 @@ macro_rules! over {
                     Ok::<_, Failed>(9_u32)
                 });
                 assert!(!outcome.await.unwrap().is_replayed());
-                let again = idempotency.operation("tx").key("external").run(async || Ok::<u32, Error>(0)).await.unwrap();
+                let again =
+                    idempotency.operation("tx").key("external").run(async || Ok::<u32, Error>(0)).await.unwrap();
                 assert_eq!((again.is_replayed(), again.into_inner(), rows(&pool, "external").await), (true, 9, 1));
 
                 let lease = Duration::from_millis(100);
@@ -358,11 +378,18 @@ macro_rules! over {
     };
 }
 
-over!(on_postgres, Postgres, PgPool, postgres, "BEGIN", [
-    "BEGIN ISOLATION LEVEL READ COMMITTED",
-    "BEGIN ISOLATION LEVEL REPEATABLE READ",
-    "BEGIN ISOLATION LEVEL SERIALIZABLE"
-]);
+over!(
+    on_postgres,
+    Postgres,
+    PgPool,
+    postgres,
+    "BEGIN",
+    [
+        "BEGIN ISOLATION LEVEL READ COMMITTED",
+        "BEGIN ISOLATION LEVEL REPEATABLE READ",
+        "BEGIN ISOLATION LEVEL SERIALIZABLE"
+    ]
+);
 over!(on_mariadb, MySql, MySqlPool, mariadb, "BEGIN", ["BEGIN"]);
 over!(on_sqlite, Sqlite, SqlitePool, sqlite, "BEGIN IMMEDIATE", ["BEGIN IMMEDIATE", "BEGIN"]);
 

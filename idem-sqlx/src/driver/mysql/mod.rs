@@ -215,7 +215,8 @@ impl Dialect for Mysql {
             }
         };
         let row = rows.iter().find(|row| row.len() > 2).map(|row| super::read_row!(row)).transpose()?;
-        let is_locked = rows.iter().find(|row| row.len() <= 2).map(|row| row.try_get::<i64, _>(0)).transpose()? == Some(0);
+        let is_locked =
+            rows.iter().find(|row| row.len() <= 2).map(|row| row.try_get::<i64, _>(0)).transpose()? == Some(0);
         Ok(match row {
             _ if is_locked => Inserted::Locked,
             Some(row) => Inserted::Stands(Box::new(row)),

@@ -124,7 +124,8 @@ impl Statements {
 }
 
 /// Sets the limit that the session had before [`limit`].
-pub(super) const UNLIMIT: &str = "SET SESSION innodb_lock_wait_timeout = COALESCE(@idem_lock_wait, @@SESSION.innodb_lock_wait_timeout)";
+pub(super) const UNLIMIT: &str =
+    "SET SESSION innodb_lock_wait_timeout = COALESCE(@idem_lock_wait, @@SESSION.innodb_lock_wait_timeout)";
 
 /// Limits how long statements wait for locks: `InnoDB` counts whole seconds. `MariaDB` takes zero for not at all, and `MySQL` makes it one.
 pub(super) fn limit(wait: Duration) -> String {

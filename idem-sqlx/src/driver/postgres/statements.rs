@@ -136,7 +136,9 @@ impl Statements {
     /// parameters. Each value is a number or hexadecimal, whatever the settings of the session are.
     pub(super) fn insert_within(&self, id: &RecordId, columns: &Columns, wait: Duration) -> Arc<str> {
         let number = |value: Option<i64>| value.map_or("NULL".to_owned(), |value| format!("({value})"));
-        let text = |value: Option<&str>| value.map_or("NULL".to_owned(), |value| format!("convert_from({}, 'UTF8')", bytes(value.as_bytes())));
+        let text = |value: Option<&str>| {
+            value.map_or("NULL".to_owned(), |value| format!("convert_from({}, 'UTF8')", bytes(value.as_bytes())))
+        };
         let values = [
             text(Some(id.operation())),
             text(Some(id.key())),
