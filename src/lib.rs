@@ -69,6 +69,7 @@ pub mod nats {
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
 /// | [`stores`](guide::stores) | choosing a store |
 /// | [`redis`](guide::redis) | servers, access rights, failover and clocks of Redis |
+/// | [`transactions`](guide::transactions) | records in your own SQL transaction |
 /// | [`http`](guide::http) | the Idempotency-Key header |
 /// | [`queues`](guide::queues) | messages of RabbitMQ and NATS JetStream |
 /// | [`runtime`](guide::runtime) | the runtime, and calls without the attribute |
@@ -84,6 +85,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/redis.md")]
     pub mod redis {}
+
+    #[doc = include_str!("docs/transactions.md")]
+    pub mod transactions {}
 
     #[doc = include_str!("docs/attribute.md")]
     pub mod attribute {}

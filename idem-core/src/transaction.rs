@@ -88,7 +88,7 @@ where
             let may_rerun = pause.rounds <= RERUNS;
             let failure = match begins.begin().await {
                 Err(error) => error,
-                Ok(mut tx) => match self.attempt(&mut tx, async |tx: &mut B::Transaction| body(tx).await).await {
+                Ok(mut tx) => match self.attempt(&mut tx, &mut body).await {
                     Ran::Done(outcome) => match B::commit(tx).await {
                         Ok(()) => return Ok(outcome),
                         Err(error) => error,

@@ -226,6 +226,10 @@ macro_rules! over {
 
             /// A row of the table of events for waiters, with eight of them.
             async fn waiters(key: &'static str, commits: bool) {
+                tokio::task::LocalSet::new().run_until(waiters_in_task(key, commits)).await;
+            }
+
+            async fn waiters_in_task(key: &'static str, commits: bool) {
                 let (pool, idempotency) = setup().await;
                 let mut owner = begin(&pool).await;
                 call(&idempotency, &mut owner, key).await.unwrap();
@@ -235,7 +239,8 @@ macro_rules! over {
                     .map(|_| {
                         let (pool, idempotency, ran, started) =
                             (pool.clone(), idempotency.clone(), ran.clone(), started.clone());
-                        tokio::spawn(async move {
+                        // Not `spawn`, for which the future of an async closure that borrows is not general enough.
+                        tokio::task::spawn_local(async move {
                             started.add_permits(1);
                             let operation = idempotency.operation("tx").key(key).wait(Duration::from_secs(20));
                             operation
@@ -294,7 +299,9 @@ macro_rules! over {
                         let (small, idempotency) = (small.clone(), idempotency.clone());
                         tokio::spawn(async move {
                             let operation = idempotency.operation("tx").key("crowd");
-                            operation.transaction(&small, async |tx| write(tx, "crowd").await).await
+                            // With its type, so that the future can be spawned.
+                            let body = async |tx: &mut Transaction<'_, $Db>| write(tx, "crowd").await;
+                            operation.transaction(&small, body).await
                         })
                     })
                     .collect();
@@ -401,4 +408,30 @@ async fn a_commit_that_a_deferred_constraint_refuses_is_an_error_and_nothing_is_
     assert!(idempotency.operation("tx").key("deferred").inspect().await.unwrap().is_none());
     let outcome = idempotency.operation("tx").key("deferred").run(async || Ok::<u32, Error>(5)).await.unwrap();
     assert!(!outcome.is_replayed());
+}
+
+/// What an annotated function does in the caller's transaction.
+#[idem_macros::idempotent(key = name, name = "tx.annotated", transaction = tx, crate = "::idem_core")]
+async fn annotated(tx: &mut Transaction<'_, Postgres>, name: &str) -> Result<u32, Failed> {
+    sqlx::raw_sql(insert(name)).execute(&mut **tx).await?;
+    Ok(7)
+}
+
+#[tokio::test]
+async fn an_annotated_function_records_in_the_transaction_and_can_be_spawned() {
+    let (pool, store) = postgres().await;
+    let idempotency = Idempotency::new(store);
+    for _ in 0..2 {
+        let (pool, idempotency) = (pool.clone(), idempotency.clone());
+        let called = tokio::spawn(idem_core::scope(idempotency, async move {
+            let mut tx = pool.begin().await?;
+            let number = annotated(&mut tx, "annotated").await?;
+            tx.commit().await?;
+            Ok::<_, Failed>(number)
+        }));
+        assert_eq!(called.await.unwrap().unwrap(), 7);
+    }
+    let rows: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM business WHERE name = 'annotated'").fetch_one(&pool).await.unwrap();
+    assert_eq!(rows, 1);
 }
