@@ -216,6 +216,26 @@ async fn p12_a_release_whose_caller_goes_away_before_the_answer_is_not_called_re
 }
 
 #[tokio::test(start_paused = true)]
+async fn p12_a_release_whose_caller_goes_away_is_not_called_refused_although_the_key_has_a_new_owner() {
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let world = World::memory();
+    let ((builder, faults), other) = (world.faulty().await, world.process().await);
+    let idempotency = builder.build();
+    let (reply, again) = (Gate::new(), Gate::new());
+    faults.next(Step::Release, Fault::HangReply(reply.clone()));
+    faults.next(Step::Release, Fault::Hang(again.clone()));
+    let call = idempotency.operation("events.late").key("k").run(async || Err::<u32, Failure>(Failure::Declined));
+    tokio::select! { _ = call => panic!("it has ended"), () = reply.reached() => {} }
+    again.reached().await;
+    let next = other.operation("events.late").key("k").begin().await.unwrap();
+    assert!(matches!(next, idem::Begin::Execute(_)), "it was released");
+    again.open();
+    idempotency.shutdown(LONG).await.unwrap();
+    assert_eq!(log.decisions(), logged(&[(Level::DEBUG, "released")]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn p12_a_release_that_the_store_has_carried_out_twice_is_not_called_refused() {
     let log = Log::default();
     let _logging = tracing::subscriber::set_default(log.clone());

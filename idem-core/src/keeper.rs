@@ -484,6 +484,8 @@ mod tests {
         ended.lock().ended = true;
         let lease = keepers.enrol(term(HOUR));
         assert!(ended.lock().leases.is_empty());
+        // Found before it ended, and asked after that.
+        assert!(ended.take(&Arc::new(term(HOUR))).is_none());
         assert!(lease.keeper.as_ref().is_some_and(|keeper| !Arc::ptr_eq(keeper, &ended)));
         assert!(keepers.known.another(None).is_some() && keepers.known.another(Some(Handle::current().id())).is_none());
     }

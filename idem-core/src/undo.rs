@@ -349,6 +349,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn of_claims_that_the_store_has_not_answered_for_the_one_that_is_due_last_makes_room() {
+        let (background, now) = (Arc::default(), clock::now());
+        let (first, last) = (claim(1, &background), claim(2, &background));
+        let (first_id, last_id) = (first.id.clone(), last.id.clone());
+        // Room for one.
+        let mut claims = Claims { bytes: MAX_BYTES - first.bytes(), ..Claims::default() };
+        assert!(claims.add(last, now + Duration::from_secs(1)).is_none());
+        assert_eq!(claims.add(first, now).map(|left_out| left_out.id), Some(last_id));
+        assert_eq!(claims.take(now).map(|claim| claim.id).ok(), Some(first_id));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn claims_that_the_store_has_answered_for_make_room_for_the_others() {
         let (background, mut claims, now) = (Arc::default(), Claims::default(), clock::now());
         let mut many = 0;
