@@ -107,11 +107,11 @@ async fn finish(
 }
 
 /// Deliveries without end: after a fault, the broker is opened again.
-fn received<'a, B: Broker>(
-    broker: &'a B,
+fn received<B: Broker>(
+    broker: &B,
     opened: Deliveries<B::Ticket>,
     room: Arc<Room>,
-) -> impl Stream<Item = Result<(Delivery, B::Ticket), Error>> + 'a {
+) -> impl Stream<Item = Result<(Delivery, B::Ticket), Error>> + '_ {
     unfold((Some(opened), room), move |(mut current, room)| async move {
         let mut pause = FIRST_PAUSE;
         let source = broker.source();
@@ -157,23 +157,23 @@ where
     H: AsyncFn(Delivery) -> Result<(), E>,
     E: Dispose,
 {
-    let handled = watch(waiting_at_most(settings.wait, AssertUnwindSafe(handler(delivery.clone())).catch_unwind()));
-    let handled = while_kept_alive(&ticket, delivery.source(), handled);
-    let handled = match select(pin!(handled), pin!(stopped.wait_for(|stopped| *stopped))).await {
-        Either::Left((handled, _)) => Some(handled),
+    let outcome = watch(waiting_at_most(settings.wait, AssertUnwindSafe(handler(delivery.clone())).catch_unwind()));
+    let outcome = while_kept_alive(&ticket, delivery.source(), outcome);
+    let outcome = match select(pin!(outcome), pin!(stopped.wait_for(|stopped| *stopped))).await {
+        Either::Left((outcome, _)) => Some(outcome),
         Either::Right(_) => None,
     };
     // The handler is dropped by here, so it is stopped before another consumer can get the message.
-    let Some((handled, report)) = handled else {
+    let Some((outcome, report)) = outcome else {
         if let Err(error) = ticket.hand_back().await {
             let source = delivery.source();
             tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message comes again when the broker notices");
         }
         return;
     };
-    let ended = handled.ok();
+    let ended = outcome.ok();
     let panicked = ended.is_none();
-    let disposition = disposition(&ended, report);
+    let disposition = disposition(ended.as_ref(), report);
     settle(&ticket, &delivery, &disposition, panicked).await;
 }
 

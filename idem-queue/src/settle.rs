@@ -13,11 +13,8 @@ const SOON: Duration = Duration::from_secs(1);
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a handler ended with. A panic is `None`.
-pub(crate) type Ended<E> = Option<Result<(), E>>;
-
-/// Says what becomes of a delivery. What is not recorded must come again, whatever the handler returned.
-pub(crate) fn disposition<E: Dispose>(ended: &Ended<E>, report: Report) -> Disposition {
+/// Says what becomes of a delivery whose handler ended with this; a panic is `None`. What is not recorded must come again, whatever the handler returned.
+pub(crate) fn disposition<E: Dispose>(ended: Option<&Result<(), E>>, report: Report) -> Disposition {
     let disposition = match ended {
         Some(Ok(())) => Disposition::Ack,
         Some(Err(error)) => error.disposition(),
@@ -67,7 +64,7 @@ fn announce(delivery: &Delivery, disposition: &Disposition, panicked: bool) {
     match disposition {
         Disposition::Ack => tracing::debug!(target: "idem", source, subject, decision = "acknowledged"),
         Disposition::Retry { after } => {
-            tracing::debug!(target: "idem", source, subject, decision = "comes_again", ?after)
+            tracing::debug!(target: "idem", source, subject, decision = "comes_again", ?after);
         }
         Disposition::DeadLetter { reason } => {
             tracing::warn!(target: "idem", source, subject, decision = "dead_lettered", %reason, "a message is put aside");
