@@ -36,10 +36,9 @@ impl Failure {
             Self::Arguments(_) => WRONG_ARGUMENTS,
             Self::NoRecord(_) => NO_SUCH_RECORD,
             Self::Refused(_) => REFUSED,
-            Self::Store(_) | Self::Unavailable(_) => UNAVAILABLE,
             // As `head` leaves it.
             Self::Output(_) if self.is_closed_pipe() => DONE,
-            Self::Output(_) => UNAVAILABLE,
+            Self::Store(_) | Self::Unavailable(_) | Self::Output(_) => UNAVAILABLE,
         }
     }
 

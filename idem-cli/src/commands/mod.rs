@@ -54,9 +54,9 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
         _ => return Err(Failure::Arguments("an operation and a key, or a digest, are needed".to_owned())),
     };
     if json {
-        print::json(&print::object(&id, &info))?
+        print::json(&print::object(&id, &info))?;
     } else {
-        print::record(&id, &info)?
+        print::record(&id, &info)?;
     }
     Ok(())
 }

@@ -63,9 +63,9 @@ pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
     }
     let code = if report.findings.is_empty() { DONE } else { FOUND };
     if args.json {
-        print::json(&as_json(&report))?
+        print::json(&as_json(&report))?;
     } else {
-        as_text(&report)?
+        as_text(&report)?;
     }
     Ok(code)
 }
