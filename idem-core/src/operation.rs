@@ -275,36 +275,6 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// Says who changes the record by hand with this call, and why: for [`settle`](Self::settle), [`forget`](Self::forget) and
-    /// [`release`](Self::release), whose events say it as their `detail`. A settled record keeps it, as long as its outcome.
-    ///
-    /// `who` has 1 to 128 bytes, `why` up to 512; the call is [`Error::Config`](crate::Error::Config) otherwise.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use idem_core as idem;
-    /// # use idem::{Error, Idempotency, MemoryStore};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
-    /// # let idempotency = Idempotency::new(MemoryStore::new());
-    /// let charge = || idempotency.operation("payments.charge").key("p-1");
-    /// charge().audit("jane", "ticket 7: the bank has booked it").settle(&42_u32).await?;
-    ///
-    /// let record = charge().inspect().await?.expect("it was settled");
-    /// let metadata = record.outcome.and_then(|outcome| outcome.metadata).expect("it has an audit");
-    /// assert_eq!(&*metadata.audit.as_ref().expect("as above").who, "jane");
-    /// assert!(record.audit_age.is_some(), "how long ago, by the store's clock");
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn audit(mut self, who: &str, why: &str) -> Self {
-        match By::new(who, why) {
-            Ok(by) => self.draft.audit = Some(Box::new(by)),
-            Err(error) => self.draft.misconfigured(error.0),
-        }
-        self
-    }
-
     /// Only observes this operation: its body runs whatever the record says, and the caller gets what its own body returned. What a guarded
     /// call would have decided is the event `observed` and the counter `idem_observed_total`. [`Builder::observe`](crate::Builder::observe) says
     /// it for all operations of a runtime.

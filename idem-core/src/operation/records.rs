@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 
 use super::Operation;
+use crate::audit::By;
 use crate::codec::{AnyCodec, CodecContext, CodecFailure};
 use crate::context;
 use crate::engine::Begun;
@@ -13,6 +14,38 @@ use crate::lookup::Lookup;
 use crate::observe::Decision;
 use crate::outcome::Storable;
 use crate::record::{Encoded, RecordId, RecordInfo, RecordState, Removed};
+
+impl<Q, P> Operation<'_, Q, P> {
+    /// Says who changes the record by hand with this call, and why: for [`settle`](Self::settle), [`forget`](Self::forget) and
+    /// [`release`](Self::release), whose events say it as their `detail`. A settled record keeps it, as long as its outcome.
+    ///
+    /// `who` has 1 to 128 bytes, `why` up to 512; the call is [`Error::Config`](crate::Error::Config) otherwise.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let charge = || idempotency.operation("payments.charge").key("p-1");
+    /// charge().audit("jane", "ticket 7: the bank has booked it").settle(&42_u32).await?;
+    ///
+    /// let record = charge().inspect().await?.expect("it was settled");
+    /// let metadata = record.outcome.and_then(|outcome| outcome.metadata).expect("it has an audit");
+    /// assert_eq!(&*metadata.audit.as_ref().expect("as above").who, "jane");
+    /// assert!(record.audit_age.is_some(), "how long ago, by the store's clock");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn audit(mut self, who: &str, why: &str) -> Self {
+        match By::new(who, why) {
+            Ok(by) => self.draft.audit = Some(Box::new(by)),
+            Err(error) => self.draft.misconfigured(error.0),
+        }
+        self
+    }
+}
 
 impl Operation<'_> {
     /// Removes the record, so that the next call runs the body as the first attempt again. Says whether there was one.
