@@ -132,8 +132,8 @@ pub(crate) struct Consent {
     /// Does not ask
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Why, for the audit trail
-    #[arg(long, value_name = "TEXT")]
+    /// Why, for the audit trail: up to 512 bytes
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
     pub(crate) reason: Option<String>,
     /// Also if the record is in flight and alive: a body is running, and goes on until its owner notices
     #[arg(long)]
@@ -189,4 +189,12 @@ impl From<State> for RecordState {
 
 fn digest(text: &str) -> Result<KeyDigest, String> {
     KeyDigest::parse(text).ok_or_else(|| "a digest is 16 hexadecimal digits, as logs show it".to_owned())
+}
+
+/// What a record has room for.
+fn reason(text: &str) -> Result<String, String> {
+    if text.len() > 512 {
+        return Err(format!("a reason has up to 512 bytes, and this one has {}", text.len()));
+    }
+    Ok(text.to_owned())
 }

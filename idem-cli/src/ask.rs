@@ -32,7 +32,9 @@ pub(crate) fn who() -> String {
     let or_unknown = |text: Option<String>| {
         text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".to_owned())
     };
-    format!("{}@{}", or_unknown(user), or_unknown(host))
+    let who = format!("{}@{}", or_unknown(user), or_unknown(host));
+    // What a record has room for.
+    who.char_indices().take_while(|(at, c)| at + c.len_utf8() <= 128).map(|(_, c)| c).collect()
 }
 
 /// Reports a change as the runtime reports its decisions.

@@ -79,6 +79,13 @@ pub(crate) fn object(id: &RecordId, info: &RecordInfo) -> Value {
     if let Some(outcome) = &info.outcome {
         put("codec", outcome.codec.as_str().into());
         put("outcome_bytes", outcome.payload.len().into());
+        put("outcome_version", outcome.version().into());
+        let metadata = outcome.metadata.as_deref();
+        put("trace", metadata.and_then(|metadata| metadata.trace.as_deref()).into());
+        let audit = metadata.and_then(|metadata| metadata.audit.as_ref()).map(|audit| {
+            json!({ "who": *audit.who, "reason": *audit.why, "age_ms": info.audit_age.map(millis) })
+        });
+        put("audit", audit.into());
     }
     Value::Object(object)
 }
@@ -165,6 +172,18 @@ pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
             line(kind, &shown(&payload))?;
         } else {
             line(kind, &format!("{} bytes of the codec `{}`", outcome.payload.len(), outcome.codec))?;
+        }
+        if outcome.version() > 1 {
+            line("version", &outcome.version().to_string())?;
+        }
+        let metadata = outcome.metadata.as_deref();
+        if let Some(trace) = metadata.and_then(|metadata| metadata.trace.as_deref()) {
+            line("trace", trace)?;
+        }
+        if let Some(audit) = metadata.and_then(|metadata| metadata.audit.as_ref()) {
+            let age = info.audit_age.map_or_else(String::new, |age| format!(", {} ago", length(age)));
+            let why = if audit.why.is_empty() { String::new() } else { format!(": {}", shown(&audit.why)) };
+            line("settled by", &format!("{}{age}{why}", shown(&audit.who)))?;
         }
     }
     out.flush()

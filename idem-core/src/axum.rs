@@ -4,7 +4,6 @@
 //! since it can be read only once.
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{Html, IntoResponse, NoContent, Redirect, Response};
@@ -97,21 +96,6 @@ impl Storable<InForm> for Redirect {
             308 => Some(Self::permanent(&location)),
             _ => None,
         }
-    }
-}
-
-impl sealed::Storable<InForm> for Bytes {}
-
-#[diagnostic::do_not_recommend]
-impl Storable<InForm> for Bytes {
-    type Stored = Text;
-
-    fn to_stored(&self) -> impl Serialize {
-        Text::of(self)
-    }
-
-    fn from_stored(stored: Text) -> Option<Self> {
-        Some(stored.into_bytes().into())
     }
 }
 

@@ -84,7 +84,12 @@ async fn carry_out(
     let (id, info) = find(store, &args.operation, &args.key).await?;
     may_change(&info, action, consent)?;
     ask::confirm(consent, &question(&id, &info, action))?;
-    let intervention = intervention(id.clone()).force(consent.force).only_attempt(info.attempt).only_state(info.state);
+    let who = ask::who();
+    let intervention = intervention(id.clone())
+        .by(&who, consent.reason.as_deref().unwrap_or_default())
+        .force(consent.force)
+        .only_attempt(info.attempt)
+        .only_state(info.state);
     let attempt = match store.intervene(&intervention).await? {
         Intervened::Done { attempt } => attempt,
         Intervened::Nothing => return Err(Failure::NoRecord("the record has gone meanwhile".to_owned())),
@@ -97,7 +102,6 @@ async fn carry_out(
         }
     };
     ask::report(action.decision, &id, attempt, consent);
-    let who = ask::who();
     if json {
         let now = store.inspect(&id).await?;
         return Ok(print::json(&print::changed(action.decision, &id, now.as_ref(), attempt, &who))?);

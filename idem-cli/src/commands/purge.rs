@@ -58,6 +58,7 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
         let removals = stream::iter(batch).map(|listed| async move {
             // Only what was listed: a key that was claimed since, or was committed, stays.
             let forget = Intervention::forget(listed.id.clone())
+                .by(&ask::who(), args.consent.reason.as_deref().unwrap_or_default())
                 .force(args.consent.force)
                 .only_attempt(listed.info.attempt)
                 .only_state(listed.info.state);

@@ -31,6 +31,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -39,7 +40,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use super::Store;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{Key, KeyDigest};
-use crate::record::{Encoded, Record, RecordId, RecordInfo, RecordState};
+use crate::record::{Audit, Encoded, Record, RecordId, RecordInfo, RecordState};
 
 /// A store whose records an operator can list and decide about.
 ///
@@ -291,6 +292,8 @@ pub struct Intervention {
     /// Only while it is in this state, as the operator saw it. In flight and abandoned are one here, which `force` distinguishes, and so are
     /// committed and done.
     pub state: Option<RecordState>,
+    /// Who intervenes, and why. A settled outcome keeps both.
+    pub by: Option<(Arc<str>, Arc<str>)>,
 }
 
 /// The state that an operator wants for a record.
@@ -330,17 +333,17 @@ impl Intervention {
     /// # }
     /// ```
     pub fn settle(id: RecordId, outcome: Encoded) -> Self {
-        Self { id, wish: Wish::Settle { outcome, ttl: None }, force: false, attempt: None, state: None }
+        Self { id, wish: Wish::Settle { outcome, ttl: None }, force: false, attempt: None, state: None, by: None }
     }
 
     /// Releases a record.
     pub fn release(id: RecordId) -> Self {
-        Self { id, wish: Wish::Release, force: false, attempt: None, state: None }
+        Self { id, wish: Wish::Release, force: false, attempt: None, state: None, by: None }
     }
 
     /// Removes a record.
     pub fn forget(id: RecordId) -> Self {
-        Self { id, wish: Wish::Forget, force: false, attempt: None, state: None }
+        Self { id, wish: Wish::Forget, force: false, attempt: None, state: None, by: None }
     }
 
     /// Sets how long a settled outcome is kept, from now. Nothing else has such a length.
@@ -349,6 +352,15 @@ impl Intervention {
         if let Wish::Settle { ttl, .. } = &mut self.wish {
             *ttl = Some(length);
         }
+        self
+    }
+
+    /// Notes who intervenes, and why. A settled outcome keeps it as its [`Audit`]; a release or a removal leaves no trace in the store.
+    ///
+    /// `who` has 1 to 128 bytes, `why` up to 512. Anything else is not kept.
+    #[must_use]
+    pub fn by(mut self, who: &str, why: &str) -> Self {
+        self.by = Some((who.into(), why.into()));
         self
     }
 
@@ -454,8 +466,12 @@ impl Record {
                 let if_ran_out = !intervention.force;
                 let (record, expires_in) = match &intervention.wish {
                     Wish::Settle { outcome, ttl } => {
-                        let (fingerprint, outcome) = (held.fingerprint, outcome.clone());
-                        (Self::Committed { attempt, fingerprint, outcome }, ttl.unwrap_or(held.hold))
+                        let (fingerprint, kept_for) = (held.fingerprint, ttl.unwrap_or(held.hold));
+                        let mut outcome = outcome.clone();
+                        if let Some((who, why)) = &intervention.by {
+                            outcome.describe(|metadata| metadata.audit = Audit::new(who, why, kept_for));
+                        }
+                        (Self::Committed { attempt, fingerprint, outcome }, kept_for)
                     }
                     Wish::Release => {
                         let keep = held.hold.max(held.lease.saturating_mul(10));
