@@ -314,7 +314,8 @@ async fn waits_among_many() {
     while let Some(call) = calls.join_next().await {
         match call.unwrap() {
             Ok(outcome) => {
-                println!("{} {}", if outcome.is_replayed() { "replay" } else { "body" }, outcome.into_inner())
+                let how = if outcome.is_replayed() { "replay" } else { "body" };
+                println!("{how} {}", outcome.into_inner());
             }
             Err(error) => println!("error {error}"),
         }
