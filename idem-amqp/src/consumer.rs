@@ -59,7 +59,7 @@ pub struct Consumer<'c> {
     queue: String,
     dead_letter_exchange: Option<String>,
     retry_queue: Option<String>,
-    consumer_timeout: Option<Duration>,
+    timeout: Option<Duration>,
     settings: Settings,
     /// Found at the first start.
     found: OnceCell<Places>,
@@ -76,7 +76,7 @@ impl<'c> Consumer<'c> {
             queue: queue.into(),
             dead_letter_exchange: None,
             retry_queue: None,
-            consumer_timeout: None,
+            timeout: None,
             settings: Settings::default(),
             found: OnceCell::new(),
         }
@@ -105,7 +105,7 @@ impl<'c> Consumer<'c> {
     /// Says after how long the broker takes an unacknowledged message back, if its `consumer_timeout` is not the default of 30 minutes. A
     /// queue's own `x-consumer-timeout` is found by itself. A warning is logged if operations may take longer, and for each handler that does.
     pub fn consumer_timeout(mut self, timeout: Duration) -> Self {
-        self.consumer_timeout = Some(timeout);
+        self.timeout = Some(timeout);
         self
     }
 
@@ -190,7 +190,7 @@ impl<'c> Consumer<'c> {
             self.exists(retry_queue).await?;
         }
         let own = arguments.as_ref().and_then(|arguments| millis(arguments, "x-consumer-timeout"));
-        let timeout = self.consumer_timeout.or(own.map(Duration::from_millis)).unwrap_or(CONSUMER_TIMEOUT);
+        let timeout = self.timeout.or(own.map(Duration::from_millis)).unwrap_or(CONSUMER_TIMEOUT);
         Ok(Places {
             queue: queue.as_str().into(),
             dead_letter_exchange: exchange.into(),

@@ -59,7 +59,7 @@ impl Ticket {
     /// copies that `CC` asks for were made when it was published first.
     fn properties(&self, expiration: Option<Duration>, reason: Option<&str>) -> BasicProperties {
         let mut headers = FieldTable::default();
-        for (name, value) in self.properties.headers().iter().flat_map(|headers| headers.inner()) {
+        for (name, value) in self.properties.headers().iter().flat_map(FieldTable::inner) {
             if !matches!(name.as_str(), "CC" | "BCC") {
                 headers.insert(name.clone(), value.clone());
             }
@@ -117,19 +117,18 @@ impl idem_queue::Ticket for Ticket {
 
     /// Not waited for: one that is lost brings the message again, and its key tells that it was handled.
     async fn ack(&self) -> Result<(), BoxError> {
-        match self.acker.ack(BasicAckOptions::default()).await? {
-            true => Ok(()),
-            false => Err("the channel of the delivery is closed".into()),
+        if self.acker.ack(BasicAckOptions::default()).await? {
+            return Ok(());
         }
+        Err("the channel of the delivery is closed".into())
     }
 
     async fn retry(&self, delivery: &Delivery, after: Duration) -> Result<(), BoxError> {
-        let (queue, expiration) = match &self.places.retry_queue {
-            Some(queue) => (queue.to_string(), Some(after)),
-            None => {
-                let queue = self.session.retry_queue(&self.places, after).await;
-                (queue.inspect_err(|_| self.session.look())?, None)
-            }
+        let (queue, expiration) = if let Some(queue) = &self.places.retry_queue {
+            (queue.to_string(), Some(after))
+        } else {
+            let queue = self.session.retry_queue(&self.places, after).await;
+            (queue.inspect_err(|_| self.session.look())?, None)
         };
         self.publish(delivery, "", &queue, self.properties(expiration, None)).await?;
         self.ack().await

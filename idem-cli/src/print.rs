@@ -82,9 +82,9 @@ pub(crate) fn object(id: &RecordId, info: &RecordInfo) -> Value {
         put("outcome_version", outcome.version().into());
         let metadata = outcome.metadata.as_deref();
         put("trace", metadata.and_then(|metadata| metadata.trace.as_deref()).into());
-        let audit = metadata.and_then(|metadata| metadata.audit.as_ref()).map(|audit| {
-            json!({ "who": *audit.who, "reason": *audit.why, "age_ms": info.audit_age.map(millis) })
-        });
+        let audit = metadata
+            .and_then(|metadata| metadata.audit.as_ref())
+            .map(|audit| json!({ "who": *audit.who, "reason": *audit.why, "age_ms": info.audit_age.map(millis) }));
         put("audit", audit.into());
     }
     Value::Object(object)
