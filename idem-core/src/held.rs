@@ -12,6 +12,7 @@ use tokio::runtime::{Handle, Id};
 use crate::background;
 use crate::clock;
 use crate::codec::CodecFailure;
+use crate::context::Recording;
 use crate::engine::Request;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::error_policy::keep_for;
@@ -23,7 +24,6 @@ use crate::local_cache::Sending;
 use crate::observe::Decision;
 use crate::policy::{keep_released, seconds};
 use crate::record::{AsClaimed, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
-use crate::recording::Recording;
 use crate::runtime::Runtime;
 
 /// The first pause before a commit or release is tried again; it doubles up to [`MAX_PAUSE`].

@@ -34,7 +34,6 @@ mod policy;
 mod printable;
 mod private;
 mod reconcile;
-mod recording;
 mod runtime;
 mod schedule;
 mod site;

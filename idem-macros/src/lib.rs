@@ -20,7 +20,6 @@ mod paths;
 mod plan;
 #[cfg(test)]
 mod snapshots;
-mod transaction;
 mod value;
 
 use proc_macro::TokenStream;
