@@ -14,6 +14,7 @@ use crate::audit::By;
 use crate::background;
 use crate::clock;
 use crate::codec::CodecFailure;
+use crate::context::Recording;
 use crate::engine::Request;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::error_policy::keep_for;
@@ -25,7 +26,6 @@ use crate::local_cache::Sending;
 use crate::observe::Decision;
 use crate::policy::{keep_released, seconds};
 use crate::record::{AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
-use crate::recording::Recording;
 use crate::runtime::Runtime;
 
 /// The first pause before a commit or release is tried again; it doubles up to [`MAX_PAUSE`].

@@ -38,7 +38,6 @@ mod printable;
 mod private;
 mod problem;
 mod reconcile;
-mod recording;
 mod runtime;
 mod schedule;
 mod site;

@@ -10,13 +10,12 @@ use syn::{Expr, PathArguments, Type};
 
 use crate::action::Computed;
 use crate::args::Args;
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, Parameter};
 use crate::arms::Arm;
 use crate::async_trait;
 use crate::diag::{self, Errors};
 use crate::item::{self, Form, Function};
 use crate::plan::{Argument, Call, Handling, Matching, Plan};
-use crate::transaction::Parameter;
 use crate::value::{Name, Time};
 
 /// Expands `#[idempotent(..)]`. With any mistake in it, the item stays as it is written, next to the errors.

@@ -21,7 +21,6 @@ mod paths;
 mod plan;
 #[cfg(test)]
 mod snapshots;
-mod transaction;
 mod value;
 mod versions;
 

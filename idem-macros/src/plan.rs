@@ -10,12 +10,12 @@ use syn::{Error, Expr, Type};
 
 use crate::action::Computed;
 use crate::args::{Args, ErrorsSetting, Setting};
+use crate::arguments::{self, Parameter};
 use crate::arms::{Arm, Arms};
 use crate::bindings::{Bindings, Names, mentions};
 use crate::diag::Errors;
 use crate::item::{Form, Function};
 use crate::paths::Krate;
-use crate::transaction::{self, Parameter};
 use crate::value::{self, Name, Reader, Time, Word};
 use crate::versions::{Upgrade, UpgradeSetting};
 
@@ -137,7 +137,7 @@ impl Plan {
     /// Checks everything, whatever is wrong already. There is a plan only where nothing is.
     pub(crate) fn new(args: Args, function: Option<Function>, errors: &mut Errors) -> Option<Self> {
         check_identity(&args, errors);
-        let transaction = transaction::parameter(&args, function.as_ref(), errors);
+        let transaction = arguments::transaction(&args, function.as_ref(), errors);
         if args.name.is_none() {
             if let Some(error) = function.as_ref().and_then(Function::needs_name) {
                 errors.push(error);
@@ -179,7 +179,7 @@ impl Plan {
         }
         let handling = handling(args.errors);
         if args.transaction.is_some() {
-            transaction::check_errors(&handling, errors);
+            arguments::check_errors(&handling, errors);
         }
         if let Some(Name::Constant(expr)) = &name
             && let Some(parameter) = bindings.first_in(expr)
