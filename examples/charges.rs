@@ -24,8 +24,8 @@
 //! curl localhost:3000/v1/charges -H 'authorization: Bearer alice'
 //! ```
 //!
-//! `--port 8080` listens elsewhere (0: any free port, which the first line of the output names). The clients of Stripe work against it: set
-//! their base URL to this server.
+//! `--port 8080` listens elsewhere (0: any free port, which the first line of the output names).
+//! The clients of Stripe work against it: set their base URL to this server.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

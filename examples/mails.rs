@@ -1,4 +1,5 @@
-//! Orders become mails: producers, several consumers, duplicates, poison, and a consumer that is killed midway.
+//! Orders become mails: producers, several consumers, duplicates, poison, and a consumer that is
+//! killed midway.
 //!
 //! ```text
 //! cargo run --example mails --features nats   # starts a nats-server and a redis-server of its own

@@ -27,8 +27,8 @@
 //! echo '"paid, receipt 7"' | idem settle workers.payment o-1 --value - --yes --reason 'the bank has it'
 //! ```
 //!
-//! The next call replays `paid, receipt 7`, and the example ends. `idem release workers.payment o-1` has the payment made
-//! again instead, as the second attempt.
+//! The next call replays `paid, receipt 7`, and the example ends.
+//! `idem release workers.payment o-1` has the payment made again instead, as the second attempt.
 
 #![allow(clippy::disallowed_methods)]
 

@@ -18,7 +18,8 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// What was logged: level and `decision`, with what an observing call `would` have come to, and all texts together.
+/// What was logged: level and `decision`, with what an observing call `would` have come to, and all
+/// texts together.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Logged>>);
 

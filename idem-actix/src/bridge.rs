@@ -1,4 +1,5 @@
-//! Between the layer, whose futures go from thread to thread, and a service of actix-web, which stays on its own.
+//! Between the layer, whose futures go from thread to thread, and a service of actix-web, which
+//! stays on its own.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -61,7 +62,8 @@ impl tower_service::Service<http::Request<Body>> for Remote {
 pub(crate) struct Piped {
     chunks: mpsc::Receiver<Result<Bytes, BoxError>>,
     length: Option<u64>,
-    /// The sender ends a body that is whole with `None`, so that one whose task ended early is not taken for whole.
+    /// The sender ends a body that is whole with `None`, so that one whose task ended early is not
+    /// taken for whole.
     has_ended: bool,
     ended: Option<oneshot::Receiver<()>>,
 }

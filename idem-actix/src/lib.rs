@@ -1,7 +1,7 @@
 //! The Idempotency-Key header for actix-web.
 //!
-//! [`Idempotent`] is a middleware over an [`IdempotencyLayer`], with all of its rules: which requests are guarded, what is recorded, what a
-//! duplicate gets. The guide on HTTP describes them.
+//! [`Idempotent`] is a middleware over an [`IdempotencyLayer`], with all of its rules: which
+//! requests are guarded, what is recorded, what a duplicate gets. The guide on HTTP describes them.
 //!
 //! # Examples
 //!

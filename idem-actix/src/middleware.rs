@@ -20,9 +20,11 @@ use tower_service::Service as _;
 use crate::bridge::{Job, Piped, Remote, chunks, length};
 use crate::convert;
 
-/// A middleware that guards whole responses by the Idempotency-Key header: `App::new().wrap(Idempotent::new(layer))`.
+/// A middleware that guards whole responses by the Idempotency-Key header:
+/// `App::new().wrap(Idempotent::new(layer))`.
 ///
-/// All settings and rules are those of the [`IdempotencyLayer`]. The scope and the other closures see the request as `http` 1 has it.
+/// All settings and rules are those of the [`IdempotencyLayer`]. The scope and the other closures
+/// see the request as `http` 1 has it.
 ///
 /// The service runs in a task of its own on its worker: a client that disconnects does not stop it.
 #[derive(Clone)]
@@ -120,7 +122,8 @@ fn body_of(request: &mut ServiceRequest) -> Body {
     Body::streaming(piped)
 }
 
-/// Runs the service if the layer lets the request through. Gives the request back when it needs it no more.
+/// Runs the service if the layer lets the request through. Gives the request back when it needs it
+/// no more.
 ///
 /// It is a task of its own, which holds the request: a client that disconnects does not stop it.
 async fn serve<S, B>(

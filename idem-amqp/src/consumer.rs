@@ -23,14 +23,17 @@ const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// Consumes messages of a RabbitMQ queue, and runs an idempotent handler for each.
 ///
-/// - A message is acknowledged after its outcome is recorded. A duplicate is acknowledged without running the body.
-/// - In flight elsewhere, or failed for a reason that may pass: it waits in a retry queue, and comes back to the end of the queue. That does
-///   not count against a quorum queue's delivery limit.
-/// - Poison is published to the dead-letter exchange, with the reason in the header [`REASON`](crate::REASON). When the broker has
-///   confirmed that, the message is acknowledged.
+/// - A message is acknowledged after its outcome is recorded. A duplicate is acknowledged without
+///   running the body.
+/// - In flight elsewhere, or failed for a reason that may pass: it waits in a retry queue, and
+///   comes back to the end of the queue. That does not count against a quorum queue's delivery
+///   limit.
+/// - Poison is published to the dead-letter exchange, with the reason in the header
+///   [`REASON`](crate::REASON). When the broker has confirmed that, the message is acknowledged.
 ///
-/// The retry queues are `<queue>.retry.1s`, `.10s`, `.60s` and `.600s`, declared when they are first needed: durable quorum queues that
-/// dead-letter back at least once, and refuse messages when they are full. A pause is at most ten minutes.
+/// The retry queues are `<queue>.retry.1s`, `.10s`, `.60s` and `.600s`, declared when they are
+/// first needed: durable quorum queues that dead-letter back at least once, and refuse messages
+/// when they are full. A pause is at most ten minutes.
 ///
 /// The handlers run in the task that awaits [`run`](Self::run).
 ///
@@ -68,8 +71,8 @@ pub struct Consumer<'c> {
 impl<'c> Consumer<'c> {
     /// Makes a consumer of a queue, which must exist.
     ///
-    /// The connection needs `ConnectionProperties::enable_auto_recover`, or the consumer needs [`reconnect`](Self::reconnect), to outlive a
-    /// restart of the broker.
+    /// The connection needs `ConnectionProperties::enable_auto_recover`, or the consumer needs
+    /// [`reconnect`](Self::reconnect), to outlive a restart of the broker.
     pub fn new(connection: &'c Connection, queue: impl Into<String>) -> Self {
         Self {
             link: Link::new(connection),
@@ -82,48 +85,55 @@ impl<'c> Consumer<'c> {
         }
     }
 
-    /// Sets how many messages are handled at the same time. It is the prefetch as well. Default: 16. At most 65,535.
+    /// Sets how many messages are handled at the same time. It is the prefetch as well. Default: 16.
+    /// At most 65,535.
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.settings.concurrency = concurrency;
         self
     }
 
-    /// Sets the exchange for messages that are put aside. They keep their routing key. Default: the queue's own `x-dead-letter-exchange`, and
-    /// its `x-dead-letter-routing-key` if it has one. An exchange that a policy sets must be named here.
+    /// Sets the exchange for messages that are put aside. They keep their routing key. Default: the
+    /// queue's own `x-dead-letter-exchange`, and its `x-dead-letter-routing-key` if it has one. An
+    /// exchange that a policy sets must be named here.
     pub fn dead_letter_exchange(mut self, exchange: impl Into<String>) -> Self {
         self.dead_letter_exchange = Some(exchange.into());
         self
     }
 
-    /// Sets a retry queue of the application's own, which must exist and dead-letter back to the queue. Each message has the pause as its
-    /// `expiration`, but expires at the head of the queue alone. Default: queues of our own, one for each length of pause.
+    /// Sets a retry queue of the application's own, which must exist and dead-letter back to the
+    /// queue. Each message has the pause as its `expiration`, but expires at the head of the queue
+    /// alone. Default: queues of our own, one for each length of pause.
     pub fn retry_queue(mut self, queue: impl Into<String>) -> Self {
         self.retry_queue = Some(queue.into());
         self
     }
 
-    /// Says after how long the broker takes an unacknowledged message back, if its `consumer_timeout` is not the default of 30 minutes. A
-    /// queue's own `x-consumer-timeout` is found by itself. A warning is logged if operations may take longer, and for each handler that does.
+    /// Says after how long the broker takes an unacknowledged message back, if its
+    /// `consumer_timeout` is not the default of 30 minutes. A queue's own `x-consumer-timeout` is
+    /// found by itself. A warning is logged if operations may take longer, and for each handler
+    /// that does.
     pub fn consumer_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Sets how long a handler waits for a call of its key that is in flight elsewhere, at most; then the message goes to the retry queue.
-    /// Default: 1 s. The operation's own `in_flight = wait(..)` holds if it is shorter.
+    /// Sets how long a handler waits for a call of its key that is in flight elsewhere, at most;
+    /// then the message goes to the retry queue. Default: 1 s. The operation's own
+    /// `in_flight = wait(..)` holds if it is shorter.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.settings.wait = wait;
         self
     }
 
-    /// Sets how long running handlers may take after the shutdown has begun. Default: 25 s. Those that are not done are stopped, and their
-    /// messages return.
+    /// Sets how long running handlers may take after the shutdown has begun. Default: 25 s. Those
+    /// that are not done are stopped, and their messages return.
     pub fn shutdown_timeout(mut self, limit: Duration) -> Self {
         self.settings.shutdown_timeout = limit;
         self
     }
 
-    /// Says how to connect again when the connection is gone for good. Not needed for a connection that recovers by itself.
+    /// Says how to connect again when the connection is gone for good. Not needed for a connection
+    /// that recovers by itself.
     pub fn reconnect<F>(mut self, connect: impl Fn() -> F + Send + Sync + 'c) -> Self
     where
         F: Future<Output = lapin::Result<Connection>> + Send + 'c,
@@ -132,17 +142,19 @@ impl<'c> Consumer<'c> {
         self
     }
 
-    /// Consumes until `shutdown` ends. When a lost connection is restored, messages arrive again; those that were not acknowledged do so a
-    /// second time, and do not run again.
+    /// Consumes until `shutdown` ends. When a lost connection is restored, messages arrive again;
+    /// those that were not acknowledged do so a second time, and do not run again.
     ///
     /// # Errors
     ///
-    /// At the start: the queue or the dead-letter exchange is missing, or the broker does not answer. Later:
-    /// [`Error::Disconnected`] if the connection is gone, does not recover by itself, and there is no [`reconnect`](Self::reconnect).
+    /// At the start: the queue or the dead-letter exchange is missing, or the broker does not
+    /// answer. Later: [`Error::Disconnected`] if the connection is gone, does not recover by
+    /// itself, and there is no [`reconnect`](Self::reconnect).
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, it stops the handlers that run, as a crash would. Their messages are delivered again.
+    /// Dropped, it stops the handlers that run, as a crash would. Their messages are delivered
+    /// again.
     pub async fn run<H, E>(self, handler: H, shutdown: impl Future) -> Result<(), Error>
     where
         H: AsyncFn(Delivery) -> Result<(), E>,
@@ -241,7 +253,8 @@ impl Broker for Consumer<'_> {
     }
 }
 
-/// The limits of the operations are not known here, but those of the process's runtime are what they begin with.
+/// The limits of the operations are not known here, but those of the process's runtime are what
+/// they begin with.
 fn warn_of_timeout(places: &Places, wait: Duration) {
     let lease = idem_core::installed().and_then(|idempotency| idempotency.lease()).unwrap_or(Duration::from_secs(30));
     let Places { queue, consumer_timeout, .. } = places;

@@ -1,4 +1,5 @@
-//! Consumers and publishers for RabbitMQ. Use it through the facade, the package `idem-rs`, as `idem::amqp`.
+//! Consumers and publishers for RabbitMQ. Use it through the facade, the package `idem-rs`, as
+//! `idem::amqp`.
 //!
 //! - [`Consumer`] runs an idempotent handler for each message of a queue.
 //! - [`Publisher`] publishes from inside a guarded body, with the same message id in each attempt.

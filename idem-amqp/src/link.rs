@@ -31,7 +31,8 @@ impl<'c> Link<'c> {
         self.again = Some(Box::new(move || Box::pin(connect())));
     }
 
-    /// Opens a channel: on the application's connection while that lives or recovers by itself, then on one of our own.
+    /// Opens a channel: on the application's connection while that lives or recovers by itself,
+    /// then on one of our own.
     pub(crate) async fn channel(&self) -> Result<Channel, Fault> {
         if !is_gone(self.connection) {
             return self.connection.create_channel().await.map_err(Fault::passing);

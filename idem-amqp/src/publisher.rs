@@ -9,8 +9,8 @@ use tokio::sync::Mutex;
 
 use crate::confirmed;
 
-/// Publishes messages whose ids are the same in each attempt of the guarded body that publishes them. RabbitMQ delivers them twice, and
-/// consumers drop the second by its key.
+/// Publishes messages whose ids are the same in each attempt of the guarded body that publishes
+/// them. RabbitMQ delivers them twice, and consumers drop the second by its key.
 ///
 /// # Examples
 ///
@@ -29,24 +29,28 @@ pub struct Publisher<'c> {
 }
 
 impl<'c> Publisher<'c> {
-    /// Makes a publisher on a connection. It opens a channel when it is first used, and another one when that is closed.
+    /// Makes a publisher on a connection. It opens a channel when it is first used, and another one
+    /// when that is closed.
     pub fn new(connection: &'c Connection) -> Self {
         Self { connection, channel: Mutex::new(None) }
     }
 
-    /// Publishes a persistent message, and waits until a queue has it. The empty exchange is the default one, whose routing keys are names of
-    /// queues.
+    /// Publishes a persistent message, and waits until a queue has it. The empty exchange is the
+    /// default one, whose routing keys are names of queues.
     ///
-    /// Its id is `idem::current()`'s child key of this name. Two messages of one body need two names.
+    /// Its id is `idem::current()`'s child key of this name. Two messages of one body need two
+    /// names.
     ///
     /// # Errors
     ///
-    /// [`PublishError::NotInside`] outside a guarded body. [`PublishError::Unconfirmed`] if the broker has not confirmed the message, or no
-    /// queue is bound for it: it may have been published or not. Return the error from the body, so that it runs again.
+    /// [`PublishError::NotInside`] outside a guarded body. [`PublishError::Unconfirmed`] if the
+    /// broker has not confirmed the message, or no queue is bound for it: it may have been
+    /// published or not. Return the error from the body, so that it runs again.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, the message may have been published or not. The next attempt publishes it with the same id.
+    /// Dropped, the message may have been published or not. The next attempt publishes it with the
+    /// same id.
     pub async fn publish(
         &self,
         child_key: &str,

@@ -10,8 +10,8 @@ use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
 use tokio::sync::{Mutex, Notify};
 
-/// The lengths of pauses, in seconds, each with a queue of its own: messages expire at the head of a queue alone, so one queue holds one
-/// length.
+/// The lengths of pauses, in seconds, each with a queue of its own: messages expire at the head of
+/// a queue alone, so one queue holds one length.
 const PAUSES: [u64; 4] = [1, 10, 60, 600];
 
 /// The destination of messages that are not acknowledged.
@@ -60,7 +60,8 @@ impl Session {
         if !declared.contains(&seconds) {
             let mut arguments = FieldTable::default();
             let texts = [
-                // A classic queue loses messages on their way back when the broker is killed; so does this one without the other two.
+                // A classic queue loses messages on their way back when the broker is killed; so
+                // does this one without the other two.
                 ("x-queue-type", "quorum"),
                 ("x-dead-letter-strategy", "at-least-once"),
                 ("x-overflow", "reject-publish"),

@@ -55,8 +55,9 @@ impl Ticket {
         (delivery, Self { acker, properties, exchange, routing_key, session, places })
     }
 
-    /// The properties of a copy. An expiration would have it expire where it is to wait, the user is that of another connection, and the
-    /// copies that `CC` asks for were made when it was published first.
+    /// The properties of a copy. An expiration would have it expire where it is to wait, the user
+    /// is that of another connection, and the copies that `CC` asks for were made when it was
+    /// published first.
     fn properties(&self, expiration: Option<Duration>, reason: Option<&str>) -> BasicProperties {
         let mut headers = FieldTable::default();
         for (name, value) in self.properties.headers().iter().flat_map(FieldTable::inner) {
@@ -103,7 +104,8 @@ impl Ticket {
     }
 }
 
-/// Each copy is confirmed before the original is acknowledged. If the process dies in between, there are both, with one id.
+/// Each copy is confirmed before the original is acknowledged. If the process dies in between,
+/// there are both, with one id.
 impl idem_queue::Ticket for Ticket {
     /// RabbitMQ knows no such thing: what is heard of is that it takes too long.
     fn keep_alive_every(&self) -> Option<Duration> {
@@ -115,7 +117,8 @@ impl idem_queue::Ticket for Ticket {
         Err(format!("the handler has run for half of RabbitMQ's consumer_timeout ({limit:?}) or longer: raise it, or make the work shorter").into())
     }
 
-    /// Not waited for: one that is lost brings the message again, and its key tells that it was handled.
+    /// Not waited for: one that is lost brings the message again, and its key tells that it was
+    /// handled.
     async fn ack(&self) -> Result<(), BoxError> {
         if self.acker.ack(BasicAckOptions::default()).await? {
             return Ok(());

@@ -1,4 +1,5 @@
-//! The HTTP layer over an axum handler: what it adds to a request, without a network between client and server.
+//! The HTTP layer over an axum handler: what it adds to a request, without a network between client
+//! and server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -198,7 +199,8 @@ impl Layers {
 
 type Times = [[Vec<f64>; 2]; Served::ALL.len()];
 
-/// Request by request in turns, in an order that goes round. Each number is executed, and then replayed.
+/// Request by request in turns, in an order that goes round. Each number is executed, and then
+/// replayed.
 async fn sequential(services: Arc<Services>, calls: u64, from: u64) -> Result<Times> {
     let mut times = Times::default();
     let mut order = Served::ALL;

@@ -9,12 +9,13 @@ use idem_core::{KeyDigest, RecordState};
 
 /// Lists, shows and settles the calls that idem guards.
 ///
-/// Exit codes: 0 done; 1 `doctor` found something; 2 wrong arguments; 3 no such record; 4 refused (alive, not abandoned, not confirmed); 5
-/// store unavailable.
+/// Exit codes: 0 done; 1 `doctor` found something; 2 wrong arguments; 3 no such record; 4 refused
+/// (alive, not abandoned, not confirmed); 5 store unavailable.
 #[derive(Debug, Parser)]
 #[command(name = "idem", version)]
 pub(crate) struct Args {
-    /// The store: `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://`, `postgres://`, `mysql://` or `sqlite://`
+    /// The store: `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://`, `postgres://`,
+    /// `mysql://` or `sqlite://`
     #[arg(long, env = "IDEM_STORE", hide_env_values = true, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// What the keys in Redis begin with, if it is not `idem`
@@ -67,7 +68,8 @@ pub(crate) struct List {
     /// In this state
     #[arg(long)]
     pub(crate) state: Option<State>,
-    /// In flight or abandoned, with no sign of life for this long, such as `10m`. No store knows the age of other records
+    /// In flight or abandoned, with no sign of life for this long, such as `10m`. No store knows
+    /// the age of other records
     #[arg(long, value_parser = humantime::parse_duration, value_name = "AGE")]
     pub(crate) older_than: Option<Duration>,
     /// With the digest that logs show
@@ -135,7 +137,8 @@ pub(crate) struct Consent {
     /// Why, for the audit trail: up to 512 bytes
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     pub(crate) reason: Option<String>,
-    /// Also if the record is in flight and alive: a body is running, and goes on until its owner notices
+    /// Also if the record is in flight and alive: a body is running, and goes on until its owner
+    /// notices
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -155,7 +158,8 @@ pub(crate) struct Purge {
     /// In this state
     #[arg(long)]
     pub(crate) state: Option<State>,
-    /// In flight or abandoned, with no sign of life for this long. No store knows the age of other records
+    /// In flight or abandoned, with no sign of life for this long. No store knows the age of other
+    /// records
     #[arg(long, value_parser = humantime::parse_duration, value_name = "AGE")]
     pub(crate) older_than: Option<Duration>,
     #[command(flatten)]

@@ -104,7 +104,8 @@ impl AnyStore {
         }
     }
 
-    /// Carries a decision out. Where the record says who decided and why, this is where the two are handed over.
+    /// Carries a decision out. Where the record says who decided and why, this is where the two are
+    /// handed over.
     pub(crate) fn intervene<'a>(
         &'a self,
         intervention: &'a Intervention,

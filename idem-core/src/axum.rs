@@ -1,7 +1,7 @@
 //! The return types of axum's handlers, as outcomes.
 //!
-//! Each is stored as its content: a status as its number, headers as pairs, `Json<T>` as the `T`. A response's body as a stream is none of them,
-//! since it can be read only once.
+//! Each is stored as its content: a status as its number, headers as pairs, `Json<T>` as the `T`. A
+//! response's body as a stream is none of them, since it can be read only once.
 
 use axum::Json;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -166,8 +166,9 @@ impl<T: Storable<Via>, Via> Storable<WithStatus<WithHeaders<Via>>> for (StatusCo
     }
 }
 
-/// As problem+json (RFC 9457), with the [status](crate::ErrorKind::http_status), the [code](crate::ErrorKind::code) and the
-/// [message](crate::ErrorKind::client_message) of the error's kind, and a `Retry-After` where the same call can succeed later.
+/// As problem+json (RFC 9457), with the [status](crate::ErrorKind::http_status), the
+/// [code](crate::ErrorKind::code) and the [message](crate::ErrorKind::client_message) of the
+/// error's kind, and a `Retry-After` where the same call can succeed later.
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let body = problem_json(self.http_status(), self.code(), self.client_message());

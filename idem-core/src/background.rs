@@ -10,8 +10,8 @@ use crate::observe::{self, Unattended};
 use crate::sync::Notify;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many steps that the store did not take may be tried again at once, and how many bytes their outcomes may have in all. More are
-/// given up, and said so.
+/// How many steps that the store did not take may be tried again at once, and how many bytes their
+/// outcomes may have in all. More are given up, and said so.
 const MAX_STEPS: usize = 10_000;
 const MAX_BYTES: usize = 64 << 20;
 
@@ -35,11 +35,11 @@ pub(crate) struct Background {
 pub struct Unfinished {
     /// Detached bodies. If the process ends now, they are cut, and their records abandoned.
     pub bodies: usize,
-    /// Commits and releases that the store does not take. If the process ends now, the outcomes of these bodies are not recorded, and their
-    /// records are abandoned.
+    /// Commits and releases that the store does not take. If the process ends now, the outcomes of
+    /// these bodies are not recorded, and their records are abandoned.
     pub steps: usize,
-    /// Claims of calls that have failed, of which the store has not said yet whether they were carried out. If the process ends now, their
-    /// keys may be locked for one lease.
+    /// Claims of calls that have failed, of which the store has not said yet whether they were
+    /// carried out. If the process ends now, their keys may be locked for one lease.
     pub claims: usize,
 }
 
@@ -104,7 +104,8 @@ impl Background {
     }
 
     fn unfinished(&self) -> Option<Unfinished> {
-        // A body that ends leaves its step behind before it is counted down, so bodies are looked at first.
+        // A body that ends leaves its step behind before it is counted down, so bodies are looked
+        // at first.
         let bodies = self.bodies.load(Ordering::SeqCst);
         let (steps, claims) = (self.steps.load(Ordering::SeqCst), self.unheard.load(Ordering::SeqCst));
         (bodies + steps + claims > 0).then_some(Unfinished { bodies, steps, claims })

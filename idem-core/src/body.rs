@@ -20,8 +20,9 @@ pub(crate) enum End<T> {
 
 /// Polls a body as long as its lease is held, and drops it then, or when it has ended.
 ///
-/// The lease is looked at before each poll, so a process that was stopped for longer than its lease does not poll the body once more
-/// when it goes on. Without a lease to look at, the body runs to its end.
+/// The lease is looked at before each poll, so a process that was stopped for longer than its lease
+/// does not poll the body once more when it goes on. Without a lease to look at, the body runs to
+/// its end.
 pub(crate) async fn run<F: Future>(term: Option<&Term>, mut body: Pin<&mut Option<F>>) -> End<F::Output> {
     let end = {
         // Most bodies that are short end at their first poll: only one that waits needs to be told.

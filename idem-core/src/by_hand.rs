@@ -22,7 +22,8 @@ use crate::store::{Store, Transaction};
 
 /// The next step of a call by hand. From [`Operation::begin`](crate::Operation::begin).
 ///
-/// It is complete, so it may be matched without a wildcard: what is to be added is added to [`Lease`] and [`Recorded`].
+/// It is complete, so it may be matched without a wildcard: what is to be added is added to
+/// [`Lease`] and [`Recorded`].
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is abandoned"]
 pub enum Begin {
@@ -32,8 +33,8 @@ pub enum Begin {
     Replay(Recorded),
 }
 
-/// The right to do the work of a key, renewed until it is committed, released or dropped. Dropped, it is abandoned: the work was cut
-/// somewhere, and the lease has to run out.
+/// The right to do the work of a key, renewed until it is committed, released or dropped. Dropped,
+/// it is abandoned: the work was cut somewhere, and the lease has to run out.
 ///
 /// # Examples
 ///
@@ -99,12 +100,14 @@ impl Lease {
         self
     }
 
-    /// Nothing is held: the runtime is disabled, or the store failed and the operation runs all the same.
+    /// Nothing is held: the runtime is disabled, or the store failed and the operation runs all the
+    /// same.
     pub(crate) fn unguarded() -> Self {
         Self { guarded: None }
     }
 
-    /// 1 for the first claim of the key, +1 for each later one: also a fencing number. 0 where nothing is guarded.
+    /// 1 for the first claim of the key, +1 for each later one: also a fencing number. 0 where
+    /// nothing is guarded.
     pub fn attempt(&self) -> u64 {
         self.guarded.as_ref().map_or(0, |guarded| guarded.term.attempt)
     }
@@ -112,8 +115,9 @@ impl Lease {
     /// Resolves when the lease is lost: the work must stop, because another caller may begin it.
     /// Cancel safe.
     ///
-    /// It looks at the lease at each poll. So in a `select!` that is `biased` and has it first, as above, a process that was stopped for
-    /// longer than its lease does not poll the work once more. Of a call that only [observes](crate::Operation::observe), it never resolves.
+    /// It looks at the lease at each poll. So in a `select!` that is `biased` and has it first, as
+    /// above, a process that was stopped for longer than its lease does not poll the work once
+    /// more. Of a call that only [observes](crate::Operation::observe), it never resolves.
     pub async fn lost(&self) {
         match &self.guarded {
             Some(guarded) if !guarded.observes => {
@@ -152,13 +156,15 @@ impl Lease {
         }
     }
 
-    /// Records an error as the outcome, so that duplicates get an equal one: what [`ErrorAction::Keep`](crate::ErrorAction::Keep) and,
-    /// with a `ttl`, [`ErrorAction::KeepFor`](crate::ErrorAction::KeepFor) do. A duplicate reads it with
+    /// Records an error as the outcome, so that duplicates get an equal one: what
+    /// [`ErrorAction::Keep`](crate::ErrorAction::Keep) and, with a `ttl`,
+    /// [`ErrorAction::KeepFor`](crate::ErrorAction::KeepFor) do. A duplicate reads it with
     /// [`Recorded::decode_error`].
     ///
     /// # Errors
     ///
-    /// As [`commit`](Self::commit), and [`Error::Config`] if the error cannot be written: nothing was recorded.
+    /// As [`commit`](Self::commit), and [`Error::Config`] if the error cannot be written: nothing
+    /// was recorded.
     ///
     /// # Cancellation safety
     ///
@@ -175,10 +181,12 @@ impl Lease {
         guarded.answered(held.try_out().await)
     }
 
-    /// Records the outcome in a transaction, together with the rows that it has written. The caller commits.
+    /// Records the outcome in a transaction, together with the rows that it has written. The caller
+    /// commits.
     ///
-    /// If the transaction is rolled back, the record is still in flight: [release](Self::release) the key, or drop the lease, and the record
-    /// is abandoned. Commit soon: while the transaction is open it locks the record, and the lease cannot be renewed.
+    /// If the transaction is rolled back, the record is still in flight: [release](Self::release)
+    /// the key, or drop the lease, and the record is abandoned. Commit soon: while the transaction
+    /// is open it locks the record, and the lease cannot be renewed.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! The only code in the workspace that reads time (`clippy.toml` enforces that).
 //!
-//! Two kinds of time are kept apart. The *owner's* time is monotonic and local; it bounds how long a body may go on
-//! without a confirmed renewal. The *store's* time decides when a lease has run out. The two are never compared: only
-//! lengths travel between them.
+//! Two kinds of time are kept apart. The *owner's* time is monotonic and local; it bounds how long
+//! a body may go on without a confirmed renewal. The *store's* time decides when a lease has run
+//! out. The two are never compared: only lengths travel between them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,8 @@ pub(crate) fn after(instant: Instant, length: Duration) -> Instant {
 
 /// A monotonic clock for [`MemoryStore`](crate::MemoryStore), which is its own server.
 ///
-/// The default is tokio's clock. Tests can bring one that they move by hand; `idem-testkit` has such a clock.
+/// The default is tokio's clock. Tests can bring one that they move by hand; `idem-testkit` has
+/// such a clock.
 pub trait Clock: Send + Sync + 'static {
     /// The time that has passed since a fixed moment of the clock's own choice. Must never go back.
     fn elapsed(&self) -> Duration;

@@ -1,7 +1,8 @@
 //! How an outcome is turned into bytes, and back.
 //!
-//! JSON unless the runtime is given another codec: a rolling deployment that adds a field still replays, and a person can read a
-//! record. The codec's id is stored with the outcome, so that two codecs never read each other's bytes.
+//! JSON unless the runtime is given another codec: a rolling deployment that adds a field still
+//! replays, and a person can read a record. The codec's id is stored with the outcome, so that two
+//! codecs never read each other's bytes.
 
 use std::cell::Cell;
 use std::fmt;
@@ -60,8 +61,9 @@ pub type CodecFailure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The context of the outcome that a [`Codec`] encodes or decodes.
 ///
-/// Operation, key, attempt and kind are the same when an outcome is written and when it is read. A codec that encrypts binds them to the
-/// ciphertext as associated data, so that an outcome that was copied to another key, or from a value to an error, is refused.
+/// Operation, key, attempt and kind are the same when an outcome is written and when it is read. A
+/// codec that encrypts binds them to the ciphertext as associated data, so that an outcome that was
+/// copied to another key, or from a value to an error, is refused.
 #[derive(Clone, Copy)]
 pub struct CodecContext<'a> {
     id: &'a RecordId,
@@ -83,7 +85,8 @@ impl<'a> CodecContext<'a> {
         self.id.operation()
     }
 
-    /// Returns the key as it is encoded in the store. Two different keys of one operation never have one encoding.
+    /// Returns the key as it is encoded in the store. Two different keys of one operation never
+    /// have one encoding.
     pub fn key(&self) -> &'a str {
         self.id.key()
     }
@@ -107,7 +110,8 @@ impl fmt::Debug for CodecContext<'_> {
     }
 }
 
-/// Another way than JSON to turn outcomes into bytes: for [`Builder::codec`](crate::Builder::codec).
+/// Another way than JSON to turn outcomes into bytes: for
+/// [`Builder::codec`](crate::Builder::codec).
 ///
 /// Values and kept errors are both written by it. See [`CodecContext`] for the context of each.
 ///
@@ -148,17 +152,20 @@ impl fmt::Debug for CodecContext<'_> {
 /// let idempotency = idem::Idempotency::builder(idem::MemoryStore::new()).codec(Pretty).build();
 /// ```
 pub trait Codec: Send + Sync + 'static {
-    /// The name that is stored with each outcome. Two codecs that cannot read each other's bytes must have different names.
+    /// The name that is stored with each outcome. Two codecs that cannot read each other's bytes
+    /// must have different names.
     fn id(&self) -> CodecId;
 
     /// Writes a value.
     ///
     /// # Errors
     ///
-    /// If the value cannot be written. The call's outcome is then recorded as done, without the value.
+    /// If the value cannot be written. The call's outcome is then recorded as done, without the
+    /// value.
     fn encode(&self, context: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure>;
 
-    /// Reads a value: hands a deserialiser over `bytes` to `read`, once, and refuses what is left over.
+    /// Reads a value: hands a deserialiser over `bytes` to `read`, once, and refuses what is left
+    /// over.
     ///
     /// # Errors
     ///
@@ -170,8 +177,8 @@ pub trait Codec: Send + Sync + 'static {
         read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecFailure>;
 
-    /// Returns the codec with this name, if this one reads what that wrote before it was replaced. Default: `None`. What is new is always
-    /// written by this codec itself.
+    /// Returns the codec with this name, if this one reads what that wrote before it was replaced.
+    /// Default: `None`. What is new is always written by this codec itself.
     fn earlier(&self, id: CodecId) -> Option<&dyn Codec> {
         let _ = id;
         None
@@ -268,7 +275,8 @@ fn foreign(codec: CodecId) -> CodecFailure {
     format!("the outcome was written by the codec `{codec}`, which this runtime does not have").into()
 }
 
-/// What is said of a failure to read an outcome. Errors are logged, and what a decoder says may quote what it read.
+/// What is said of a failure to read an outcome. Errors are logged, and what a decoder says may
+/// quote what it read.
 fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -> CodecFailure {
     use serde_json::error::Category;
 
@@ -290,8 +298,8 @@ fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -
     format!("{what} at line {}, column {}", error.line(), error.column()).into()
 }
 
-/// Writes a value as JSON, in one allocation of the right length: it is written where the thread has room, which a short one is copied
-/// from.
+/// Writes a value as JSON, in one allocation of the right length: it is written where the thread
+/// has room, which a short one is copied from.
 fn json<T: Serialize + ?Sized>(value: &T) -> Result<Bytes, serde_json::Error> {
     thread_local! {
         static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };

@@ -1,6 +1,7 @@
 //! Which runtime a call uses, and which call a body is in.
 //!
-//! Both follow the task: a body that spawns a task of its own does not take them along, unless it is `detached`.
+//! Both follow the task: a body that spawns a task of its own does not take them along, unless it
+//! is `detached`.
 
 use std::fmt;
 use std::future::Future;
@@ -59,7 +60,8 @@ pub fn install(idempotency: Idempotency) -> Result<(), ConfigError> {
 
 /// Makes a runtime the default inside one future: for tests, and for tenants.
 ///
-/// It follows the task. A task that is spawned inside has the installed runtime again, unless it is given this one.
+/// It follows the task. A task that is spawned inside has the installed runtime again, unless it is
+/// given this one.
 ///
 /// # Examples
 ///
@@ -80,8 +82,9 @@ pub async fn scope<F: Future>(idempotency: Idempotency, future: F) -> F::Output 
     SCOPED.scope(idempotency, future).await
 }
 
-/// The call whose body is running: `None` outside, in a task that a body spawned, and where a body runs without its key being known
-/// (under [`Idempotency::disabled`], and with `missing_key = run`).
+/// The call whose body is running: `None` outside, in a task that a body spawned, and where a body
+/// runs without its key being known (under [`Idempotency::disabled`], and with
+/// `missing_key = run`).
 ///
 /// # Examples
 ///
@@ -122,7 +125,8 @@ pub(crate) fn bounded_wait(wait: Duration) -> Duration {
     }
 }
 
-/// A guarded call, or a step of one by hand, fails with an error of `idem`: the body around it must not be kept with that inside.
+/// A guarded call, or a step of one by hand, fails with an error of `idem`: the body around it must
+/// not be kept with that inside.
 pub(crate) fn trouble() {
     if let Some(call) = innermost() {
         call.trouble();
@@ -139,8 +143,8 @@ pub(crate) fn innermost() -> Option<Call> {
     CALL.try_with(Clone::clone).ok()
 }
 
-/// Runs a body that nothing guards, with its key where that is known. A call around it is not its own, but is still known for what would
-/// wait for itself.
+/// Runs a body that nothing guards, with its key where that is known. A call around it is not its
+/// own, but is still known for what would wait for itself.
 pub(crate) async fn unguarded<F: Future>(id: Option<&RecordId>, body: F) -> F::Output {
     let outer = innermost();
     let hidden = id.is_none();
@@ -266,8 +270,9 @@ impl Call {
         self.0.id.operation()
     }
 
-    /// 1 for the first claim of this key, +1 for each later one: also a fencing number, which a sink can compare. 0 where the body runs
-    /// unguarded, because the store failed (`store_failure = run`).
+    /// 1 for the first claim of this key, +1 for each later one: also a fencing number, which a
+    /// sink can compare. 0 where the body runs unguarded, because the store failed
+    /// (`store_failure = run`).
     pub fn attempt(&self) -> u64 {
         self.0.attempt
     }
@@ -280,8 +285,9 @@ impl Call {
     /// Returns a key for a call to a downstream service: the same each time this body runs for this
     /// key, another for each name. Send it as that service's idempotency key.
     ///
-    /// It is a UUID (version 8) made from a digest of operation, key and name, so it tells nothing of the key. It does not depend on
-    /// the attempt: a body that runs again after a crash sends the same key again.
+    /// It is a UUID (version 8) made from a digest of operation, key and name, so it tells nothing
+    /// of the key. It does not depend on the attempt: a body that runs again after a crash sends
+    /// the same key again.
     pub fn child_key(&self, name: &str) -> String {
         let mut digest = [0; 16];
         blake3::Hasher::new_derive_key("idem 2026 child key")
@@ -295,9 +301,9 @@ impl Call {
 
     /// Has the call recorded as done, without the value that its body returns.
     ///
-    /// For values that are too large to record, or that the store must not hold. The caller gets its value, a duplicate
-    /// gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). It holds for this try of the body; errors that are kept
-    /// are recorded all the same.
+    /// For values that are too large to record, or that the store must not hold. The caller gets
+    /// its value, a duplicate gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). It holds for
+    /// this try of the body; errors that are kept are recorded all the same.
     ///
     /// # Examples
     ///
@@ -322,21 +328,23 @@ impl Call {
         self.0.omits.store(true, Ordering::Relaxed);
     }
 
-    /// Records the outcome in a transaction of the body, together with the rows that it has written there. The body then commits, and returns
-    /// the value.
+    /// Records the outcome in a transaction of the body, together with the rows that it has written
+    /// there. The body then commits, and returns the value.
     ///
-    /// For bodies with effects outside of the database, which a lease guards. When the transaction commits, the record is committed, and waiters
-    /// wake; nothing is recorded once more when the body returns. If the transaction is rolled back, the record is still in flight, and
-    /// the lease decides: return an error then, which releases the key.
+    /// For bodies with effects outside of the database, which a lease guards. When the transaction
+    /// commits, the record is committed, and waiters wake; nothing is recorded once more when the
+    /// body returns. If the transaction is rolled back, the record is still in flight, and the
+    /// lease decides: return an error then, which releases the key.
     ///
-    /// Commit soon: while the transaction is open it locks the record, and the lease cannot be renewed. Does nothing where the
-    /// body runs unguarded.
+    /// Commit soon: while the transaction is open it locks the record, and the lease cannot be
+    /// renewed. Does nothing where the body runs unguarded.
     ///
     /// # Errors
     ///
-    /// [`Error::LeaseLost`] if somebody else is the owner now, and [`Error::Store`] if the database failed. Nothing of this transaction is
-    /// written then: what it has done is rolled back at once. [`Error::Config`] if the runtime has another store than the transaction's
-    /// database, or if the call is [in a transaction](crate::Operation::run_in) itself.
+    /// [`Error::LeaseLost`] if somebody else is the owner now, and [`Error::Store`] if the database
+    /// failed. Nothing of this transaction is written then: what it has done is rolled back at
+    /// once. [`Error::Config`] if the runtime has another store than the transaction's database, or
+    /// if the call is [in a transaction](crate::Operation::run_in) itself.
     ///
     /// # Cancellation safety
     ///
@@ -379,7 +387,8 @@ impl Call {
         self.0.omits.load(Ordering::Relaxed)
     }
 
-    /// Whether the body must ask first what became of an earlier attempt, which it now does. A body that is tried again has asked.
+    /// Whether the body must ask first what became of an earlier attempt, which it now does. A body
+    /// that is tried again has asked.
     pub(crate) fn asks(&self) -> bool {
         let question = &self.0.question;
         self.0.after_abandoned
@@ -401,7 +410,8 @@ impl Call {
         self.0.asks && matches!(self.0.question.load(Ordering::Relaxed), NOT_ASKED | ASKED)
     }
 
-    /// A guarded call of the body has failed with an error of `idem`, which may be inside of what the body returns.
+    /// A guarded call of the body has failed with an error of `idem`, which may be inside of what
+    /// the body returns.
     pub(crate) fn is_troubled(&self) -> bool {
         self.0.troubled.load(Ordering::Relaxed)
     }
@@ -490,7 +500,8 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Writes the outcome in a transaction, if the record still is the owner's. If it is not, nothing of the transaction is ever written.
+    /// Writes the outcome in a transaction, if the record still is the owner's. If it is not,
+    /// nothing of the transaction is ever written.
     pub(crate) async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
     where
         X: Transaction<S>,

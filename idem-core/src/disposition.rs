@@ -38,11 +38,13 @@ pub enum Disposition {
     },
 }
 
-/// The pause before a message comes again whose handler failed for a reason that may pass in a moment.
+/// The pause before a message comes again whose handler failed for a reason that may pass in a
+/// moment.
 const SOON: Duration = Duration::from_secs(1);
 /// A message that comes again sooner is a busy loop.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// The pause where the service is at fault, until it is repaired: no message is, so none is put aside.
+/// The pause where the service is at fault, until it is repaired: no message is, so none is put
+/// aside.
 const UNTIL_REPAIRED: Duration = Duration::from_secs(30);
 
 impl Disposition {
@@ -79,7 +81,8 @@ impl Disposition {
 /// Decides the fate of a message whose handler failed with this error: for the error type of a
 /// handler.
 ///
-/// `#[derive(ErrorPolicy)]` implements it where `#[idem(dead_letter)]` marks a variant, or where `#[idem(dispose)]` is above the type.
+/// `#[derive(ErrorPolicy)]` implements it where `#[idem(dead_letter)]` marks a variant, or where
+/// `#[idem(dispose)]` is above the type.
 ///
 /// # Examples
 ///

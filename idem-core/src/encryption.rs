@@ -1,4 +1,5 @@
-//! Outcomes that are encrypted before they reach the store: XChaCha20-Poly1305, bound to the record that they belong to.
+//! Outcomes that are encrypted before they reach the store: XChaCha20-Poly1305, bound to the record
+//! that they belong to.
 //!
 //! The stored bytes are `1`, the length and the id of the encryption key, the length and the id of
 //! the codec inside, a nonce of 24 random bytes, and the ciphertext with its tag. The part before
@@ -22,11 +23,12 @@ const NONCE: usize = 24;
 const DOMAIN: &[u8] = b"idem outcome 1";
 const MAX_KEY_ID: usize = 64;
 
-/// Encrypts outcomes with XChaCha20-Poly1305, so that a store holds only what the service can read: for
-/// [`Builder::codec`](crate::Builder::codec).
+/// Encrypts outcomes with XChaCha20-Poly1305, so that a store holds only what the service can read:
+/// for [`Builder::codec`](crate::Builder::codec).
 ///
-/// A ciphertext is bound to its operation, key and attempt, and to whether it is a value or an error. One that was changed, cut short or copied
-/// to another record is refused with [`Error::Codec`](crate::Error::Codec), and no body runs.
+/// A ciphertext is bound to its operation, key and attempt, and to whether it is a value or an
+/// error. One that was changed, cut short or copied to another record is refused with
+/// [`Error::Codec`](crate::Error::Codec), and no body runs.
 ///
 /// These stay visible to readers of the store: operation and key, state, attempt and times, and the
 /// fingerprint (a digest, which can be guessed if the request can). Also whether the outcome is an
@@ -35,13 +37,16 @@ const MAX_KEY_ID: usize = 64;
 ///
 /// # Rotation
 ///
-/// Each outcome names the key that it was encrypted with, so several can be known while one of them writes. Without downtime:
+/// Each outcome names the key that it was encrypted with, so several can be known while one of them
+/// writes. Without downtime:
 ///
 /// 1. Deploy the new key to all processes, as one that [reads](KeyRing::reads). The old one writes.
-/// 2. When all have it, deploy it as the one that [writes](KeyRing::new), and the old one as one that reads.
+/// 2. When all have it, deploy it as the one that [writes](KeyRing::new), and the old one as one
+///    that reads.
 /// 3. When the longest `ttl` has passed since, leave the old one out.
 ///
-/// To begin on a store that holds outcomes which are not encrypted, see [`reads_unencrypted`](Self::reads_unencrypted).
+/// To begin on a store that holds outcomes which are not encrypted, see
+/// [`reads_unencrypted`](Self::reads_unencrypted).
 ///
 /// # Examples
 ///
@@ -232,7 +237,8 @@ fn check_key_id(id: &str) -> Result<(), ConfigError> {
     )))
 }
 
-/// A secret of 32 random bytes. `Debug` shows none of them, and they are overwritten when it is dropped.
+/// A secret of 32 random bytes. `Debug` shows none of them, and they are overwritten when it is
+/// dropped.
 #[derive(Clone)]
 pub struct EncryptionKey([u8; 32]);
 
@@ -242,7 +248,8 @@ impl EncryptionKey {
         Self(bytes)
     }
 
-    /// Makes a key from the operating system's random bytes: for tests, and to store it in a secret manager.
+    /// Makes a key from the operating system's random bytes: for tests, and to store it in a secret
+    /// manager.
     ///
     /// # Errors
     ///
@@ -275,7 +282,8 @@ impl fmt::Debug for EncryptionKey {
 /// The source of an [`EncryptedCodec`]'s keys. [`KeyRing`] is the one for keys that do not change
 /// while the process runs.
 ///
-/// It is asked for each outcome that is written or read, and does not block: keys are fetched before, or in a task beside.
+/// It is asked for each outcome that is written or read, and does not block: keys are fetched
+/// before, or in a task beside.
 ///
 /// # Examples
 ///
@@ -299,22 +307,26 @@ impl fmt::Debug for EncryptionKey {
 /// }
 /// ```
 pub trait EncryptionKeys: Send + Sync + 'static {
-    /// Returns the key that new outcomes are encrypted with, and its id: 1 to 64 letters, digits and `- _ . / :`.
+    /// Returns the key that new outcomes are encrypted with, and its id: 1 to 64 letters, digits
+    /// and `- _ . / :`.
     ///
     /// # Errors
     ///
-    /// If there is none. The call's outcome is then recorded as done, without the value, and the event is `not_encoded`.
+    /// If there is none. The call's outcome is then recorded as done, without the value, and the
+    /// event is `not_encoded`.
     fn current(&self) -> Result<(String, EncryptionKey), CodecFailure>;
 
     /// Returns the key with this id; `None` if it is not known.
     ///
     /// # Errors
     ///
-    /// If that cannot be said. The duplicate gets [`Error::Codec`](crate::Error::Codec), and no body runs.
+    /// If that cannot be said. The duplicate gets [`Error::Codec`](crate::Error::Codec), and no
+    /// body runs.
     fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure>;
 }
 
-/// Keys that are known from the start: one that writes, and any number that read. `Debug` shows their ids.
+/// Keys that are known from the start: one that writes, and any number that read. `Debug` shows
+/// their ids.
 #[derive(Clone)]
 pub struct KeyRing {
     /// The first one writes.

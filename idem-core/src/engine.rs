@@ -29,7 +29,8 @@ use crate::token::{Flaw, Submission};
 use crate::undo::Orphan;
 use crate::versions::Versions;
 
-/// The store's clock and the waiter's may differ a little; a look just before a lease runs out would only have to be repeated.
+/// The store's clock and the waiter's may differ a little; a look just before a lease runs out
+/// would only have to be repeated.
 const PAST_THE_LEASE: Duration = Duration::from_millis(5);
 /// How long a waiter that cannot wait at the store sleeps before it asks again.
 const WAIT_WITHOUT_STORE: Duration = Duration::from_millis(100);
@@ -209,7 +210,8 @@ impl Runtime {
         }
     }
 
-    /// Waits for the owner, and claims again, until the call has an answer: for a call that shares with no other.
+    /// Waits for the owner, and claims again, until the call has an answer: for a call that shares
+    /// with no other.
     async fn stand_in_line(
         self: &Arc<Self>,
         request: &Request,
@@ -275,7 +277,8 @@ impl Runtime {
         Said::Over(Err(self.reject(request, &why)))
     }
 
-    /// Waits until the record may have changed, the lease may have run out, or the call's own time is up.
+    /// Waits until the record may have changed, the lease may have run out, or the call's own time
+    /// is up.
     async fn wait_for(&self, request: &Request, attempt: u64, until: Instant, lease_left: Duration) {
         let entered = clock::now();
         let limit = until.saturating_duration_since(entered).min(lease_left + PAST_THE_LEASE);
@@ -288,7 +291,8 @@ impl Runtime {
 
     /// Sends a claim; once more if its fate is unknown, as the same owner, who is recognised.
     async fn claim(self: &Arc<Self>, request: &Request, owner: Owner) -> Result<Claimed, StoreError> {
-        // Whenever this future ends without a clear answer, dropped included, what it may have claimed is given back.
+        // Whenever this future ends without a clear answer, dropped included, what it may have
+        // claimed is given back.
         let mut orphan = Orphan::new(self, request, owner);
         let mut is_resent = false;
         loop {
@@ -432,7 +436,8 @@ impl Runtime {
     }
 }
 
-/// A store may end a wait for no reason. A waiter that finds the same attempt in flight again at once, and again, slows down.
+/// A store may end a wait for no reason. A waiter that finds the same attempt in flight again at
+/// once, and again, slows down.
 #[derive(Default)]
 struct Pause {
     seen: Option<(u64, Instant)>,

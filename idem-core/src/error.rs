@@ -53,8 +53,8 @@ pub enum Error {
         /// not suit as a `Retry-After` for clients.
         retry_after: Duration,
     },
-    /// The call was carried out before, and this operation answers duplicates with an error (`duplicate = reject`); or an outcome is to be
-    /// settled where there is one.
+    /// The call was carried out before, and this operation answers duplicates with an error
+    /// (`duplicate = reject`); or an outcome is to be settled where there is one.
     #[error(
         "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome stays as it is"
     )]
@@ -87,8 +87,8 @@ pub enum Error {
         /// A digest of the key.
         key: KeyDigest,
     },
-    /// An earlier owner was cut off, what became of its work is unknown, and this operation wants that settled first
-    /// (`abandoned = reject`).
+    /// An earlier owner was cut off, what became of its work is unknown, and this operation wants
+    /// that settled first (`abandoned = reject`).
     #[error(
         "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle`, `settle_error` or `forget` the key"
     )]
@@ -114,7 +114,8 @@ pub enum Error {
         /// How many attempts were made.
         attempts: u64,
     },
-    /// The lease could not be renewed in time, or another caller took the key over: the body was stopped, or its commit refused.
+    /// The lease could not be renewed in time, or another caller took the key over: the body was
+    /// stopped, or its commit refused.
     #[error(
         "operation `{operation}`, key {key}: the lease of attempt {attempt} was lost, so the body was stopped or its outcome refused; the same call may be made again"
     )]
@@ -147,7 +148,8 @@ pub enum Error {
         /// A digest of the key.
         key: KeyDigest,
     },
-    /// The subject of a token has no value: `None`, or an empty text. No token is issued to it, and none counts for it.
+    /// The subject of a token has no value: `None`, or an empty text. No token is issued to it, and
+    /// none counts for it.
     #[error(
         "operation `{operation}`: the subject of the token is missing: a part of it is `None` or empty; is the caller logged in, does he have a session?"
     )]
@@ -156,8 +158,8 @@ pub enum Error {
         /// The operation's name.
         operation: Arc<str>,
     },
-    /// The token is unknown, expired, forged, or another subject's (or another operation's); which of these, only the events say. The body
-    /// did not run.
+    /// The token is unknown, expired, forged, or another subject's (or another operation's); which
+    /// of these, only the events say. The body did not run.
     #[error(
         "operation `{operation}`, key {key}: the token does not count: it is unknown, its time is over, or it was issued to another subject, or for another operation; issue a new one, with a fresh form"
     )]
@@ -168,8 +170,9 @@ pub enum Error {
         /// A digest of the key that the token and the subject stand for.
         key: KeyDigest,
     },
-    /// This subject has sent too many tokens that do not count (see [`Builder::limit_token_failures`](crate::Builder::limit_token_failures)).
-    /// Nothing was asked of the store.
+    /// This subject has sent too many tokens that do not count (see
+    /// [`Builder::limit_token_failures`](crate::Builder::limit_token_failures)). Nothing was asked
+    /// of the store.
     #[error(
         "operation `{operation}`, key {key}: the same subject has sent too many tokens that do not count; try again in {retry_after:.1?}"
     )]
@@ -230,8 +233,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the very same call may succeed later without anybody doing anything: [`InFlight`](Self::InFlight),
-    /// [`LeaseLost`](Self::LeaseLost), [`Throttled`](Self::Throttled), and [`Store`](Self::Store) where the store's failure may pass.
+    /// Whether the very same call may succeed later without anybody doing anything:
+    /// [`InFlight`](Self::InFlight), [`LeaseLost`](Self::LeaseLost),
+    /// [`Throttled`](Self::Throttled), and [`Store`](Self::Store) where the store's failure may
+    /// pass.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::InFlight { .. } | Self::LeaseLost { .. } | Self::Throttled { .. } => true,
@@ -242,9 +247,10 @@ impl Error {
 
     /// Returns how long to wait before the same call is made again; `None` if that would not help.
     ///
-    /// In flight, it is one second, or less if the owner's lease ends sooner: an owner that lives answers long before its lease ends. Throttled, it
-    /// is the time until tokens of the subject are looked at again. Otherwise it is one second. HTTP's `Retry-After` has whole
-    /// seconds: round up.
+    /// In flight, it is one second, or less if the owner's lease ends sooner: an owner that lives
+    /// answers long before its lease ends. Throttled, it is the time until tokens of the subject
+    /// are looked at again. Otherwise it is one second. HTTP's `Retry-After` has whole seconds:
+    /// round up.
     pub fn retry_after(&self) -> Option<Duration> {
         const SOON: Duration = Duration::from_secs(1);
         match self {
@@ -298,8 +304,8 @@ impl Error {
     }
 }
 
-/// A setting of a runtime that cannot be, found by [`Builder::try_build`](crate::Builder::try_build), or a runtime that cannot be
-/// installed.
+/// A setting of a runtime that cannot be, found by
+/// [`Builder::try_build`](crate::Builder::try_build), or a runtime that cannot be installed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(pub(crate) Arc<str>);
@@ -341,9 +347,11 @@ pub enum StoreErrorKind {
     Unavailable,
     /// No answer came in time. The step may have been carried out, or may yet be.
     Timeout,
-    /// The store takes no new records: its memory or capacity is used up. The step was not carried out.
+    /// The store takes no new records: its memory or capacity is used up. The step was not carried
+    /// out.
     Full,
-    /// The store refused the step: wrong password, missing rights, unsupported version. The step was not carried out.
+    /// The store refused the step: wrong password, missing rights, unsupported version. The step
+    /// was not carried out.
     Refused,
     /// The value at the key is not a record that this version can read. It was left untouched.
     Unreadable,
@@ -362,7 +370,8 @@ impl StoreError {
         self
     }
 
-    /// Says that the step was not sent at all, so that it was not carried out, whatever the kind of failure.
+    /// Says that the step was not sent at all, so that it was not carried out, whatever the kind of
+    /// failure.
     #[must_use]
     pub fn unsent(mut self) -> Self {
         self.is_unsent = true;
@@ -379,7 +388,8 @@ impl StoreError {
         matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout | StoreErrorKind::Full)
     }
 
-    /// Whether the step may have been carried out although it failed, so that only asking again, as the same owner, can tell.
+    /// Whether the step may have been carried out although it failed, so that only asking again, as
+    /// the same owner, can tell.
     pub fn is_unknown(&self) -> bool {
         !self.is_unsent && matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout)
     }

@@ -17,14 +17,15 @@ use crate::record::{Encoded, RecordId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorAction {
-    /// The error is the outcome: it is recorded like a value, for as long, and duplicates get an equal one. The body does not run
-    /// again.
+    /// The error is the outcome: it is recorded like a value, for as long, and duplicates get an
+    /// equal one. The body does not run again.
     ///
-    /// An error that cannot be written is released, and that is logged. So is every error of a body in which another guarded call failed
-    /// with an [`Error`], which may be inside of it: that one is never kept.
+    /// An error that cannot be written is released, and that is logged. So is every error of a body
+    /// in which another guarded call failed with an [`Error`], which may be inside of it: that one
+    /// is never kept.
     Keep,
-    /// As [`Keep`](Self::Keep), but for this long, in place of `ttl` and `remember`: after that the next call runs the body. At least
-    /// a millisecond.
+    /// As [`Keep`](Self::Keep), but for this long, in place of `ttl` and `remember`: after that the
+    /// next call runs the body. At least a millisecond.
     KeepFor(Duration),
     /// The key is given up, and the next call runs the body.
     Release,
@@ -35,8 +36,10 @@ pub enum ErrorAction {
     /// runs the body, is rejected, or asks, as [`abandoned`](crate::Operation::abandoned) and
     /// [`reconcile`](crate::Operation::reconcile) say.
     Abandon,
-    /// Nobody has said what becomes of this error: [`Builder::default_error`](crate::Builder::default_error) decides. So it is with every
-    /// error of a function or a call without a policy, and with each variant that `#[derive(ErrorPolicy)]` finds without an action.
+    /// Nobody has said what becomes of this error:
+    /// [`Builder::default_error`](crate::Builder::default_error) decides. So it is with every error
+    /// of a function or a call without a policy, and with each variant that
+    /// `#[derive(ErrorPolicy)]` finds without an action.
     Unlisted,
 }
 
@@ -48,8 +51,8 @@ pub enum ErrorAction {
 pub enum UnkeptAction {
     /// As [`ErrorAction::Release`].
     Release,
-    /// As [`ErrorAction::Retry`]. A retry that ends in [`then_keep`](Retry::then_keep) has nothing to keep with: it releases the key, and
-    /// the event `error_not_kept` says so.
+    /// As [`ErrorAction::Retry`]. A retry that ends in [`then_keep`](Retry::then_keep) has nothing
+    /// to keep with: it releases the key, and the event `error_not_kept` says so.
     Retry(Retry),
     /// As [`ErrorAction::Abandon`].
     Abandon,
@@ -96,7 +99,8 @@ mod sealed {
     }
 }
 
-/// How a body is tried again in place: under the same lease, which is renewed meanwhile, and as the same attempt.
+/// How a body is tried again in place: under the same lease, which is renewed meanwhile, and as the
+/// same attempt.
 ///
 /// The pause before the first retry is the backoff. It doubles with each further one, up to a
 /// longest pause. Each is then lengthened at random by up to a half. So calls that failed together
@@ -144,7 +148,8 @@ impl Retry {
         self
     }
 
-    /// The longest pause, to which the backoff doubles, before it is lengthened at random. It holds for the backoff as well.
+    /// The longest pause, to which the backoff doubles, before it is lengthened at random. It holds
+    /// for the backoff as well.
     pub const fn max_backoff(mut self, max_backoff: Duration) -> Self {
         self.max_backoff = Some(max_backoff);
         self
@@ -236,8 +241,9 @@ pub(crate) fn keep_for(ttl: Duration) -> Duration {
 /// The policy of an error type, for every annotated function that returns it and has no
 /// `errors(..)` of its own.
 ///
-/// `#[derive(ErrorPolicy)]` writes it, from `#[idem(keep)]`, `#[idem(release)]` and `#[idem(retry(max = 3, backoff = "100ms"))]` on the
-/// variants. By hand, it is given to a call as `.errors_by_type::<OrderError>()`.
+/// `#[derive(ErrorPolicy)]` writes it, from `#[idem(keep)]`, `#[idem(release)]` and
+/// `#[idem(retry(max = 3, backoff = "100ms"))]` on the variants. By hand, it is given to a call as
+/// `.errors_by_type::<OrderError>()`.
 ///
 /// # Examples
 ///
@@ -268,11 +274,12 @@ pub(crate) fn keep_for(ttl: Duration) -> Duration {
     note = "or write the arms on the function: `errors(OrderError::Declined(_) => keep, _ => release)`"
 )]
 pub trait ErrorPolicy {
-    /// [`Sometimes`] if [`action`](Self::action) may say [`Keep`](ErrorAction::Keep), alone or after retries; else [`Never`]. What is
-    /// kept must be `Serialize` and `DeserializeOwned`.
+    /// [`Sometimes`] if [`action`](Self::action) may say [`Keep`](ErrorAction::Keep), alone or
+    /// after retries; else [`Never`]. What is kept must be `Serialize` and `DeserializeOwned`.
     type Keeps: Frequency;
-    /// [`Sometimes`] if [`action`](Self::action) may say [`Retry`](ErrorAction::Retry), else [`Never`]. A function whose error type
-    /// retries says `errors(policy)`, and its arguments must be such that they can be used again.
+    /// [`Sometimes`] if [`action`](Self::action) may say [`Retry`](ErrorAction::Retry), else
+    /// [`Never`]. A function whose error type retries says `errors(policy)`, and its arguments must
+    /// be such that they can be used again.
     type Retries: Frequency;
 
     /// Returns the action for a call whose body returned this error.
@@ -310,7 +317,8 @@ impl Frequency for Never {
     type Or<Other: Frequency> = Other;
 }
 
-/// An error type of which nothing is asked that a function without `errors(policy)` does not promise.
+/// An error type of which nothing is asked that a function without `errors(policy)` does not
+/// promise.
 #[diagnostic::on_unimplemented(
     message = "the error policy of this type retries, which this function must allow: write `errors(policy)`",
     label = "some errors of this type are retried",

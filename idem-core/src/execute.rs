@@ -1,4 +1,5 @@
-//! The flow of every guarded call, annotated or by hand: claim, then run the body, or give what it gave before.
+//! The flow of every guarded call, annotated or by hand: claim, then run the body, or give what it
+//! gave before.
 
 use std::any::Any;
 use std::future::{Future, pending};
@@ -25,7 +26,8 @@ use crate::record::{Encoded, RecordId};
 use crate::runtime::Runtime;
 use crate::watch::{self, Seen};
 
-/// How a call is carried out: what is done with what its body returns, and where the next try comes from.
+/// How a call is carried out: what is done with what its body returns, and where the next try comes
+/// from.
 pub(crate) struct Execution<R, T, E, P, G> {
     pub(crate) witness: Witness<R, T, E>,
     pub(crate) policy: Policy<P, E>,
@@ -39,7 +41,8 @@ where
     G: FnMut() -> Body,
     Body: Future<Output = R>,
 {
-    /// The body is a future that is not moved, and dropped as soon as it has ended or may not go on.
+    /// The body is a future that is not moved, and dropped as soon as it has ended or may not go
+    /// on.
     ///
     /// It takes references, since what an `async fn` is given is in its future twice.
     pub(crate) async fn run(&mut self, prepared: &Prepared<'_>, body: Pin<&mut Option<Body>>) -> Result<Outcome<T>, E> {
@@ -117,7 +120,8 @@ where
             let (manner, runtime) = (Manner::of(&request.settings), runtime.clone());
             let counted = runtime.background.body();
             let owning = async move {
-                // Dropped after what is held, which may leave a step behind: `shutdown` sees the one or the other.
+                // Dropped after what is held, which may leave a step behind: `shutdown` sees the
+                // one or the other.
                 let _counted = counted;
                 let mut held = held;
                 self.own(&runtime, manner, &mut held, pin!(Some(body))).await
@@ -141,14 +145,16 @@ where
         self.fail(error)
     }
 
-    /// Claims the key, or learns what to do instead. A call that only observes is given nothing that would keep its body from running.
+    /// Claims the key, or learns what to do instead. A call that only observes is given nothing
+    /// that would keep its body from running.
     async fn begin(&self, runtime: &Arc<Runtime>, request: &Request) -> Result<Begun, Error> {
         if !request.settings.observes {
             return runtime.begin(request).await;
         }
         match runtime.observe(request).await {
             Begun::Replay(recorded) => {
-                // Reports an outcome that could not have been replayed. A panic in the author's code would have been one of that.
+                // Reports an outcome that could not have been replayed. A panic in the author's
+                // code would have been one of that.
                 let _ = catch_unwind(AssertUnwindSafe(|| self.decoded(&recorded).map(drop)));
                 Ok(Begun::Unguarded)
             }
@@ -275,7 +281,8 @@ where
             End::Panicked(panic) => return panicked(held, panic),
         };
         if call.is_unreconciled() {
-            // Not the body's own error: the record stays abandoned, whatever is said of such an error.
+            // Not the body's own error: the record stays abandoned, whatever is said of such an
+            // error.
             held.stays_unanswered();
             return Ended::For(Answer::Gives(Err(error)));
         }
@@ -284,7 +291,8 @@ where
             // A guard of the author's: to the caller it is the same.
             Err(panic) => return panicked(held, panic),
         };
-        // Between two tries no body is cut: if this call goes no further, this is what is left to do.
+        // Between two tries no body is cut: if this call goes no further, this is what is left to
+        // do.
         held.releases(unknown);
         let then = match tries.next(action) {
             Next::Then(then) => then,
@@ -325,7 +333,8 @@ where
         })
     }
 
-    /// Runs the body without a record: an error can be tried again, and there is nothing to keep or to give up.
+    /// Runs the body without a record: an error can be tried again, and there is nothing to keep or
+    /// to give up.
     async fn unguarded(
         &mut self,
         operation: &str,
@@ -452,7 +461,8 @@ fn caught(encode: impl FnOnce() -> Result<Encoded, CodecFailure>) -> Result<Enco
     catch_unwind(AssertUnwindSafe(encode)).unwrap_or_else(|_| Err("it panicked while it was written".into()))
 }
 
-/// Runs a future in a task of its own, with what follows the task. `None` where the task was stopped.
+/// Runs a future in a task of its own, with what follows the task. `None` where the task was
+/// stopped.
 async fn detached<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Option<T> {
     let task = tokio::spawn(watch::along(Inherited::here().around(future)).in_current_span());
     match task.await {

@@ -30,7 +30,8 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const LONG: Duration = Duration::from_secs(3600);
-/// At each of some thousand schedules, and as many that are chosen so that few switches make the difference.
+/// At each of some thousand schedules, and as many that are chosen so that few switches make the
+/// difference.
 const SCHEDULES: usize = 2_000;
 const SWITCHES: usize = 3;
 
@@ -226,7 +227,8 @@ fn memory_what_has_expired_is_swept_in_time_whatever_the_sweeper_does_when_it_is
     });
 }
 
-/// A commit, a removal and a duplicate of one key at once: a call that begins after the removal never gets the outcome from before it.
+/// A commit, a removal and a duplicate of one key at once: a call that begins after the removal
+/// never gets the outcome from before it.
 #[test]
 fn cache_gives_no_outcome_that_was_removed_before_the_call_began() {
     explore(|| {
@@ -268,7 +270,8 @@ fn cache_gives_no_outcome_that_was_removed_before_the_call_began() {
     });
 }
 
-/// The store of one key, as far as flights see it: whether there is an outcome, and of which life of the key.
+/// The store of one key, as far as flights see it: whether there is an outcome, and of which life
+/// of the key.
 #[derive(Default)]
 struct Stored {
     lives: u64,

@@ -1,6 +1,7 @@
 //! A digest of what must be equal when a key comes again.
 //!
-//! The value is written in a canonical form (`canonical.rs`) and digested with BLAKE3, cut to 128 bits.
+//! The value is written in a canonical form (`canonical.rs`) and digested with BLAKE3, cut to 128
+//! bits.
 
 mod canonical;
 mod number;
@@ -29,23 +30,27 @@ impl<T: Serialize + ?Sized> FingerprintPart for T {}
 
 /// A 128-bit digest of the arguments that must be equal when a key comes again.
 ///
-/// The digest is the same on every platform, for every order of a hash map, after fields were reordered, and after an integer was
-/// widened. Sequences keep their order, so a `HashSet` is not usable as a fingerprint.
+/// The digest is the same on every platform, for every order of a hash map, after fields were
+/// reordered, and after an integer was widened. Sequences keep their order, so a `HashSet` is not
+/// usable as a fingerprint.
 ///
 /// # `None` and absent fields
 ///
-/// A struct's field that is `None` counts as absent, so a new optional field changes nothing for the calls that do not use it. The same holds for
-/// structs with `#[serde(flatten)]` and for the structs that they flatten. `Some(None)`, a newtype struct around `None`, and `None` in a map,
-/// a sequence or a tuple are values: they differ from an absent one.
+/// A struct's field that is `None` counts as absent, so a new optional field changes nothing for
+/// the calls that do not use it. The same holds for structs with `#[serde(flatten)]` and for the
+/// structs that they flatten. `Some(None)`, a newtype struct around `None`, and `None` in a map, a
+/// sequence or a tuple are values: they differ from an absent one.
 ///
-/// Two forms look like a `None` field to any serialiser, so the fingerprint cannot tell them from an absent field:
+/// Two forms look like a `None` field to any serialiser, so the fingerprint cannot tell them from
+/// an absent field:
 ///
 /// - `Some(None)` under a `serialize_with` that writes it with `serialize_none`, such as
 ///   `serde_with`'s `double_option`. A plain `Option<Option<T>>` with `skip_serializing_if` is
 ///   distinguished.
 /// - A newtype variant around `None` in an enum that is flattened.
 ///
-/// If explicit nulls matter, as in a PATCH request, use the body's bytes or its `serde_json::Value` as the fingerprint.
+/// If explicit nulls matter, as in a PATCH request, use the body's bytes or its `serde_json::Value`
+/// as the fingerprint.
 ///
 /// # Examples
 ///

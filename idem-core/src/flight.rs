@@ -1,10 +1,12 @@
 //! Calls of one process with one key share their claims, their waits and the answers.
 //!
-//! At any time one of them asks the store and one waits there; the others wait for these two. An answer serves the calls that had
-//! joined before its message was sent, and no others: an older answer may describe a record that was forgotten since. So of many
-//! duplicates the first asks for itself, the second for all others.
+//! At any time one of them asks the store and one waits there; the others wait for these two. An
+//! answer serves the calls that had joined before its message was sent, and no others: an older
+//! answer may describe a record that was forgotten since. So of many duplicates the first asks for
+//! itself, the second for all others.
 //!
-//! The call that asks or waits may be alive and not polled. After [`PATIENCE`] another one takes over.
+//! The call that asks or waits may be alive and not polled. After [`PATIENCE`] another one takes
+//! over.
 
 use std::collections::hash_map::RandomState;
 use std::future::{Future, pending};
@@ -25,8 +27,8 @@ use crate::record::{Encoded, RecordId};
 use crate::sync::{Mutex, MutexGuard, Notify};
 
 const SHARDS: usize = 32;
-/// How long a call that asks the store, waits there or sends a commit is given before another call asks too. Each takeover doubles
-/// it, so that a store that is slow to fail gets few more claims.
+/// How long a call that asks the store, waits there or sends a commit is given before another call
+/// asks too. Each takeover doubles it, so that a store that is slow to fail gets few more claims.
 const PATIENCE: Duration = Duration::from_millis(250);
 const MAX_DOUBLINGS: u32 = 6;
 
@@ -53,7 +55,8 @@ struct Flight {
 
 #[derive(Default)]
 struct State {
-    /// Counts the messages that calls of this flight have sent: claims, waits, commits and releases.
+    /// Counts the messages that calls of this flight have sent: claims, waits, commits and
+    /// releases.
     sent: u64,
     asking: Option<Asking>,
     waiting: Option<Waiting>,
@@ -124,7 +127,8 @@ pub(crate) enum Ending {
     },
     /// The store could not answer.
     Failed(StoreError),
-    /// The answer depends on the settings of the call that asked: each of the others asks for itself.
+    /// The answer depends on the settings of the call that asked: each of the others asks for
+    /// itself.
     Unshared,
 }
 
@@ -163,7 +167,8 @@ struct Patience {
     until: Option<Instant>,
 }
 
-/// A call's place in a flight; given up when dropped, and so is what the call was doing for the others.
+/// A call's place in a flight; given up when dropped, and so is what the call was doing for the
+/// others.
 pub(crate) struct Seat {
     flight: Arc<Flight>,
     /// Answers to this message and earlier ones are too old for this call.
@@ -274,7 +279,8 @@ impl Seat {
         let mut waited = false;
         let flight = self.flight.clone();
         loop {
-            // Before the look, so that a change in between is not missed: all that are there are woken, polled or not.
+            // Before the look, so that a change in between is not missed: all that are there are
+            // woken, polled or not.
             let changed = flight.changed.notified();
             let Patience { term, until } = match self.look(fingerprint, deadline) {
                 Ok(turn) => return (turn, waited),
@@ -361,7 +367,8 @@ impl Seat {
         self.flight.changed.notify_waiters();
     }
 
-    /// Waits at the store, and lets the others see that it is polled. Ends early if another call learns what this one waits for.
+    /// Waits at the store, and lets the others see that it is polled. Ends early if another call
+    /// learns what this one waits for.
     pub(crate) async fn while_waiting(&self, wait: impl Future<Output = ()>) {
         let mut wait = pin!(wait);
         loop {

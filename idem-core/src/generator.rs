@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 /// Makes new keys: `prefix-<uuid v7>`.
 ///
-/// For clients: make a key when the user starts something, keep it through every retry, and make another for the next thing. Keys
-/// made later sort later.
+/// For clients: make a key when the user starts something, keep it through every retry, and make
+/// another for the next thing. Keys made later sort later.
 ///
 /// # Examples
 ///

@@ -77,8 +77,8 @@ struct Parts {
     doubtful: bool,
 }
 
-/// How long things are kept, from the request's settings: in whole milliseconds, as they are, and in half the room, since this is in the
-/// future of every call.
+/// How long things are kept, from the request's settings: in whole milliseconds, as they are, and
+/// in half the room, since this is in the future of every call.
 #[derive(Clone, Copy)]
 struct Times {
     ttl: u64,
@@ -104,8 +104,8 @@ impl Times {
 enum Step {
     /// The body has not ended.
     Running,
-    /// The body has ended, and this is to be recorded: `None` for an outcome that cannot be written. With a time of its own, it is kept
-    /// and remembered for that.
+    /// The body has ended, and this is to be recorded: `None` for an outcome that cannot be
+    /// written. With a time of its own, it is kept and remembered for that.
     Committing { outcome: Option<Encoded>, own: Option<Duration> },
     /// The body has ended, and the key is to be given up.
     Releasing(GiveUp),
@@ -191,7 +191,8 @@ impl Held {
         })
     }
 
-    /// The body has ended, and a transaction of its own has recorded the outcome, or was rolled back: then the lease decides.
+    /// The body has ended, and a transaction of its own has recorded the outcome, or was rolled
+    /// back: then the lease decides.
     pub(crate) fn is_recorded_in_transaction(&mut self) {
         if let Some(parts) = &mut self.parts {
             parts.step = Step::Over;
@@ -215,7 +216,8 @@ impl Held {
         }
     }
 
-    /// The body has ended, and the key is given up. If it is to run again, and this call goes no further, that is what is left to do.
+    /// The body has ended, and the key is given up. If it is to run again, and this call goes no
+    /// further, that is what is left to do.
     pub(crate) fn releases(&mut self, abandoned: bool) {
         if let Some(parts) = &mut self.parts {
             parts.step = Step::Releasing(if abandoned { GiveUp::Abandon } else { GiveUp::Release });
@@ -237,8 +239,8 @@ impl Held {
         }
     }
 
-    /// Tries once what is left to do. If it fails, or this call goes no further meanwhile, it goes on in the background. `false`: this was
-    /// a commit, and it is not recorded.
+    /// Tries once what is left to do. If it fails, or this call goes no further meanwhile, it goes
+    /// on in the background. `false`: this was a commit, and it is not recorded.
     pub(crate) async fn carry_out(&mut self) -> bool {
         let Some(parts) = &mut self.parts else { return true };
         let commits = matches!(parts.step, Step::Committing { .. });
@@ -263,7 +265,8 @@ impl Held {
         self.term.lost_error()
     }
 
-    /// Tries what is left to do, for leases that are held by hand: a failure is the caller's, who may try again.
+    /// Tries what is left to do, for leases that are held by hand: a failure is the caller's, who
+    /// may try again.
     pub(crate) async fn try_out(&mut self) -> Result<(), Error> {
         match &mut self.parts {
             Some(parts) => parts.try_by_hand().await,
@@ -506,8 +509,8 @@ impl Parts {
     }
 }
 
-/// A step that is tried again in the background until the store takes it, or it makes no sense any more. When its tokio runtime ends, it
-/// moves to another one.
+/// A step that is tried again in the background until the store takes it, or it makes no sense any
+/// more. When its tokio runtime ends, it moves to another one.
 struct Retrying {
     parts: Option<Parts>,
     counted: Option<background::Step>,
@@ -529,8 +532,8 @@ impl Retrying {
 
     async fn run(mut self) {
         let Some(parts) = &mut self.parts else { return };
-        // A commit is accepted from the last owner even after its lease ran out, so it is worth more than a lease of trying. A release
-        // is worth no more than what it would shorten.
+        // A commit is accepted from the last owner even after its lease ran out, so it is worth
+        // more than a lease of trying. A release is worth no more than what it would shorten.
         let patience = if matches!(parts.step, Step::Committing { .. }) {
             parts.enrolled.term.length().saturating_mul(10)
         } else {
@@ -588,7 +591,8 @@ impl Drop for Retrying {
     }
 }
 
-/// Between half of a pause and the whole, so that those who failed together do not come back together.
+/// Between half of a pause and the whole, so that those who failed together do not come back
+/// together.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + fastrand::f64() / 2.0)
 }

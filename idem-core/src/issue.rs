@@ -107,14 +107,17 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// other settings do not apply. If a body failed and released, the token is valid for at least
     /// `ttl` again. After its use, that fact is known for at least `ttl` again.
     ///
-    /// The store holds a record of it for `ttl`, and for as long again, but no longer than an hour, to tell by an event that its time is over.
+    /// The store holds a record of it for `ttl`, and for as long again, but no longer than an hour,
+    /// to tell by an event that its time is over.
     ///
-    /// With [`Idempotency::disabled`](crate::Idempotency::disabled) no record is written, and none asked for.
+    /// With [`Idempotency::disabled`](crate::Idempotency::disabled) no record is written, and none
+    /// asked for.
     ///
     /// # Errors
     ///
-    /// [`Error::Store`] if the store cannot record it. [`Error::MissingSubject`] if the subject is `None` or empty. [`Error::Config`]
-    /// if `ttl` cannot be, or the operation's name; or if it was given a key, since a token is a key of its own.
+    /// [`Error::Store`] if the store cannot record it. [`Error::MissingSubject`] if the subject is
+    /// `None` or empty. [`Error::Config`] if `ttl` cannot be, or the operation's name; or if it was
+    /// given a key, since a token is a key of its own.
     ///
     /// # Cancellation safety
     ///

@@ -1,11 +1,13 @@
 //! One keeper renews all leases that were claimed on one tokio runtime, in batches.
 //!
-//! A lease is renewed when a third of it has passed, so a body that is shorter costs nothing but a place in a schedule. Leases that are
-//! due at about the same time are renewed together, at most some twenty times per length of the shortest lease. The keeper watches the deadlines
-//! while renewals are under way: a store that does not answer cannot hold it up. Nor can the keeper, ended or held up, hold up the end of a body:
-//! bodies have timers of their own.
+//! A lease is renewed when a third of it has passed, so a body that is shorter costs nothing but a
+//! place in a schedule. Leases that are due at about the same time are renewed together, at most
+//! some twenty times per length of the shortest lease. The keeper watches the deadlines while
+//! renewals are under way: a store that does not answer cannot hold it up. Nor can the keeper,
+//! ended or held up, hold up the end of a body: bodies have timers of their own.
 //!
-//! A keeper ends with its tokio runtime, as do the bodies there. So each tokio runtime has its own; most processes have one.
+//! A keeper ends with its tokio runtime, as do the bodies there. So each tokio runtime has its own;
+//! most processes have one.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, PoisonError};
@@ -25,13 +27,15 @@ use crate::schedule::Schedule;
 use crate::store::AnyStore;
 use crate::sync::{Mutex, MutexGuard, Notify, RwLock};
 
-/// How often a keeper looks although nothing is due: a twelfth of the shortest lease it has seen lately, within these.
+/// How often a keeper looks although nothing is due: a twelfth of the shortest lease it has seen
+/// lately, within these.
 const LOOK: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
 /// How long a keeper keeps looking without leases.
 const LINGER: Duration = Duration::from_secs(60);
 /// How long a short lease has the keeper look often.
 const LATELY: Duration = Duration::from_secs(10);
-/// How many leases are looked at under one lock, which every claim takes, and renewed by one step of the store.
+/// How many leases are looked at under one lock, which every claim takes, and renewed by one step
+/// of the store.
 const BATCH: usize = 500;
 
 /// The keepers of a runtime.
@@ -41,7 +45,8 @@ pub(crate) struct Keepers {
     known: Arc<Known>,
 }
 
-/// The tokio runtimes on which an idempotency runtime was used, each with its keeper, whose end is that of the tokio runtime.
+/// The tokio runtimes on which an idempotency runtime was used, each with its keeper, whose end is
+/// that of the tokio runtime.
 #[derive(Default)]
 pub(crate) struct Known(RwLock<Vec<(Handle, Arc<Keeper>)>>);
 
@@ -149,7 +154,8 @@ impl Keepers {
 }
 
 impl Known {
-    /// A tokio runtime that is there, other than this one: of several the one that was last seen to be driven.
+    /// A tokio runtime that is there, other than this one: of several the one that was last seen to
+    /// be driven.
     pub(crate) fn another(&self, than: Option<tokio::runtime::Id>) -> Option<Handle> {
         let keepers = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let there = keepers.iter().filter(|(handle, _)| Some(handle.id()) != than).filter_map(|(handle, keeper)| {
@@ -221,8 +227,8 @@ impl Keeper {
         Self { store, round_trips, state: Mutex::new(state), wake: Notify::new() }
     }
 
-    /// Takes a lease into care. Gives its place, and says whether the keeper must be woken, because it plans to look too late. `None` if the
-    /// keeper has ended.
+    /// Takes a lease into care. Gives its place, and says whether the keeper must be woken, because
+    /// it plans to look too late. `None` if the keeper has ended.
     fn take(&self, term: &Arc<Term>) -> Option<(usize, bool)> {
         let first = term.renewal_due();
         let mut state = self.lock();
@@ -247,10 +253,11 @@ impl Keeper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is due now, the most urgent first, and when to look again; `None` when there is nothing left to keep.
+    /// What is due now, the most urgent first, and when to look again; `None` when there is nothing
+    /// left to keep.
     ///
-    /// While there are leases, and for a while after, the keeper looks now and then even if nothing is due, so that it seldom has to be
-    /// woken.
+    /// While there are leases, and for a while after, the keeper looks now and then even if nothing
+    /// is due, so that it seldom has to be woken.
     fn look(&self, idle_since: &mut Option<Instant>) -> Option<(Vec<Renewing>, Option<Instant>)> {
         let now = clock::now();
         let mut due = Vec::new();
@@ -305,7 +312,8 @@ fn slack(term: &Term) -> Duration {
 }
 
 impl State {
-    /// Takes what is due, a batch at most; which leases were found to be lost, and whether that was all.
+    /// Takes what is due, a batch at most; which leases were found to be lost, and whether that was
+    /// all.
     fn due(&mut self, now: Instant, due: &mut Vec<Renewing>) -> (Vec<Arc<Term>>, bool) {
         let mut lost = Vec::new();
         #[cfg(test)]

@@ -1,8 +1,9 @@
 //! The key of one logical call, its parts, and their unambiguous encoding.
 //!
-//! A key is text that a person can read in the store: its parts, joined by `:`. Whatever could be taken for structure
-//! inside a part is percent-encoded, so `("a", "bc")` is `a:bc`, `("ab", "c")` is `ab:c` and `("a:bc",)` is `a%3Abc`.
-//! A nested group is put in parentheses. A key longer than [`MAX_KEY_LEN`] bytes becomes `~` and its BLAKE3 digest.
+//! A key is text that a person can read in the store: its parts, joined by `:`. Whatever could be
+//! taken for structure inside a part is percent-encoded, so `("a", "bc")` is `a:bc`, `("ab", "c")`
+//! is `ab:c` and `("a:bc",)` is `a%3Abc`. A nested group is put in parentheses. A key longer than
+//! [`MAX_KEY_LEN`] bytes becomes `~` and its BLAKE3 digest.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -16,15 +17,16 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
 
-/// The longest key, in bytes of its encoded form, that is stored as it is. A longer one is stored as a digest.
+/// The longest key, in bytes of its encoded form, that is stored as it is. A longer one is stored
+/// as a digest.
 pub const MAX_KEY_LEN: usize = 256;
 
 /// A value that can be a key, or a part of one.
 ///
-/// Implemented for strings, characters, integers, `bool`, [`Uuid`](uuid::Uuid), references, `Box`, `Rc`, `Arc`, `Cow`,
-/// `Option` (`None` makes the key missing) and tuples of up to eight parts. `#[derive(KeyPart)]` implements it for
-/// newtypes, structs and enums. Floats are left out on purpose: two sums that should be the same number often are not
-/// the same float.
+/// Implemented for strings, characters, integers, `bool`, [`Uuid`](uuid::Uuid), references, `Box`,
+/// `Rc`, `Arc`, `Cow`, `Option` (`None` makes the key missing) and tuples of up to eight parts.
+/// `#[derive(KeyPart)]` implements it for newtypes, structs and enums. Floats are left out on
+/// purpose: two sums that should be the same number often are not the same float.
 ///
 /// # Examples
 ///
@@ -50,8 +52,8 @@ pub const MAX_KEY_LEN: usize = 256;
     note = "for a type of your own, `#[derive(idem::KeyPart)]` on a newtype, struct or enum makes it one; a float is never one: use a count of the smallest unit, such as cents, or a text"
 )]
 pub trait KeyPart {
-    /// Writes this value as one part, or as several. A value that writes nothing, or only an empty text, makes the whole
-    /// key missing.
+    /// Writes this value as one part, or as several. A value that writes nothing, or only an empty
+    /// text, makes the whole key missing.
     fn write_to(&self, key: &mut KeyWriter<'_>);
 }
 
@@ -61,7 +63,8 @@ pub struct KeyWriter<'a> {
     missing: &'a mut bool,
     /// Nothing written in this group yet.
     first: bool,
-    /// Nothing written at all, and no group around: a tuple here needs no parentheses, as in `tenant:order`.
+    /// Nothing written at all, and no group around: a tuple here needs no parentheses, as in
+    /// `tenant:order`.
     outermost: bool,
 }
 
@@ -140,7 +143,8 @@ impl fmt::Debug for KeyWriter<'_> {
 
 /// A key in its encoded form, never empty.
 ///
-/// Its `Debug` shows a digest, because keys may be personal data; [`as_str`](Self::as_str) is the text itself.
+/// Its `Debug` shows a digest, because keys may be personal data; [`as_str`](Self::as_str) is the
+/// text itself.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(Box<str>);
 
@@ -151,7 +155,8 @@ impl Key {
         write_after(&mut text, value).then(|| Self(text.into_boxed_str()))
     }
 
-    /// Reads a key in its encoded form, as stores keep it and listings show it. `None` if no value encodes to it.
+    /// Reads a key in its encoded form, as stores keep it and listings show it. `None` if no value
+    /// encodes to it.
     ///
     /// ```
     /// # use idem_core as idem;
@@ -170,15 +175,17 @@ impl Key {
         valid.then(|| Self(text.into()))
     }
 
-    /// Whether the text is a digest, because the key was too long or is that of a token: it does not lead back to what was digested.
+    /// Whether the text is a digest, because the key was too long or is that of a token: it does
+    /// not lead back to what was digested.
     pub fn is_digest(&self) -> bool {
         self.0.starts_with('~')
     }
 
     /// The encoded text, without spaces, braces or control characters.
     ///
-    /// Other characters are kept as they are, including format characters such as U+202E (which reverses the text after it) and U+200B
-    /// (which is invisible). Escape them before you print a key that a client has chosen; the runtime's own events do.
+    /// Other characters are kept as they are, including format characters such as U+202E (which
+    /// reverses the text after it) and U+200B (which is invisible). Escape them before you print a
+    /// key that a client has chosen; the runtime's own events do.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -201,7 +208,8 @@ fn is_encoded(text: &str) -> bool {
         && !text.contains("::")
 }
 
-/// Writes a key behind what is there already. Says whether it is there: not if a part of it is missing.
+/// Writes a key behind what is there already. Says whether it is there: not if a part of it is
+/// missing.
 pub(crate) fn write_after<K: KeyPart + ?Sized>(text: &mut String, value: &K) -> bool {
     let (start, mut missing) = (text.len(), false);
     value.write_to(&mut KeyWriter { text, missing: &mut missing, first: true, outermost: true });
@@ -218,7 +226,8 @@ pub(crate) fn write_after<K: KeyPart + ?Sized>(text: &mut String, value: &K) -> 
     true
 }
 
-/// Writes a digest as a key behind what is there already. No value encodes to it: a part has no `~`, and that of a long key is longer.
+/// Writes a digest as a key behind what is there already. No value encodes to it: a part has no
+/// `~`, and that of a long key is longer.
 pub(crate) fn write_digest_after(text: &mut String, digest: &[u8; 16]) {
     text.push_str("~t");
     URL_SAFE_NO_PAD.encode_string(digest, text);
@@ -326,8 +335,8 @@ pub trait CanBeMissing {}
 pub struct KeyOf<'a, K: ?Sized>(pub &'a K);
 
 impl<'a, K: NeverMissing + ?Sized> KeyOf<'a, K> {
-    /// The key, which cannot: nothing is `CanBeMissing`, so this is an error. It is found before [`PerhapsMissing`]'s method of the same
-    /// name.
+    /// The key, which cannot: nothing is `CanBeMissing`, so this is an error. It is found before
+    /// [`PerhapsMissing`]'s method of the same name.
     pub fn can_be_missing(self) -> &'a K
     where
         K: CanBeMissing,

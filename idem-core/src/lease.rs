@@ -87,8 +87,8 @@ impl Term {
         (clock::after(sent, owner_stops_after(length)), clock::after(sent, renewal_due_after(length)))
     }
 
-    /// Whether the body must not go on. Looked at before each poll of the body: a process that was stopped for longer than its lease
-    /// finds the deadline passed, whatever the keeper has seen.
+    /// Whether the body must not go on. Looked at before each poll of the body: a process that was
+    /// stopped for longer than its lease finds the deadline passed, whatever the keeper has seen.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost_at(clock::now())
     }
@@ -111,7 +111,8 @@ impl Term {
 
     /// Resolves when the lease is lost; never where it ends otherwise. Cancel safe.
     ///
-    /// It has a timer of its own: the keeper may be held up by a blocked thread, or have ended with its tokio runtime.
+    /// It has a timer of its own: the keeper may be held up by a blocked thread, or have ended with
+    /// its tokio runtime.
     pub(crate) async fn lost(&self) {
         loop {
             // Before the look, so that a loss in between is not missed: the signal reaches all that
@@ -175,7 +176,8 @@ impl Term {
         Renewal { id: self.id.clone(), owner: self.owner, hold: self.hold }
     }
 
-    /// What is due at `now`. Marks the lease lost where its deadline has passed; the caller [tells](Self::tell_lost) those who wait.
+    /// What is due at `now`. Marks the lease lost where its deadline has passed; the caller
+    /// [tells](Self::tell_lost) those who wait.
     pub(crate) fn due(&self, now: Instant) -> Due {
         let mut times = self.lock();
         if times.fate != Fate::Held {

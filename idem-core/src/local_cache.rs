@@ -1,4 +1,5 @@
-//! Outcomes that this process has committed, kept in its memory too: a duplicate of such a call needs no round trip.
+//! Outcomes that this process has committed, kept in its memory too: a duplicate of such a call
+//! needs no round trip.
 //!
 //! The store remains the one place that decides. The store confirmed every entry here. An entry
 //! serves no call with another fingerprint, and is dropped before the store can forget it. It
@@ -21,15 +22,17 @@ use crate::fingerprint::Fingerprint;
 use crate::record::{Encoded, RecordId};
 use crate::sync::{Mutex, MutexGuard};
 
-/// A larger outcome is left to the store: what is bounded is the number of entries, and this bounds their size.
+/// A larger outcome is left to the store: what is bounded is the number of entries, and this bounds
+/// their size.
 const MAX_BYTES: usize = 64 << 10;
 const STRIPES: usize = 32;
 
 /// The cache of a runtime.
 pub(crate) struct LocalCache {
     entries: Cache<RecordId, Entry, UnitWeighter, RandomState>,
-    /// For a part of the keys each: goes up with each record that this process removes, so that a commit which was under way meanwhile leaves
-    /// nothing behind. Locked while an entry is put in or taken out.
+    /// For a part of the keys each: goes up with each record that this process removes, so that a
+    /// commit which was under way meanwhile leaves nothing behind. Locked while an entry is put in
+    /// or taken out.
     removals: [Mutex<u64>; STRIPES],
     hasher: RandomState,
 }
@@ -88,15 +91,16 @@ impl LocalCache {
         }
         let until = clock::after(sending.at, (ttl / 10).saturating_mul(9));
         let removals = self.removals(id);
-        // Not put in and taken out again: a call that began after the removal must not find it in between.
+        // Not put in and taken out again: a call that began after the removal must not find it in
+        // between.
         if *removals == sending.removals {
             let outcome = outcome.clone();
             self.entries.insert(id.clone(), Entry { fingerprint, attempt, outcome, until });
         }
     }
 
-    /// A record is to be removed from the store. What is known of it here is forgotten at once, and again when the removal is over: it may
-    /// be carried out whatever is heard of it.
+    /// A record is to be removed from the store. What is known of it here is forgotten at once, and
+    /// again when the removal is over: it may be carried out whatever is heard of it.
     pub(crate) fn removing<'a>(&'a self, id: &'a RecordId) -> Removing<'a> {
         self.forget(id);
         Removing { cache: self, id }

@@ -15,19 +15,22 @@ use crate::token::Flaw;
 
 /// The result of a call. From [`Operation::lookup`](crate::Operation::lookup).
 ///
-/// It is complete, so it may be matched without a wildcard. Fields may be added to a variant that has named ones.
+/// It is complete, so it may be matched without a wildcard. Fields may be added to a variant that
+/// has named ones.
 #[derive(Debug, Clone)]
 pub enum Lookup<T> {
     /// It was carried out; this is what it gave.
     Outcome(T),
-    /// It was carried out and ended in an error that is kept: read it with [`Recorded::decode_error`].
+    /// It was carried out and ended in an error that is kept: read it with
+    /// [`Recorded::decode_error`].
     Error(Recorded),
     /// It is being carried out.
     #[non_exhaustive]
     InFlight {
         /// Which attempt it is.
         attempt: u64,
-        /// When the owner's lease runs out, unless it is renewed: how long it can take at most until the key is free, if the owner is gone.
+        /// When the owner's lease runs out, unless it is renewed: how long it can take at most
+        /// until the key is free, if the owner is gone.
         retry_after: Duration,
     },
     /// Its owner was cut off. The same call may run the body, or is rejected until an operator has
@@ -62,7 +65,8 @@ impl Found {
 }
 
 impl Runtime {
-    /// Asks the store what it has at a key. One step, which changes nothing: dropped or failed, there is nothing to undo.
+    /// Asks the store what it has at a key. One step, which changes nothing: dropped or failed,
+    /// there is nothing to undo.
     pub(crate) async fn lookup(&self, request: &Request) -> Result<Found, Error> {
         if let Some(submission) = &request.submission {
             match self.admit(request, submission, clock::now()) {
@@ -97,7 +101,8 @@ impl Runtime {
                 let recorded = Recorded { id, attempt, outcome, codec, versions, observer: self.observer };
                 if is_error { ("error", Lookup::Error(recorded)) } else { ("outcome", Lookup::Outcome(recorded)) }
             }
-            // A store that keeps the outcome from `inspect` is found by the conformance suite; that there was one is true.
+            // A store that keeps the outcome from `inspect` is found by the conformance suite; that
+            // there was one is true.
             (RecordState::Committed, None) | (RecordState::Done, _) => ("done", Lookup::AlreadyDone),
             (RecordState::Released, _) => ("released", Lookup::Unknown),
             (RecordState::Issued | RecordState::Expired, _) => ("issued", Lookup::Unknown),

@@ -1,10 +1,12 @@
 //! Nothing silent: every decision is a tracing event and, with the feature `metrics`, a counter.
 //!
-//! Events have the target `idem` and the fields `operation`, `key` (a digest unless the runtime logs keys), `decision`, `attempt`
-//! where there is one, and `detail`. An operation's invalid name is escaped and cut, and its label is `(invalid)`. The counter is `idem_decisions_total` with the labels `operation` and `decision`; the
-//! counter `idem_observed_total` has the labels `operation` and `would`: what a guarded call would have decided where an observing one ran its
-//! body. The histograms `idem_body_seconds` and `idem_wait_seconds` have the label `operation`; the gauge `idem_background` has the label `kind`,
-//! `steps` or `bodies`.
+//! Events have the target `idem` and the fields `operation`, `key` (a digest unless the runtime
+//! logs keys), `decision`, `attempt` where there is one, and `detail`. An operation's invalid name
+//! is escaped and cut, and its label is `(invalid)`. The counter is `idem_decisions_total` with the
+//! labels `operation` and `decision`; the counter `idem_observed_total` has the labels `operation`
+//! and `would`: what a guarded call would have decided where an observing one ran its body. The
+//! histograms `idem_body_seconds` and `idem_wait_seconds` have the label `operation`; the gauge
+//! `idem_background` has the label `kind`, `steps` or `bodies`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -150,7 +152,8 @@ fn shown_and_label(operation: &str) -> (Cow<'_, str>, &str) {
 pub(crate) struct Observer {
     /// Whether logs carry keys as they are.
     pub(crate) plain_keys: bool,
-    /// Whether decisions are only what a guarded call would have come to: the body runs all the same.
+    /// Whether decisions are only what a guarded call would have come to: the body runs all the
+    /// same.
     pub(crate) observes: bool,
 }
 
@@ -242,9 +245,11 @@ impl Observer {
     }
 }
 
-/// Looks whether leases are long enough for the way to the store: with fewer than three round trips, one slow renewal loses a lease.
+/// Looks whether leases are long enough for the way to the store: with fewer than three round
+/// trips, one slow renewal loses a lease.
 ///
-/// A slow store makes all of them too short at once, so this is said once in [`QUIET`](Self::QUIET), with how often it was found.
+/// A slow store makes all of them too short at once, so this is said once in
+/// [`QUIET`](Self::QUIET), with how often it was found.
 pub(crate) struct RoundTrips {
     observer: Observer,
     /// When it was last said, and how often it was found since.

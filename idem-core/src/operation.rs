@@ -1,5 +1,6 @@
 //! A guarded call without the attribute, which itself is written with nothing else.
 
+mod draft;
 mod records;
 mod run;
 mod transaction;
@@ -8,54 +9,31 @@ mod versions;
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::draft::{Draft, Prepared};
 pub use self::transaction::{InTransactionPolicy, RerunWhen};
-use crate::audit::By;
-use crate::engine::Request;
 use crate::error::Error;
 use crate::error_policy::{Action, ErrorAction, ErrorPolicy, Keeper, KeepsErrors, Policy, has_ours};
 use crate::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 use crate::key::{KeyDigest, KeyPart};
-use crate::observe::{Decision, Observer};
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
-use crate::printable::shown_name;
 use crate::reconcile::Reconcile;
-use crate::record::{RecordId, is_valid_operation};
-use crate::runtime::{Idempotency, Runtime};
+use crate::record::RecordId;
+use crate::runtime::Idempotency;
 use crate::token::{AsToken, Submission};
-use crate::versions::Versions;
-use crate::watch::{self, Seen};
 
-/// One call of an operation: its key, its fingerprint, and what differs from the runtime's defaults. From
-/// [`Idempotency::operation`].
+/// One call of an operation: its key, its fingerprint, and what differs from the runtime's
+/// defaults. From [`Idempotency::operation`].
 ///
-/// Key and fingerprint are computed when they are given, once. `Q` is what it [asks](Self::reconcile) of an abandoned record, and
-/// `P` its [policy](Self::errors) for errors; both are `()` unless they are given.
+/// Key and fingerprint are computed when they are given, once. `Q` is what it
+/// [asks](Self::reconcile) of an abandoned record, and `P` its [policy](Self::errors) for errors;
+/// both are `()` unless they are given.
 #[must_use = "nothing happens until it is run"]
 pub struct Operation<'a, Q = (), P = ()> {
     pub(crate) draft: Draft<'a>,
     question: Q,
     policy: P,
-}
-
-/// A call as far as it is described.
-pub(crate) struct Draft<'a> {
-    runtime: Option<Arc<Runtime>>,
-    name: Cow<'a, str>,
-    settings: Settings,
-    id: Option<RecordId>,
-    fingerprint: Option<Fingerprint>,
-    /// The call states that it has no fingerprint.
-    has_no_fingerprint: bool,
-    /// The key is that of a token.
-    submission: Option<Box<Submission>>,
-    versions: Option<Box<Versions>>,
-    /// The operator who changes the record by hand, and the reason.
-    audit: Option<Box<By>>,
-    /// The first thing that was wrong: the call will fail with it.
-    problem: Option<Error>,
 }
 
 /// The policy of an error's type.
@@ -122,15 +100,17 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// Instead of a key: a token that was [issued](Self::issue) for this operation, and the subject that it was issued to. The call is the
-    /// submission that the token stands for.
+    /// Instead of a key: a token that was [issued](Self::issue) for this operation, and the subject
+    /// that it was issued to. The call is the submission that the token stands for.
     ///
-    /// The body runs for the first submission alone. Later ones are duplicates, as with a key. A token that is unknown, expired, forged or
-    /// another's makes the call fail with [`Error::UnknownToken`], which does not tell these apart; events do. The subject is what the server
-    /// knows of the caller, never a field of the form.
+    /// The body runs for the first submission alone. Later ones are duplicates, as with a key. A
+    /// token that is unknown, expired, forged or another's makes the call fail with
+    /// [`Error::UnknownToken`], which does not tell these apart; events do. The subject is what the
+    /// server knows of the caller, never a field of the form.
     ///
-    /// A call with a token never runs without the store: `store_failure` is `reject`, whatever it is set to. A subject that is `None` or
-    /// empty is [`Error::MissingSubject`]. The outcome is [remembered](Self::remember) for at least as long as the token was issued for.
+    /// A call with a token never runs without the store: `store_failure` is `reject`, whatever it
+    /// is set to. A subject that is `None` or empty is [`Error::MissingSubject`]. The outcome is
+    /// [remembered](Self::remember) for at least as long as the token was issued for.
     pub fn token<T, S>(mut self, token: &T, subject: &S) -> Self
     where
         T: AsToken + ?Sized,
@@ -170,8 +150,9 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// Says that there is nothing that must be equal when the key comes again: the key alone says all of the request. Under
-    /// [`Builder::strict`](crate::Builder::strict) a call says either this or its [fingerprint](Self::fingerprint).
+    /// Says that there is nothing that must be equal when the key comes again: the key alone says
+    /// all of the request. Under [`Builder::strict`](crate::Builder::strict) a call says either
+    /// this or its [fingerprint](Self::fingerprint).
     #[inline]
     pub fn no_fingerprint(mut self) -> Self {
         (self.draft.fingerprint, self.draft.has_no_fingerprint) = (None, true);
@@ -197,8 +178,9 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// claim or last renewal. Default: 30 days. From 1 ms to 100 years; the record is never kept
     /// for less than `ttl`, `remember` and two leases.
     ///
-    /// With `reject`, the first call after that runs the body, as the next attempt, with the event `hold_ended`. With `reconcile`, each call asks
-    /// for as long as there is a record. It ends after twice this time, and nothing is known of the key then. A commit counts its own times.
+    /// With `reject`, the first call after that runs the body, as the next attempt, with the event
+    /// `hold_ended`. With `reconcile`, each call asks for as long as there is a record. It ends
+    /// after twice this time, and nothing is known of the key then. A commit counts its own times.
     ///
     /// # Examples
     ///
@@ -275,36 +257,41 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// Only observes this operation: its body runs whatever the record says, and the caller gets what its own body returned. What a guarded
-    /// call would have decided is the event `observed` and the counter `idem_observed_total`. [`Builder::observe`](crate::Builder::observe) says
-    /// it for all operations of a runtime.
+    /// Only observes this operation: its body runs whatever the record says, and the caller gets
+    /// what its own body returned. What a guarded call would have decided is the event `observed`
+    /// and the counter `idem_observed_total`. [`Builder::observe`](crate::Builder::observe) says it
+    /// for all operations of a runtime.
     ///
     /// - The owner of the key commits and releases as always. Its body is not stopped if its lease
     ///   is lost; the commit is refused then, if another caller has claimed the key since.
-    /// - Any other call runs its body at once, without a wait, and records nothing. [`current`](crate::current) knows its key, with attempt 0.
+    /// - Any other call runs its body at once, without a wait, and records nothing.
+    ///   [`current`](crate::current) knows its key, with attempt 0.
     /// - If the store fails, the key is missing, a token is invalid or a setting is invalid, the
     ///   body runs.
-    /// - A [question](Self::reconcile) is not asked. Errors are kept, released and tried again as the policy says.
+    /// - A [question](Self::reconcile) is not asked. Errors are kept, released and tried again as
+    ///   the policy says.
     /// - [`begin`](Self::begin) always gives a lease.
     ///
-    /// A call still waits for the store's answer to its claim, so a store that is down costs it the store's time limit.
+    /// A call still waits for the store's answer to its claim, so a store that is down costs it the
+    /// store's time limit.
     #[inline]
     pub fn observe(mut self) -> Self {
         self.draft.settings.observes = true;
         self
     }
 
-    /// How many attempts the key may have in all, after releases and crashes alike. An attempt whose [question](Self::reconcile) failed is not
-    /// counted; one that was cut off while it asked is.
+    /// How many attempts the key may have in all, after releases and crashes alike. An attempt
+    /// whose [question](Self::reconcile) failed is not counted; one that was cut off while it asked
+    /// is.
     #[inline]
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
         self.draft.settings.set_max_attempts(Some(max_attempts));
         self
     }
 
-    /// To ask what became of the work of an owner that was cut off, before the body runs again: `Some` is committed and given,
-    /// `None` runs the body. An `Err` reaches the caller, and the next call asks again, as the next attempt, which does not count
-    /// towards `max_attempts`.
+    /// To ask what became of the work of an owner that was cut off, before the body runs again:
+    /// `Some` is committed and given, `None` runs the body. An `Err` reaches the caller, and the
+    /// next call asks again, as the next attempt, which does not count towards `max_attempts`.
     pub fn reconcile<R, Asked>(self, reconcile: R) -> Operation<'a, Reconcile<R>, P>
     where
         R: FnOnce() -> Asked,
@@ -390,7 +377,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self.with_policy(policy, A::Keeps::keeper())
     }
 
-    /// Sets what becomes of the call when the body returns an error, as the error's type says with [`ErrorPolicy`].
+    /// Sets what becomes of the call when the body returns an error, as the error's type says with
+    /// [`ErrorPolicy`].
     ///
     /// `E` must be `Serialize + DeserializeOwned` if its policy keeps errors.
     ///
@@ -431,8 +419,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
 }
 
 impl<Q, P, E: std::error::Error, A> Operation<'_, Q, Errors<P, E, A>> {
-    /// Keeps no error that has an [`Error`] among its [sources](std::error::Error::source): the key is released, with the event
-    /// `error_not_kept`.
+    /// Keeps no error that has an [`Error`] among its [sources](std::error::Error::source): the key
+    /// is released, with the event `error_not_kept`.
     ///
     /// An annotated function does so by itself. A call by hand has to ask, because `errors` takes
     /// every error type. It matters if a guarded call fails outside of this body, such as in a
@@ -481,122 +469,6 @@ impl<Q, P, E: std::error::Error, A> Operation<'_, Q, Errors<P, E, A>> {
     }
 }
 
-impl<'a> Draft<'a> {
-    /// Whether a key is to be computed: a disabled runtime asks no store, so it needs none.
-    #[inline]
-    fn wants_key(&mut self, has_the_other: bool) -> bool {
-        if self.runtime.is_none() || self.problem.is_some() {
-            return false;
-        }
-        self.check_name();
-        if has_the_other {
-            self.misconfigured("it is given both a `key` and a `token`; a call has one of them");
-        }
-        self.problem.is_none()
-    }
-
-    fn check_name(&mut self) {
-        if !is_valid_operation(&self.name) {
-            self.misconfigured("its name is not valid: a name is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`");
-        }
-    }
-
-    /// For those who want a token: the runtime, unless it is disabled, and the operation's name.
-    pub(crate) fn into_issuer(mut self) -> Result<(Option<Arc<Runtime>>, Cow<'a, str>), Error> {
-        self.check_name();
-        if self.id.is_some() {
-            self.misconfigured("a token that is issued is a key of its own: leave `key` and `token` out");
-        }
-        match self.problem {
-            Some(problem) => Err(problem),
-            None => Ok((self.runtime, self.name)),
-        }
-    }
-
-    fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
-        if self.problem.is_none() {
-            let operation =
-                if is_valid_operation(&self.name) { (*self.name).into() } else { shown_name(&self.name).into() };
-            self.problem = Some(Error::Config { operation, reason: reason.into() });
-        }
-    }
-
-    /// Refuses a call that runs a body and leaves out what the runtime's profile asks of each.
-    fn check_profile(&mut self) {
-        let is_strict = self.runtime.as_ref().is_some_and(|runtime| runtime.is_strict);
-        if is_strict && self.fingerprint.is_none() && !self.has_no_fingerprint {
-            self.misconfigured(
-                "the runtime is `strict`, and this operation does not state its fingerprint; write `fingerprint = \"..\"` with what must be equal when the key comes again, or `fingerprint = none` (by hand: `.fingerprint(..)` or `.no_fingerprint()`)",
-            );
-        }
-    }
-
-    /// What is to be done, of a call that runs a body. Says nothing yet, since a future that is not polled does nothing.
-    #[inline]
-    pub(crate) fn prepare(mut self) -> Prepared<'a> {
-        self.check_profile();
-        if !self.settings.observes {
-            return self.prepared();
-        }
-        let name = self.name.clone();
-        match self.prepared() {
-            Prepared::Refused(error) => Prepared::Observed(name, error),
-            prepared => prepared,
-        }
-    }
-
-    /// Whether the call only observes.
-    pub(crate) fn observes(&self) -> bool {
-        self.settings.observes
-    }
-
-    fn prepared(mut self) -> Prepared<'a> {
-        if self.id.is_none() && self.runtime.is_some() {
-            // Without a key, the name is not checked yet.
-            self.check_name();
-        }
-        if let Some(problem) = self.problem {
-            return Prepared::Refused(problem);
-        }
-        let Some(runtime) = self.runtime else { return Prepared::Unguarded(self.name, None) };
-        // Those of the runtime were checked when it was built.
-        if self.settings != runtime.settings
-            && let Err(reason) = self.settings.check()
-        {
-            return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.0 });
-        }
-        if let Some(Err(reason)) = self.versions.as_ref().map(|versions| versions.check()) {
-            return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.into() });
-        }
-        if self.submission.is_some() && !self.settings.observes {
-            // Nobody else could say whether the token counts.
-            self.settings.store_failure = StoreFailure::Reject;
-        }
-        match (self.id, self.settings.missing_key) {
-            (Some(id), _) => {
-                let Self { fingerprint, submission, settings, versions, .. } = self;
-                Prepared::Guarded(runtime, Request { id, fingerprint, submission, settings, versions })
-            }
-            (None, MissingKey::Run) => Prepared::Unguarded(self.name, Some(runtime)),
-            (None, MissingKey::Reject) => Prepared::Refused(Error::MissingKey { operation: (*self.name).into() }),
-        }
-    }
-
-    /// For those who want a record: a missing key is an error, a disabled runtime has no records.
-    fn prepare_by_hand(mut self) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
-        self.settings.missing_key = MissingKey::Reject;
-        // What is done by hand is done.
-        self.settings.observes = false;
-        let prepared = self.prepared();
-        prepared.announce();
-        match prepared {
-            Prepared::Refused(error) => Err(error),
-            Prepared::Unguarded(..) | Prepared::Observed(..) => Ok(None),
-            Prepared::Guarded(runtime, request) => Ok(Some((runtime, request))),
-        }
-    }
-}
-
 impl<Q, P> fmt::Debug for Operation<'_, Q, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Draft { name, settings, id, fingerprint, problem, .. } = &self.draft;
@@ -607,43 +479,5 @@ impl<Q, P> fmt::Debug for Operation<'_, Q, P> {
             .field("settings", settings)
             .field("problem", problem)
             .finish_non_exhaustive()
-    }
-}
-
-/// A call that is ready to be carried out, or cannot be.
-pub(crate) enum Prepared<'a> {
-    Refused(Error),
-    /// The operation's name is that of the events. Without a runtime it is disabled, with one the key is missing.
-    Unguarded(Cow<'a, str>, Option<Arc<Runtime>>),
-    /// The body runs without a record, although a guarded call would fail with this.
-    Observed(Cow<'a, str>, Error),
-    Guarded(Arc<Runtime>, Request),
-}
-
-impl Prepared<'_> {
-    /// Reports what there is to say of a call without a record.
-    pub(crate) fn announce(&self) {
-        let (decision, operation) = match self {
-            Self::Refused(error @ Error::Config { .. }) => (Decision::Misconfigured, error.operation()),
-            Self::Refused(error @ (Error::MissingKey { .. } | Error::MissingSubject { .. })) => {
-                (Decision::RejectedMissingKey, error.operation())
-            }
-            Self::Unguarded(operation, Some(_)) => {
-                watch::saw(Seen::Executed);
-                (Decision::RanUnguarded, &**operation)
-            }
-            Self::Observed(operation, error) => {
-                watch::saw(Seen::Executed);
-                let would = match error {
-                    Error::MissingKey { .. } | Error::MissingSubject { .. } => Decision::RejectedMissingKey,
-                    Error::NotInstalled { .. } => Decision::NotInstalled,
-                    _ => Decision::Misconfigured,
-                };
-                return Observer::observed_without_key(would, operation);
-            }
-            // Without a policy to ask, that was reported when the call was made.
-            Self::Refused(_) | Self::Unguarded(_, None) | Self::Guarded(..) => return,
-        };
-        Observer::decided_without_key(decision, operation);
     }
 }

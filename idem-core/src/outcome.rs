@@ -48,8 +48,8 @@ impl<T> Outcome<T> {
 /// `T`, `StatusCode`, `NoContent`, `Redirect`, `HeaderMap`, `Bytes`, and with any outcome `T`
 /// `(StatusCode, T)`, `(HeaderMap, T)` and `(StatusCode, HeaderMap, T)`.
 ///
-/// `Via` says in which of these ways, so that all can be implemented; it is always inferred. The trait is sealed: it is implemented here
-/// alone.
+/// `Via` says in which of these ways, so that all can be implemented; it is always inferred. The
+/// trait is sealed: it is implemented here alone.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be kept as an outcome",
     label = "cannot be stored and replayed",
@@ -191,7 +191,8 @@ impl<R, T, E: ErrorPolicy> Witness<R, T, E> {
     }
 }
 
-/// What is done with the errors of a type that says nothing, where the function says nothing either.
+/// What is done with the errors of a type that says nothing, where the function says nothing
+/// either.
 pub trait NoPolicy<E> {
     /// Each is treated as [`Builder::default_error`](crate::Builder::default_error) says.
     fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>;
@@ -203,7 +204,8 @@ impl<R, T, E> NoPolicy<E> for Witness<R, T, E> {
     }
 }
 
-/// A recorded outcome, found by [`Operation::begin`](crate::Operation::begin) or [`Operation::lookup`](crate::Operation::lookup).
+/// A recorded outcome, found by [`Operation::begin`](crate::Operation::begin) or
+/// [`Operation::lookup`](crate::Operation::lookup).
 ///
 /// # Examples
 ///
@@ -230,7 +232,8 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Returns whether it is an error that was kept: read it with [`decode_error`](Self::decode_error).
+    /// Returns whether it is an error that was kept: read it with
+    /// [`decode_error`](Self::decode_error).
     pub fn is_error(&self) -> bool {
         self.outcome.is_error
     }

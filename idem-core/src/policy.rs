@@ -8,7 +8,8 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum InFlight {
-    /// Waits for it to end, for at most the `wait` time, and then takes its outcome, or its turn. The default.
+    /// Waits for it to end, for at most the `wait` time, and then takes its outcome, or its turn.
+    /// The default.
     #[default]
     Wait,
     /// Gets [`Error::InFlight`](crate::Error::InFlight) at once.
@@ -86,11 +87,11 @@ pub(crate) struct Settings {
     pub(crate) reconciles: bool,
     /// The body runs whatever the record says.
     pub(crate) observes: bool,
-    /// How long an unsettled record is kept, in milliseconds, where it is rejected or asked about. No `Duration`, which takes twice the room in
-    /// the future of every call.
+    /// How long an unsettled record is kept, in milliseconds, where it is rejected or asked about.
+    /// No `Duration`, which takes twice the room in the future of every call.
     hold_millis: u64,
-    /// No record ends before this many seconds: the time for which the token of the call was issued. As short as can be, since it is in the
-    /// future of every call.
+    /// No record ends before this many seconds: the time for which the token of the call was
+    /// issued. As short as can be, since it is in the future of every call.
     pub(crate) least_secs: u32,
 }
 
@@ -180,8 +181,9 @@ impl Settings {
         Duration::from_millis(self.hold_millis)
     }
 
-    /// How long a record in flight stays if nothing more is heard of its owner. An unsettled one that protects stays for its hold, and for
-    /// as long again, so that the first call after it learns that it has ended.
+    /// How long a record in flight stays if nothing more is heard of its owner. An unsettled one
+    /// that protects stays for its hold, and for as long again, so that the first call after it
+    /// learns that it has ended.
     pub(crate) fn in_flight_expiry(&self) -> Duration {
         let least = self.remember().max(self.lease.saturating_mul(2));
         if self.abandoned == Abandoned::Reject || self.reconciles {
@@ -201,7 +203,8 @@ impl Settings {
     }
 
     pub(crate) fn set_remember(&mut self, remember: Duration) {
-        // Zero is refused like everything that is shorter than `ttl`, which is at least a millisecond.
+        // Zero is refused like everything that is shorter than `ttl`, which is at least a
+        // millisecond.
         self.remember_millis = whole(remember).max(1);
         self.remember_is_default = false;
     }

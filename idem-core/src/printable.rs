@@ -5,8 +5,9 @@ use std::fmt::{self, Write as _};
 /// How many characters of an invalid name are shown.
 const MOST_SHOWN: usize = 64;
 
-/// Percent-encodes what is not printable: control and format characters, such as those that reverse or hide text, private and unassigned
-/// ones. It is for display alone: what counts as printable changes with the version of Unicode.
+/// Percent-encodes what is not printable: control and format characters, such as those that reverse
+/// or hide text, private and unassigned ones. It is for display alone: what counts as printable
+/// changes with the version of Unicode.
 pub(crate) struct Printable<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Printable<'_> {

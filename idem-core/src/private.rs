@@ -35,7 +35,8 @@ pub fn operation(site: &'static Site, name: Name) -> Operation<'static> {
     Operation::failing(name.label(), Error::NotInstalled { operation: name.label().into() })
 }
 
-/// As [`operation`], but `None` where the runtime is disabled: what is switched off must cost nothing.
+/// As [`operation`], but `None` where the runtime is disabled: what is switched off must cost
+/// nothing.
 #[inline]
 pub fn operation_unless_disabled(site: &'static Site, name: Name) -> Option<Operation<'static>> {
     (!context::is_disabled_by_default()).then(|| operation(site, name))
@@ -188,7 +189,8 @@ pub struct Part<'a, K: ?Sized> {
     write: fn(&K, &mut KeyWriter<'_>),
 }
 
-/// A part of a key, as a type that surely is one: what is wrong with it is said once, not of the whole key as well.
+/// A part of a key, as a type that surely is one: what is wrong with it is said once, not of the
+/// whole key as well.
 pub fn part<K: KeyPart + ?Sized>(part: &K) -> Part<'_, K> {
     Part { part, write: K::write_to }
 }

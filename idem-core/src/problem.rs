@@ -1,4 +1,5 @@
-//! An error as problem+json (RFC 9457): for axum's handlers here, and for everything that `idem-http` answers.
+//! An error as problem+json (RFC 9457): for axum's handlers here, and for everything that
+//! `idem-http` answers.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Asking what became of an earlier attempt that was cut off, at the head of the body that would run again.
+//! Asking what became of an earlier attempt that was cut off, at the head of the body that would
+//! run again.
 
 use std::future::{Future, Pending, pending};
 

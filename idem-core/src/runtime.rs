@@ -22,7 +22,8 @@ use crate::undo::Undoing;
 
 /// A runtime: a store, the defaults of all operations, and the leases of this process.
 ///
-/// Cheap to clone; clones are the same runtime. It needs a tokio runtime with the time driver around its calls.
+/// Cheap to clone; clones are the same runtime. It needs a tokio runtime with the time driver
+/// around its calls.
 ///
 /// # Examples
 ///
@@ -100,7 +101,8 @@ impl Idempotency {
         Self { runtime: None }
     }
 
-    /// Returns the lease of operations that set none of their own; `None` where this runtime is disabled.
+    /// Returns the lease of operations that set none of their own; `None` where this runtime is
+    /// disabled.
     pub fn lease(&self) -> Option<Duration> {
         self.runtime.as_ref().map(|runtime| runtime.settings.lease)
     }
@@ -110,8 +112,9 @@ impl Idempotency {
         self.runtime.is_none()
     }
 
-    /// A call of an operation, by the operation's stable name: letters, digits and `_ - . / # @ +`, in segments that may be joined
-    /// by `::`, 128 bytes at most. A name that is none is [`Error::Config`](crate::Error::Config) when the call is made.
+    /// A call of an operation, by the operation's stable name: letters, digits and `_ - . / # @ +`,
+    /// in segments that may be joined by `::`, 128 bytes at most. A name that is none is
+    /// [`Error::Config`](crate::Error::Config) when the call is made.
     pub fn operation<'a>(&self, name: impl Into<std::borrow::Cow<'a, str>>) -> Operation<'a> {
         Operation::new(self.clone(), name.into())
     }
@@ -126,8 +129,8 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// Says how much was still under way after `timeout`. It goes on as long as the process does. What is cut then is abandoned, as in a
-    /// crash.
+    /// Says how much was still under way after `timeout`. It goes on as long as the process does.
+    /// What is cut then is abandoned, as in a crash.
     ///
     /// # Cancellation safety
     ///
@@ -190,7 +193,8 @@ impl Runtime {
     }
 }
 
-/// Makes an [`Idempotency`]: each setting is the default of all operations, and can be set again for each.
+/// Makes an [`Idempotency`]: each setting is the default of all operations, and can be set again
+/// for each.
 ///
 /// # Examples
 ///
@@ -222,14 +226,18 @@ impl Builder {
     /// Sets the profile for work that must not be done twice, such as payments: no default runs a
     /// body again, or returns the answer to another request.
     ///
-    /// - Every operation states its fingerprint: `fingerprint = ".."` in the attribute, or `fingerprint = none` where there is none; by hand
-    ///   [`fingerprint`](Operation::fingerprint) or [`no_fingerprint`](Operation::no_fingerprint). A call that states neither is
-    ///   [`Error::Config`](crate::Error::Config), so the first call of an operation finds it. `inspect`, `lookup`, `settle` and `forget` need none.
+    /// - Every operation states its fingerprint: `fingerprint = ".."` in the attribute, or
+    ///   `fingerprint = none` where there is none; by hand [`fingerprint`](Operation::fingerprint)
+    ///   or [`no_fingerprint`](Operation::no_fingerprint). A call that states neither is
+    ///   [`Error::Config`](crate::Error::Config), so the first call of an operation finds it.
+    ///   `inspect`, `lookup`, `settle` and `forget` need none.
     /// - Unlisted errors [`Abandon`](ErrorAction::Abandon) the record: their outcome is unknown.
     /// - After a crash the record is not run again: [`Abandoned::Reject`].
     ///
-    /// An explicit statement wins, whichever is written first: [`default_error`](Self::default_error) and [`abandoned`](Self::abandoned) of this
-    /// builder, and on an operation `abandoned = rerun` or `reconcile`, and each error that is listed. A panic still releases the key.
+    /// An explicit statement wins, whichever is written first:
+    /// [`default_error`](Self::default_error) and [`abandoned`](Self::abandoned) of this builder,
+    /// and on an operation `abandoned = rerun` or `reconcile`, and each error that is listed. A
+    /// panic still releases the key.
     ///
     /// # Examples
     ///
@@ -257,8 +265,9 @@ impl Builder {
     /// variant that `#[derive(ErrorPolicy)]` finds without an action. Default:
     /// [`ErrorAction::Release`]; under [`strict`](Self::strict), [`ErrorAction::Abandon`].
     ///
-    /// It is one of these two. Keeping an error or running a body again asks something of the error's type or the body's arguments, which only
-    /// the function itself can say; [`build`](Self::build) refuses them. What is listed is as it is listed, `_ => release` too.
+    /// It is one of these two. Keeping an error or running a body again asks something of the
+    /// error's type or the body's arguments, which only the function itself can say;
+    /// [`build`](Self::build) refuses them. What is listed is as it is listed, `_ => release` too.
     ///
     /// # Examples
     ///
@@ -281,8 +290,9 @@ impl Builder {
         self
     }
 
-    /// How long it is known, from the commit, that there was an outcome; after `ttl` a duplicate gets
-    /// [`Error::AlreadyDone`](crate::Error::AlreadyDone). Default: no longer than `ttl`. Not shorter than `ttl`.
+    /// How long it is known, from the commit, that there was an outcome; after `ttl` a duplicate
+    /// gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). Default: no longer than `ttl`. Not
+    /// shorter than `ttl`.
     #[must_use]
     pub fn remember(mut self, remember: Duration) -> Self {
         self.settings.set_remember(remember);
@@ -340,28 +350,32 @@ impl Builder {
         self
     }
 
-    /// How long an unsettled record protects its key, where abandoned records are rejected or asked about. Default: 30 days. See
-    /// [`Operation::hold`](crate::Operation::hold).
+    /// How long an unsettled record protects its key, where abandoned records are rejected or asked
+    /// about. Default: 30 days. See [`Operation::hold`](crate::Operation::hold).
     #[must_use]
     pub fn hold(mut self, hold: Duration) -> Self {
         self.settings.set_hold(hold);
         self
     }
 
-    /// How many attempts a key may have in all, after releases and crashes alike. Default: any number. At least 1.
+    /// How many attempts a key may have in all, after releases and crashes alike. Default: any
+    /// number. At least 1.
     #[must_use]
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
         self.settings.set_max_attempts(Some(max_attempts));
         self
     }
 
-    /// Only observes, for the first days in production: every body runs, and every caller gets what its own body returned. What a guarded
-    /// call would have decided is the event `observed`, with the decision in `would`, and the counter `idem_observed_total`. Default: off.
+    /// Only observes, for the first days in production: every body runs, and every caller gets what
+    /// its own body returned. What a guarded call would have decided is the event `observed`, with
+    /// the decision in `would`, and the counter `idem_observed_total`. Default: off.
     ///
-    /// Everything else happens: keys are claimed, leases renewed, outcomes committed by the call that owns the key. A call that does not
-    /// become the owner (a duplicate, a mismatch, a call while another one is in flight) runs its body at once beside the record, and records
-    /// nothing. So the record holds the outcome of its owner, and a call that guards finds what it would find otherwise. No call fails with an
-    /// error of `idem`, a store that fails and a wrong setting included; see [`Operation::observe`](crate::Operation::observe).
+    /// Everything else happens: keys are claimed, leases renewed, outcomes committed by the call
+    /// that owns the key. A call that does not become the owner (a duplicate, a mismatch, a call
+    /// while another one is in flight) runs its body at once beside the record, and records
+    /// nothing. So the record holds the outcome of its owner, and a call that guards finds what it
+    /// would find otherwise. No call fails with an error of `idem`, a store that fails and a wrong
+    /// setting included; see [`Operation::observe`](crate::Operation::observe).
     ///
     /// Nothing is protected meanwhile: two bodies of one key may run at the same time.
     ///
@@ -447,14 +461,16 @@ impl Builder {
         self
     }
 
-    /// Keeps the trace of the call that ran with its outcome. The event `replayed` then names it as its `detail`, and `inspect` gives it in the
-    /// outcome's metadata. Default: off.
+    /// Keeps the trace of the call that ran with its outcome. The event `replayed` then names it as
+    /// its `detail`, and `inspect` gives it in the outcome's metadata. Default: off.
     ///
-    /// `current` is called once for each outcome, in the span of the call, before the commit. It returns a `traceparent` as the W3C recommendation
-    /// Trace Context has it (version 00); anything else is left out. With `tracing-opentelemetry`, it is what a `TraceContextPropagator` writes
-    /// of `Span::current().context()`.
+    /// `current` is called once for each outcome, in the span of the call, before the commit. It
+    /// returns a `traceparent` as the W3C recommendation Trace Context has it (version 00);
+    /// anything else is left out. With `tracing-opentelemetry`, it is what a
+    /// `TraceContextPropagator` writes of `Span::current().context()`.
     ///
-    /// Records with a trace are written in the third version of the format: first deploy a version of `idem` that knows it to all processes.
+    /// Records with a trace are written in the third version of the format: first deploy a version
+    /// of `idem` that knows it to all processes.
     ///
     /// # Examples
     ///
@@ -479,16 +495,18 @@ impl Builder {
         self
     }
 
-    /// Writes keys into events and spans as text, instead of a digest. They may be personal data. Characters that are not printable, such as
-    /// those that reverse or hide text, are percent-encoded.
+    /// Writes keys into events and spans as text, instead of a digest. They may be personal data.
+    /// Characters that are not printable, such as those that reverse or hide text, are
+    /// percent-encoded.
     #[must_use]
     pub fn log_keys(mut self) -> Self {
         self.observer.plain_keys = true;
         self
     }
 
-    /// The runtime. With a setting that cannot be (a `lease` of zero, `remember` shorter than `ttl`) it refuses to be installed and
-    /// refuses every call, with [`Error::Config`](crate::Error::Config); [`try_build`](Self::try_build) says so at once.
+    /// The runtime. With a setting that cannot be (a `lease` of zero, `remember` shorter than
+    /// `ttl`) it refuses to be installed and refuses every call, with
+    /// [`Error::Config`](crate::Error::Config); [`try_build`](Self::try_build) says so at once.
     pub fn build(self) -> Idempotency {
         let problem = self.check().err();
         if let Some(problem) = &problem {

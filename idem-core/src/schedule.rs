@@ -33,7 +33,8 @@ impl<T> Schedule<T> {
         self.entries.is_empty()
     }
 
-    /// Adds an item that is due then, or up to `slack` later, together with others. Returns its key.
+    /// Adds an item that is due then, or up to `slack` later, together with others. Returns its
+    /// key.
     pub(crate) fn insert(&mut self, item: T, at: Instant, slack: Duration) -> usize {
         let key = self.entries.insert(Entry { item, due: None });
         self.plan(key, at, slack);

@@ -6,13 +6,15 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::record::is_valid_operation;
 
-/// One annotated function. Its address is its identity: functions that one macro emits share file, line and column.
+/// One annotated function. Its address is its identity: functions that one macro emits share file,
+/// line and column.
 #[derive(Debug)]
 pub struct Site {
     file: &'static str,
     line: u32,
     column: u32,
-    /// The path of the function as its first caller saw it, with the type that a trait's method was called for.
+    /// The path of the function as its first caller saw it, with the type that a trait's method was
+    /// called for.
     first: OnceLock<&'static str>,
     default: OnceLock<Result<(), String>>,
 }
@@ -22,8 +24,8 @@ pub struct Site {
 pub struct Name {
     text: &'static str,
     source: Source,
-    /// The name of a type inside the function, whose path begins with the function's own. Compilers differ in it, so it only serves to
-    /// find mistakes.
+    /// The name of a type inside the function, whose path begins with the function's own. Compilers
+    /// differ in it, so it only serves to find mistakes.
     inside: fn() -> &'static str,
 }
 
@@ -62,7 +64,8 @@ impl Name {
 /// The first function with each default name.
 static FIRST: Mutex<Option<HashMap<&'static str, &'static Site>>> = Mutex::new(None);
 
-/// Checks a constant name while compiling, as far as a constant function can: letters outside of ASCII are left to the first call.
+/// Checks a constant name while compiling, as far as a constant function can: letters outside of
+/// ASCII are left to the first call.
 ///
 /// # Panics
 ///
@@ -155,8 +158,8 @@ impl fmt::Display for Site {
     }
 }
 
-/// The type or trait that the function belongs to: the attribute cannot see an `impl` around a function without `self`. A function
-/// inside of another function belongs to none.
+/// The type or trait that the function belongs to: the attribute cannot see an `impl` around a
+/// function without `self`. A function inside of another function belongs to none.
 fn owner<'a>(path: &str, inside: &'a str) -> Option<&'a str> {
     let (module, function) = path.rsplit_once("::")?;
     if inside.starts_with(path) && inside[path.len()..].starts_with("::") {

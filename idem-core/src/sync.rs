@@ -21,8 +21,8 @@ mod real {
 
     use tokio::runtime::Handle;
 
-    /// Starts a thread, inside the tokio runtime of the caller if there is one: tokio's clock is that of the runtime where it is read, and a
-    /// test may have paused it.
+    /// Starts a thread, inside the tokio runtime of the caller if there is one: tokio's clock is
+    /// that of the runtime where it is read, and a test may have paused it.
     pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let runtime = Handle::try_current().ok();
         let inside = move || {
@@ -59,7 +59,8 @@ mod explored {
         thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
     }
 
-    /// Time stands still: a pause of less than a second ends whenever the explorer likes, and a longer one never does by itself.
+    /// Time stands still: a pause of less than a second ends whenever the explorer likes, and a
+    /// longer one never does by itself.
     pub(crate) fn wait_while<'a, T>(
         changed: &Condvar,
         guard: MutexGuard<'a, T>,

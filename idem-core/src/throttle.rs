@@ -1,7 +1,8 @@
 //! A limit on how many tokens that do not count one subject may send, in this process.
 //!
-//! A window begins with the first failure and ends after its time, whatever comes meanwhile. Nothing is kept of subjects that never fail. Calls
-//! that are under way when the last failure is counted go on.
+//! A window begins with the first failure and ends after its time, whatever comes meanwhile.
+//! Nothing is kept of subjects that never fail. Calls that are under way when the last failure is
+//! counted go on.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -55,7 +56,8 @@ impl Throttle {
     }
 }
 
-/// What is counted together. Subjects of two operations may be of different kinds, and equal all the same.
+/// What is counted together. Subjects of two operations may be of different kinds, and equal all
+/// the same.
 fn counted(operation: &str, subject: KeyDigest) -> KeyDigest {
     KeyDigest::of(&format!("{operation}:{subject}"))
 }

@@ -1,4 +1,5 @@
-//! One-time tokens: what a server gives out with a form, and a submission brings back. They are given out in `issue.rs`.
+//! One-time tokens: what a server gives out with a form, and a submission brings back. They are
+//! given out in `issue.rs`.
 //!
 //! A token is 27 bytes, in base64url 36 characters:
 //!
@@ -34,12 +35,15 @@
 //! | record's id, in the store, in flights, in the local cache | no | see below |
 //! | `Token == Token` | yes | nothing; `idem` itself never does it |
 //!
-//! - A wrong tag is answered without the store, so a right one takes a round trip longer. With some 2^24 tries a sender can find the tag
-//!   that fits their own subject, and then test guesses of how the server names them. So a subject must not be a secret from
-//!   the one whom it names. `limit_token_failures` bounds the tries.
-//! - An id is a digest of 128 bits. A sender who searches for tokens whose ids share a prefix with an existing one learns bits of that id.
-//!   An id leads to no token: that is a preimage of BLAKE3, over 128 random bits that the sender does not know.
-//! - Unknown, expired and used tokens take the same round trip. A sender gets to a used token's branch only with the token and its subject.
+//! - A wrong tag is answered without the store, so a right one takes a round trip longer. With some
+//!   2^24 tries a sender can find the tag that fits their own subject, and then test guesses of how
+//!   the server names them. So a subject must not be a secret from the one whom it names.
+//!   `limit_token_failures` bounds the tries.
+//! - An id is a digest of 128 bits. A sender who searches for tokens whose ids share a prefix with
+//!   an existing one learns bits of that id. An id leads to no token: that is a preimage of BLAKE3,
+//!   over 128 random bits that the sender does not know.
+//! - Unknown, expired and used tokens take the same round trip. A sender gets to a used token's
+//!   branch only with the token and its subject.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -57,7 +61,8 @@ use crate::observe::Decision;
 use crate::policy::MAX_LENGTH;
 use crate::record::RecordId;
 
-/// A one-time token: given out with a form by [`Operation::issue`](crate::Operation::issue), brought back by its submission.
+/// A one-time token: given out with a form by [`Operation::issue`](crate::Operation::issue),
+/// brought back by its submission.
 ///
 /// It holds 128 random bits from the operating system, and counts for one operation and one subject
 /// alone. `Display` and serde write it whole, as 36 characters that need no escaping in HTML and
@@ -205,9 +210,10 @@ pub struct InvalidToken(());
 
 /// The token of a submission: a [`Token`], or a text that should be one.
 ///
-/// Implemented for `Token`, strings, references, `Box`, `Arc`, `Cow` and `Option`. A text that is none, and `None`, make the
-/// call fail with [`Error::UnknownToken`](crate::Error::UnknownToken), as one that was never issued. So a form's field is best read as a `String`: a
-/// field of type `Token` is refused by whatever reads the form, in its own words.
+/// Implemented for `Token`, strings, references, `Box`, `Arc`, `Cow` and `Option`. A text that is
+/// none, and `None`, make the call fail with [`Error::UnknownToken`](crate::Error::UnknownToken),
+/// as one that was never issued. So a form's field is best read as a `String`: a field of type
+/// `Token` is refused by whatever reads the form, in its own words.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no one-time token",
     label = "neither a `Token` nor a text",
@@ -278,7 +284,8 @@ impl Subject {
 }
 
 impl KeyDigest {
-    /// The digest by which events name the subject of a token (`subject 1f0c..`); `None` if a part of it is missing.
+    /// The digest by which events name the subject of a token (`subject 1f0c..`); `None` if a part
+    /// of it is missing.
     ///
     /// # Examples
     ///
@@ -365,7 +372,8 @@ impl Flaw {
 }
 
 impl Submission {
-    /// Finds the record of a token, and what is wrong with it, as far as that can be told without the store; `None` if the subject is missing.
+    /// Finds the record of a token, and what is wrong with it, as far as that can be told without
+    /// the store; `None` if the subject is missing.
     pub(crate) fn of<T, S>(operation: &str, token: &T, subject: &S) -> Option<(RecordId, Self)>
     where
         T: AsToken + ?Sized,

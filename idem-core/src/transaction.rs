@@ -1,7 +1,7 @@
 //! A guarded call in the caller's own transaction: the record is a row of that transaction.
 //!
-//! There is no lease here, no flight and no local cache. The database's locks are the lease, and nothing outside of the transaction may
-//! answer with what is not committed yet.
+//! There is no lease here, no flight and no local cache. The database's locks are the lease, and
+//! nothing outside of the transaction may answer with what is not committed yet.
 
 use std::error::Error as StdError;
 use std::marker::PhantomData;
@@ -248,7 +248,8 @@ where
         }
     }
 
-    /// The error as it is recorded, and for how long if that has a time of its own; `None` if it is not kept.
+    /// The error as it is recorded, and for how long if that has a time of its own; `None` if it is
+    /// not kept.
     fn kept<X: Transaction<S>>(
         &self,
         open: &Open<'_, X, S>,
@@ -256,7 +257,8 @@ where
         error: &E,
     ) -> Option<(Encoded, Option<Duration>)> {
         let action = catch_unwind(AssertUnwindSafe(|| (self.policy.action)(error))).unwrap_or(ErrorAction::Release);
-        // Without a lease, nothing is left to be tried again in place or to be abandoned: both are a release.
+        // Without a lease, nothing is left to be tried again in place or to be abandoned: both are
+        // a release.
         let Next::Then(Then::Keep(own)) = Tries::new(Then::Release).next(action) else { return None };
         let keeper = self.policy.keeper.as_ref()?;
         let encoded = if call.is_troubled() {
@@ -419,7 +421,8 @@ impl<X: Transaction<S>, S: Store> Open<'_, X, S> {
         Ok(())
     }
 
-    /// Undoes everything, the claim included. Where that cannot be done, nothing of the transaction is ever written.
+    /// Undoes everything, the claim included. Where that cannot be done, nothing of the transaction
+    /// is ever written.
     async fn roll_back(&mut self) {
         while self.depth > 0 {
             self.depth -= 1;

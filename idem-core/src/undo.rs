@@ -1,9 +1,10 @@
 //! Claims whose fate is unknown. Each may have been carried out, or may yet be, and no caller will
 //! run the body: it is undone in the background.
 //!
-//! One task of each tokio runtime does it for all of them, since there are many while a store is away. Each claim is looked for until its lease would have let
-//! others in, with growing pauses, because it may still be on its way. Claims that the store has answered for make room for
-//! those that it has not.
+//! One task of each tokio runtime does it for all of them, since there are many while a store is
+//! away. Each claim is looked for until its lease would have let others in, with growing pauses,
+//! because it may still be on its way. Claims that the store has answered for make room for those
+//! that it has not.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -93,7 +94,8 @@ struct Claims {
     heard: BTreeMap<(Instant, u64), Claim>,
     added: u64,
     bytes: usize,
-    /// The tokio runtimes that have a task. One that is not driven holds up what it has begun, and nothing else.
+    /// The tokio runtimes that have a task. One that is not driven holds up what it has begun, and
+    /// nothing else.
     tasks: Vec<Id>,
 }
 
@@ -242,7 +244,8 @@ impl Undoing {
             }
             return After::Over;
         }
-        // Not there: the claim may still be on its way. The pause grows with no bound but the lease, so this is a handful of looks.
+        // Not there: the claim may still be on its way. The pause grows with no bound but the
+        // lease, so this is a handful of looks.
         let pause = claim.pause.mul_f64(0.5 + fastrand::f64() / 2.0).min(left);
         claim.pause *= 2;
         After::Again(clock::after(now, pause))
@@ -309,7 +312,8 @@ async fn drive(mut driver: Driver) {
                 Ok(claim) => {
                     let again = clock::after(now, claim.pause);
                     let one = UnderWay { undoing: undoing.clone(), claim: Some(claim), again };
-                    // A panic, say of the application's subscriber to events, is the end of one try.
+                    // A panic, say of the application's subscriber to events, is the end of one
+                    // try.
                     under_way.push(AssertUnwindSafe(one.run()).catch_unwind());
                 }
                 Err(at) => {

@@ -12,11 +12,13 @@ tokio::task_local! {
 
 /// Runs a future, and reports what became of the guarded calls in it.
 ///
-/// A replayed outcome is equal to the first one, so the function that returns it does not tell them apart. Its caller can: by
-/// wrapping the call, or, as a layer of a web server, by wrapping the handler.
+/// A replayed outcome is equal to the first one, so the function that returns it does not tell them
+/// apart. Its caller can: by wrapping the call, or, as a layer of a web server, by wrapping the
+/// handler.
 ///
-/// Guarded calls inside the body of a guarded call do not count: if an outer body ran, its caller got a new outcome. A `detached`
-/// call counts; one in a task that the future spawns itself is not seen. Watches may be nested, and each sees the calls in it.
+/// Guarded calls inside the body of a guarded call do not count: if an outer body ran, its caller
+/// got a new outcome. A `detached` call counts; one in a task that the future spawns itself is not
+/// seen. Watches may be nested, and each sees the calls in it.
 ///
 /// # Cancellation safety
 ///
@@ -62,12 +64,14 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether there was a guarded call, and each one returned a recorded outcome, be it a value or a kept error.
+    /// Whether there was a guarded call, and each one returned a recorded outcome, be it a value or
+    /// a kept error.
     pub fn is_replayed(&self) -> bool {
         self.replayed > 0 && self.executed == 0 && self.failed == 0
     }
 
-    /// How many calls ran their bodies, unguarded ones included. A disabled runtime does not count at all.
+    /// How many calls ran their bodies, unguarded ones included. A disabled runtime does not count
+    /// at all.
     pub fn executed(&self) -> u32 {
         self.executed
     }

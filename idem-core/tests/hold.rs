@@ -1,4 +1,5 @@
-//! P5: an unsettled record protects its key for its hold, whatever the retention is; questions without an answer use up no attempts.
+//! P5: an unsettled record protects its key for its hold, whatever the retention is; questions
+//! without an answer use up no attempts.
 #![allow(clippy::unchecked_time_subtraction, reason = "tests")]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 

@@ -10,11 +10,12 @@ pub const MAX_KEY_LEN: usize = 255;
 
 /// The value of an `Idempotency-Key` header: 1 to 255 visible ASCII characters.
 ///
-/// The header's value is taken raw (`8e03978e-40d5`) or as the draft's quoted string (`"8e03978e-40d5"`). Both
-/// forms are the same key. With the feature `axum` it is an extractor, also as `Option<IdempotencyKey>`.
+/// The header's value is taken raw (`8e03978e-40d5`) or as the draft's quoted string
+/// (`"8e03978e-40d5"`). Both forms are the same key. With the feature `axum` it is an extractor,
+/// also as `Option<IdempotencyKey>`.
 ///
-/// A key comes from a client. Scope it to the client, as in `key = (user.id, key)`: one user must never get
-/// another user's answer.
+/// A key comes from a client. Scope it to the client, as in `key = (user.id, key)`: one user must
+/// never get another user's answer.
 ///
 /// # Examples
 ///
@@ -79,7 +80,8 @@ impl IdempotencyKey {
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`], if the header occurs twice, or its value is not 1 to 255 visible ASCII characters.
+    /// [`InvalidKey`], if the header occurs twice, or its value is not 1 to 255 visible ASCII
+    /// characters.
     pub fn from_headers(headers: &http::HeaderMap, name: &http::HeaderName) -> Result<Option<Self>, InvalidKey> {
         let mut values = headers.get_all(name).iter();
         match (values.next(), values.next()) {

@@ -1,8 +1,11 @@
-//! Both ends of the Idempotency-Key header for `idem`. Use it through the facade, the package `idem-rs`, as `idem::http`.
+//! Both ends of the Idempotency-Key header for `idem`. Use it through the facade, the package
+//! `idem-rs`, as `idem::http`.
 //!
-//! - [`IdempotencyLayer`] guards whole responses of any tower service: hyper, axum, tonic. Feature `server`.
+//! - [`IdempotencyLayer`] guards whole responses of any tower service: hyper, axum, tonic. Feature
+//!   `server`.
 //! - [`lookup`](fn@lookup) serves the result of a call whose client timed out. Feature `server`.
-//! - [`IdempotencyKey`] is the header's value: an extractor for annotated axum handlers, and a part of a key. Feature `axum`.
+//! - [`IdempotencyKey`] is the header's value: an extractor for annotated axum handlers, and a part
+//!   of a key. Feature `axum`.
 //! - [`IdempotencyClient`] gives requests of reqwest a key, and retries them. Feature `client`.
 //! - [`problem`](fn@problem) turns an [`idem::Error`](idem_core::Error) into an answer for clients.
 //!
@@ -34,7 +37,8 @@ pub use crate::problem::{Problem, Response, problem, problem_json, stripe};
 pub use crate::server::{
     Body, IdempotencyLayer, Idempotent, NeedsScope, REPLAYED, Replayed, ResponseFuture, Route, Scoped, header,
 };
-/// The versions that the client is written against. TLS and other features come from an application's own dependency.
+/// The versions that the client is written against. TLS and other features come from an
+/// application's own dependency.
 #[cfg(feature = "client")]
 #[doc(no_inline)]
 pub use {reqwest, reqwest_middleware};

@@ -21,9 +21,10 @@ use crate::stored::Stored;
 
 /// Makes a service that answers what became of a request, by its key: for `GET ../{key}`.
 ///
-/// A client whose request timed out asks it instead of guessing. It answers immediately and never claims, so asking
-/// changes nothing. Name, route and scope are those of the [`IdempotencyLayer`](crate::IdempotencyLayer) that guards
-/// the request; the key is the last segment of the path, percent-decoded.
+/// A client whose request timed out asks it instead of guessing. It answers immediately and never
+/// claims, so asking changes nothing. Name, route and scope are those of the
+/// [`IdempotencyLayer`](crate::IdempotencyLayer) that guards the request; the key is the last
+/// segment of the path, percent-decoded.
 ///
 /// | record | response |
 /// | --- | --- |
@@ -78,7 +79,8 @@ struct Settings {
 }
 
 impl LookupService {
-    /// Says whose key a request asks for, as the layer's [`scope`](crate::IdempotencyLayer::scope) does.
+    /// Says whose key a request asks for, as the layer's [`scope`](crate::IdempotencyLayer::scope)
+    /// does.
     ///
     /// A request for which this returns `None` gets 401.
     pub fn scope<F>(mut self, scope: F) -> LookupService<Scoped>
@@ -103,7 +105,8 @@ impl<S> LookupService<S> {
         self
     }
 
-    /// Sets the method and the route of the guarded requests, as in `.route("POST", "/v1/charges")`.
+    /// Sets the method and the route of the guarded requests, as in
+    /// `.route("POST", "/v1/charges")`.
     #[must_use]
     pub fn route(mut self, method: impl Into<Arc<str>>, route: impl Into<Arc<str>>) -> Self {
         self.settings.route = (method.into(), route.into());

@@ -16,7 +16,8 @@ pub type Response = http::Response<String>;
 
 /// Why a request got no answer of the service, in words for its client.
 ///
-/// Nothing in it comes from a key, a body or the store. [`problem_json`] and [`stripe`] are its two shapes.
+/// Nothing in it comes from a key, a body or the store. [`problem_json`] and [`stripe`] are its two
+/// shapes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
@@ -104,8 +105,8 @@ impl Problem {
     }
 }
 
-/// A client's pause before it asks again. Nobody knows when a body ends or a store comes back, so it is short: the
-/// lease of the owner would be the longest time, and is seldom the true one.
+/// A client's pause before it asks again. Nobody knows when a body ends or a store comes back, so
+/// it is short: the lease of the owner would be the longest time, and is seldom the true one.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl From<&Error> for Problem {
@@ -128,8 +129,8 @@ impl fmt::Display for Problem {
 
 /// Turns an error into the response that its client gets, as problem+json.
 ///
-/// For frameworks without an integration of their own. The response has a status by the table in the guide on HTTP,
-/// and a `Retry-After` where the same request can succeed later.
+/// For frameworks without an integration of their own. The response has a status by the table in
+/// the guide on HTTP, and a `Retry-After` where the same request can succeed later.
 ///
 /// # Examples
 ///
@@ -149,7 +150,8 @@ pub fn problem(error: &Error) -> Response {
 
 /// The shape of RFC 9457, with a member `error` like Stripe's.
 ///
-/// Without that member, Stripe's client for Node takes any JSON body for a success, whatever the status.
+/// Without that member, Stripe's client for Node takes any JSON body for a success, whatever the
+/// status.
 pub fn problem_json(problem: &Problem) -> Response {
     let body = idem_core::__private::problem_json(problem.status.as_u16(), problem.code, problem.message);
     answer(problem, PROBLEM_JSON, body)
@@ -157,7 +159,8 @@ pub fn problem_json(problem: &Problem) -> Response {
 
 /// Stripe's shape: `{"error": {"type": .., "code": .., "message": ..}}`.
 ///
-/// Stripe's clients know a mismatch by status 400: set [`mismatch`](crate::IdempotencyLayer::mismatch) too.
+/// Stripe's clients know a mismatch by status 400: set
+/// [`mismatch`](crate::IdempotencyLayer::mismatch) too.
 pub fn stripe(problem: &Problem) -> Response {
     let Problem { status, code, message, .. } = problem;
     let kind = match *code {

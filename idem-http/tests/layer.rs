@@ -265,7 +265,8 @@ async fn a_duplicate_is_held_and_gets_the_answer_or_409_after_its_wait() {
 
 #[tokio::test]
 async fn a_client_that_disconnects_stops_nothing_and_gets_the_answer_next_time() {
-    // After each number of polls of the response: while the claim is on its way, and while the service runs.
+    // After each number of polls of the response: while the claim is on its way, and while the
+    // service runs.
     for polls in 0..6 {
         let site = Site::new();
         let app = site.app(|n| n.to_string().into_response());

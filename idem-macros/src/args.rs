@@ -10,7 +10,8 @@ use crate::arms::Arms;
 use crate::diag::{self, Errors};
 use crate::versions::UpgradeSetting;
 
-/// One option. The value is `None` for a flag, and where what is written could not be read; that mistake is reported already.
+/// One option. The value is `None` for a flag, and where what is written could not be read; that
+/// mistake is reported already.
 pub(crate) struct Setting {
     pub(crate) keyword: Ident,
     pub(crate) value: Option<Expr>,
@@ -157,7 +158,8 @@ impl Args {
         if slot.is_some() {
             return Err(twice(&keyword));
         }
-        // The slot is taken even by a value that cannot be read, so that the option does not count as missing.
+        // The slot is taken even by a value that cannot be read, so that the option does not count
+        // as missing.
         let setting = slot.insert(Setting { keyword, value: None });
         if matches!(name.as_str(), "detached" | "observe") {
             return flag(&name, input);
@@ -289,8 +291,8 @@ fn separator(input: ParseStream<'_>, errors: &mut Errors) {
     }
 }
 
-/// Leaves the rest of an option that could not be read. Its value may contain commas, so only one before something like an
-/// option is taken for its end.
+/// Leaves the rest of an option that could not be read. Its value may contain commas, so only one
+/// before something like an option is taken for its end.
 fn skip_to_next(input: ParseStream<'_>) {
     while !input.is_empty() {
         if input.peek(Token![,]) {

@@ -1,4 +1,5 @@
-//! How the body gets its arguments: all of them where it has a task of its own, in turn or each its own where it is tried again.
+//! How the body gets its arguments: all of them where it has a task of its own, in turn or each its
+//! own where it is tried again.
 
 use proc_macro2::{Group, Ident, Literal, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -112,7 +113,8 @@ impl Plan {
         arguments
     }
 
-    /// The statements by which the body has the named parameters, whether it uses them or not, each with its parameter's place.
+    /// The statements by which the body has the named parameters, whether it uses them or not, each
+    /// with its parameter's place.
     fn kept(&self, is_retried: bool) -> Vec<(usize, TokenStream)> {
         let mut kept = Vec::new();
         let receiver = self.bindings.receiver.as_ref().filter(|_| matches!(self.form, Form::Async));
@@ -152,7 +154,8 @@ impl Plan {
         kept
     }
 
-    /// Has a body with a task of its own take the parameters that no name is bound to, or not to all of them.
+    /// Has a body with a task of its own take the parameters that no name is bound to, or not to
+    /// all of them.
     fn keep_unnamed(&self, is_retried: bool, kept: &mut Vec<(usize, TokenStream)>, arguments: &mut Arguments) {
         let mut inputs: Vec<_> = self.function.signature.inputs.iter().cloned().collect();
         let mut is_changed = false;
@@ -177,7 +180,8 @@ impl Plan {
                 let before = before.min(kept.len());
                 kept.insert(before, (index, keep(&whole, &cfgs)));
                 *input.pat = if self.function.is_instrumented() {
-                    // A form that it does not look into, since what is in there need not be `Debug`.
+                    // A form that it does not look into, since what is in there need not be
+                    // `Debug`.
                     syn::parse_quote!((#whole))
                 } else {
                     syn::parse_quote!(#whole)
@@ -219,7 +223,8 @@ impl Plan {
         let Binding { name, mutable, cfgs, reference } = binding;
         let mut from = from.clone();
         from.set_span(retry.resolved_at(from.span()));
-        // The parameter's own `mut` is made use of, and stands here again: if it is not needed, that is said.
+        // The parameter's own `mut` is made use of, and stands here again: if it is not needed,
+        // that is said.
         arguments.first.extend(mutable.map(|_| quote_spanned!(retry=> #(#cfgs)* let _ = &mut #from;)));
         if *reference == Reference::Exclusive {
             let lent = format_ident!("__idem_lent_{}", name.to_string().trim_start_matches("r#"), span = retry);
@@ -241,7 +246,8 @@ impl Plan {
         });
     }
 
-    /// The arguments that the policy of errors looks at, where the body has them in a task of its own.
+    /// The arguments that the policy of errors looks at, where the body has them in a task of its
+    /// own.
     pub(crate) fn for_policy(&self) -> TokenStream {
         let Some(retry) = self.errors.retries().filter(|_| self.detached.is_some()).map(diag::located) else {
             return TokenStream::new();
@@ -303,7 +309,8 @@ impl<'ast> Visit<'ast> for LeftOut {
     }
 }
 
-/// Gives names to what a pattern leaves out by `_`, so that it can be moved along. Behind a reference there is nothing to move.
+/// Gives names to what a pattern leaves out by `_`, so that it can be moved along. Behind a
+/// reference there is nothing to move.
 fn name_wilds(pattern: &mut Pat, index: usize, names: &mut Vec<Ident>) {
     match pattern {
         Pat::Wild(_) => {

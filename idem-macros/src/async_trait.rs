@@ -14,8 +14,8 @@ pub(crate) struct Boxed {
 }
 
 impl Boxed {
-    /// Looks for `let __ret: Type = { .. };`, at any depth: an attribute such as `#[tracing::instrument]` may have wrapped it
-    /// once more.
+    /// Looks for `let __ret: Type = { .. };`, at any depth: an attribute such as
+    /// `#[tracing::instrument]` may have wrapped it once more.
     pub(crate) fn find(body: &Group) -> Option<Self> {
         let trees: Vec<_> = body.stream().into_iter().collect();
         trees.iter().enumerate().find_map(|(index, tree)| match tree {
@@ -32,7 +32,8 @@ impl Boxed {
         })
     }
 
-    /// The parameters that nothing is bound to, by the names that they have instead: `let __arg1 = __arg1;`.
+    /// The parameters that nothing is bound to, by the names that they have instead:
+    /// `let __arg1 = __arg1;`.
     pub(crate) fn unbound(&self) -> impl Iterator<Item = Ident> {
         let names = self.bindings.iter().filter_map(|pattern| syn::parse2::<Ident>(pattern.clone()).ok());
         names.filter(|name| name.to_string().starts_with("__arg"))
@@ -121,8 +122,9 @@ pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
     })
 }
 
-/// `self` is called `__self` in there, in the body and so in the attribute's expressions as well. `self::path` is a module, items inside
-/// of the body have a `self` of their own, and that in `use` and `pub(..)` is none.
+/// `self` is called `__self` in there, in the body and so in the attribute's expressions as well.
+/// `self::path` is a module, items inside of the body have a `self` of their own, and that in `use`
+/// and `pub(..)` is none.
 pub(crate) fn rename_self(tokens: TokenStream) -> TokenStream {
     let mut tokens = tokens.into_iter().peekable();
     let mut renamed = TokenStream::new();

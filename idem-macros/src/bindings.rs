@@ -81,7 +81,8 @@ impl Bindings {
             constants: constants.collect(),
             incomplete: false,
         };
-        // `#[async_trait]` has moved patterns, and what is not a reference, to the head of the body.
+        // `#[async_trait]` has moved patterns, and what is not a reference, to the head of the
+        // body.
         for pattern in boxed.iter().flat_map(|boxed| &boxed.bindings) {
             match Pat::parse_single.parse2(pattern.clone()) {
                 Ok(pattern) => bindings.add(&pattern, None, &[]),
@@ -225,8 +226,8 @@ impl Borrow {
     }
 }
 
-/// Whether the tokens name this variable. Fields and methods may have the same name, and items inside know no variables of the body; a
-/// format string names variables too.
+/// Whether the tokens name this variable. Fields and methods may have the same name, and items
+/// inside know no variables of the body; a format string names variables too.
 pub(crate) fn mentions(tokens: &TokenStream, name: &str) -> bool {
     let punct =
         |tree: Option<&TokenTree>, what| matches!(tree, Some(TokenTree::Punct(punct)) if punct.as_char() == what);
@@ -283,8 +284,8 @@ impl<'ast> Visit<'ast> for Names {
     }
 }
 
-/// Names that stand where only a variable or a static can: at the head of fields, methods and operators. What is called or handed to a
-/// call may be a function.
+/// Names that stand where only a variable or a static can: at the head of fields, methods and
+/// operators. What is called or handed to a call may be a function.
 struct Heads<'ast> {
     found: Vec<&'ast Ident>,
 }
@@ -324,7 +325,8 @@ impl<'ast> Heads<'ast> {
     }
 }
 
-/// The name, if the path can be that of a variable: in lower case, as constants and variants are not.
+/// The name, if the path can be that of a variable: in lower case, as constants and variants are
+/// not.
 fn variable(path: &ExprPath) -> Option<&Ident> {
     let name = path.path.get_ident().filter(|_| path.qself.is_none())?;
     let lower = name.to_string().trim_start_matches('_').starts_with(char::is_lowercase);

@@ -1,4 +1,5 @@
-//! What is wrong in an attribute, collected so that one compile shows all of it, and where the carets go.
+//! What is wrong in an attribute, collected so that one compile shows all of it, and where the
+//! carets go.
 
 use std::fmt::Display;
 
@@ -47,19 +48,22 @@ impl Errors {
     }
 }
 
-/// The place of the author's token, for a token of ours: an error there shows that place, and names cannot meet the author's.
+/// The place of the author's token, for a token of ours: an error there shows that place, and names
+/// cannot meet the author's.
 pub(crate) fn located(span: Span) -> Span {
     span.resolved_at(Span::mixed_site())
 }
 
-/// The places of the first and the last token. Code that begins at the one and ends at the other is underlined as a whole.
+/// The places of the first and the last token. Code that begins at the one and ends at the other is
+/// underlined as a whole.
 pub(crate) fn ends(tokens: impl ToTokens) -> (Span, Span) {
     let mut spans = tokens.into_token_stream().into_iter().map(|tree| located(tree.span()));
     let first = spans.next().unwrap_or_else(Span::mixed_site);
     (first, spans.last().unwrap_or(first))
 }
 
-/// The author's tokens as tokens of ours, at their place: for types, whose names are found all the same.
+/// The author's tokens as tokens of ours, at their place: for types, whose names are found all the
+/// same.
 pub(crate) fn relocated(tokens: impl ToTokens) -> TokenStream {
     let ours = |mut tree: TokenTree| {
         if let TokenTree::Group(group) = &tree {

@@ -10,7 +10,8 @@ pub(crate) fn parse(literal: &LitStr) -> syn::Result<Duration> {
     let text = literal.value();
     let longest = text.split(|c: char| !c.is_ascii_digit()).map(str::len).max();
     let parsed = if longest > Some(LONGEST_NUMBER) {
-        // Not asked: humantime 2.4 panics where a sum comes to the last second of a `u64` and a thousand million nanoseconds.
+        // Not asked: humantime 2.4 panics where a sum comes to the last second of a `u64` and a
+        // thousand million nanoseconds.
         Err(DurationError::NumberOverflow)
     } else {
         humantime::parse_duration(&text)
@@ -30,7 +31,8 @@ pub(crate) fn parse(literal: &LitStr) -> syn::Result<Duration> {
 /// Longer than this is taken for a mistake in the unit, as the runtime does.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// So many digits are enough for three years in milliseconds, and a sum of such numbers in any unit is far from the end of a `u64`.
+/// So many digits are enough for three years in milliseconds, and a sum of such numbers in any unit
+/// is far from the end of a `u64`.
 const LONGEST_NUMBER: usize = 11;
 
 /// How durations are written.

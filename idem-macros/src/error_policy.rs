@@ -41,7 +41,8 @@ struct Case<'a> {
     is_skipped: bool,
 }
 
-/// Expands the derive. With any mistake in it, the type still gets an implementation, so that its uses are not errors as well.
+/// Expands the derive. With any mistake in it, the type still gets an implementation, so that its
+/// uses are not errors as well.
 pub(crate) fn derive(item: TokenStream) -> TokenStream {
     let input: DeriveInput = match syn::parse2(item) {
         Ok(input) => input,
@@ -104,7 +105,8 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
     }
 }
 
-/// Reads `#[idem(..)]`: an action or `inner`, `dead_letter` and, on the type, `crate` and `dispose`.
+/// Reads `#[idem(..)]`: an action or `inner`, `dead_letter` and, on the type, `crate` and
+/// `dispose`.
 fn said(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, errors: &mut Errors) -> Said {
     let mut said = Said::default();
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("idem")) {
@@ -390,7 +392,8 @@ impl Derived<'_> {
         quote_spanned!(here=> #path { .. } => #action,)
     }
 
-    /// How often any of the errors inside does it. The last word is one of ours, so that no mark of another type comes through.
+    /// How often any of the errors inside does it. The last word is one of ours, so that no mark of
+    /// another type comes through.
     fn of_inner(&self, inner: &[&Type], what: &str) -> TokenStream {
         inner.iter().rfold(self.never(), |rest, ty| {
             let (first, last) = diag::ends(ty);
@@ -401,7 +404,8 @@ impl Derived<'_> {
         })
     }
 
-    /// `<Inner as ErrorPolicy>`, from the first token of the type to its last: there lies the error where it has none.
+    /// `<Inner as ErrorPolicy>`, from the first token of the type to its last: there lies the error
+    /// where it has none.
     fn inner_policy(&self, ty: &Type) -> TokenStream {
         let (first, last) = diag::ends(ty);
         let krate = self.krate.at(first);

@@ -18,7 +18,8 @@ use crate::item::{self, Form, Function};
 use crate::plan::{Argument, Call, Handling, Matching, Plan};
 use crate::value::{Name, Time};
 
-/// Expands `#[idempotent(..)]`. With any mistake in it, the item stays as it is written, next to the errors.
+/// Expands `#[idempotent(..)]`. With any mistake in it, the item stays as it is written, next to
+/// the errors.
 pub(crate) fn idempotent(args: TokenStream, item: &TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let args = Args::parse(args, &mut errors);
@@ -258,7 +259,8 @@ impl Plan {
         }
     }
 
-    /// The constant that the name is: an item, so that it is evaluated in any case. Items know no `Self`.
+    /// The constant that the name is: an item, so that it is evaluated in any case. Items know no
+    /// `Self`.
     fn constant_name(&self) -> Option<TokenStream> {
         let expr = match &self.name {
             Some(Name::Constant(expr)) if !is_of_type(expr) => expr,
@@ -309,7 +311,8 @@ impl Plan {
         })
     }
 
-    /// Whether the body is pinned where it is, and run once: it has no task of its own, and is not tried again.
+    /// Whether the body is pinned where it is, and run once: it has no task of its own, and is not
+    /// tried again.
     fn runs_in_place(&self) -> bool {
         self.detached.is_none() && self.errors.retries().is_none() && self.transaction.is_none()
     }
@@ -345,7 +348,8 @@ impl Plan {
         quote_spanned!(span=> .#method(#argument))
     }
 
-    /// The key. Each part of a tuple goes through a call of its own, so that one that is none is an error at its place.
+    /// The key. Each part of a tuple goes through a call of its own, so that one that is none is an
+    /// error at its place.
     fn key(&self, key: &Expr, keyword: Span) -> TokenStream {
         let Expr::Reference(reference) = key else { return key.to_token_stream() };
         let Expr::Tuple(tuple) = &*reference.expr else { return key.to_token_stream() };
@@ -377,8 +381,8 @@ impl Plan {
         })
     }
 
-    /// The call that asks for what must hold of the returned type. It lies on that type, from its first token to its last, and
-    /// so does the caret when something does not hold.
+    /// The call that asks for what must hold of the returned type. It lies on that type, from its
+    /// first token to its last, and so does the caret when something does not hold.
     fn witness(&self) -> TokenStream {
         let outcome = &self.outcome;
         let (first, last) = diag::ends(outcome);
@@ -396,20 +400,23 @@ impl Plan {
 
     /// What the body does.
     fn statements(&self, block: &Group, arguments: &Arguments) -> TokenStream {
-        // One token, not the whole block: else an editor takes each token of the body for ours as well.
+        // One token, not the whole block: else an editor takes each token of the body for ours as
+        // well.
         let here = block.span_open();
         let outcome = &self.outcome;
         let reconcile = self.reconcile();
         let inside = &arguments.inside;
         let (first, _) = diag::ends(outcome);
-        // The first `return` says what the block gives, so that a wrong one in the author's code is an error at its value.
+        // The first `return` says what the block gives, so that a wrong one in the author's code is
+        // an error at its value.
         let returned = quote_spanned!(first=> __idem_return);
         let edge = quote_spanned! {Span::mixed_site()=>
             if let ::core::option::Option::Some(#returned) = ::core::option::Option::None::<#outcome> {
                 return #returned;
             }
         };
-        // The block itself, not its statements: an error about its value then lies in the author's code.
+        // The block itself, not its statements: an error about its value then lies in the author's
+        // code.
         quote_spanned! {here=>
             #edge
             #inside

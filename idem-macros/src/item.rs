@@ -1,5 +1,5 @@
-//! The item under the attribute: a function, read as far as its signature. Its body stays the tokens that were written, so that
-//! a half-typed one breaks nothing.
+//! The item under the attribute: a function, read as far as its signature. Its body stays the
+//! tokens that were written, so that a half-typed one breaks nothing.
 
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
@@ -56,7 +56,8 @@ impl Function {
         before.parse2(self.head.clone()).map_or_else(|_| self.head.clone(), |before| quote!(#before #signature))
     }
 
-    /// Whether another attribute that is expanded after this one records the parameters by their names.
+    /// Whether another attribute that is expanded after this one records the parameters by their
+    /// names.
     pub(crate) fn is_instrumented(&self) -> bool {
         let attributes = |input: ParseStream<'_>| {
             let attributes = input.call(Attribute::parse_outer)?;
@@ -69,7 +70,8 @@ impl Function {
             .any(|attribute| attribute.path().segments.last().is_some_and(|last| last.ident == "instrument"))
     }
 
-    /// The form of the function and the type that its future gives, when both are such that a body can be guarded.
+    /// The form of the function and the type that its future gives, when both are such that a body
+    /// can be guarded.
     pub(crate) fn outcome(&self, errors: &mut Errors) -> Option<(Form, Type)> {
         let Signature { constness, asyncness, abi, output, .. } = &self.signature;
         if let Some(constness) = constness {
@@ -182,8 +184,8 @@ impl Function {
         errors.on(name, message);
     }
 
-    /// The type, unless it can be seen that no value of it can be stored. Whether it is a `Result` is for the compiler to say,
-    /// which knows what names mean.
+    /// The type, unless it can be seen that no value of it can be stored. Whether it is a `Result`
+    /// is for the compiler to say, which knows what names mean.
     fn storable(&self, outcome: &Type, errors: &mut Errors) -> Option<Type> {
         let name = &self.signature.ident;
         if let Some(hidden) = First::inside(outcome).impl_trait {

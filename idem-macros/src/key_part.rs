@@ -8,7 +8,8 @@ use syn::{Attribute, Data, DataEnum, DeriveInput, Error, Expr, Fields, Type, Var
 use crate::diag::{self, Errors};
 use crate::paths::Krate;
 
-/// Expands the derive. With any mistake in it, the type still gets an implementation, so that its uses are not errors as well.
+/// Expands the derive. With any mistake in it, the type still gets an implementation, so that its
+/// uses are not errors as well.
 pub(crate) fn derive(item: TokenStream) -> TokenStream {
     let input: DeriveInput = match syn::parse2(item) {
         Ok(input) => input,
@@ -100,8 +101,8 @@ impl Part {
         }
     }
 
-    /// It always has a value if all its fields do: here only where that is seen by their names, since a condition on any type could lead in
-    /// a circle.
+    /// It always has a value if all its fields do: here only where that is seen by their names,
+    /// since a condition on any type could lead in a circle.
     fn never_missing(&self, input: &DeriveInput) -> Option<TokenStream> {
         const ALWAYS: [&str; 27] = [
             "bool",
@@ -152,7 +153,8 @@ impl Part {
         let krate = self.krate.at(here);
         let name = &input.ident;
         let mut generics = input.generics.clone();
-        // The name may be another type's after all. The lifetime keeps a condition that is not met from being an error.
+        // The name may be another type's after all. The lifetime keeps a condition that is not met
+        // from being an error.
         let condition =
             |ty: &&Type| -> WherePredicate { parse_quote!(for<'__idem> #ty: #krate::__private::NeverMissing) };
         generics.make_where_clause().predicates.extend(fields.iter().map(condition));

@@ -26,8 +26,8 @@ mod versions;
 
 use proc_macro::TokenStream;
 
-/// Guards an async function by an idempotency key: one body at a time, none after one has succeeded, and every duplicate
-/// call gets the first call's answer.
+/// Guards an async function by an idempotency key: one body at a time, none after one has
+/// succeeded, and every duplicate call gets the first call's answer.
 ///
 /// ```ignore
 /// use idem::idempotent;
@@ -38,9 +38,10 @@ use proc_macro::TokenStream;
 /// }
 /// ```
 ///
-/// The function is `async` and returns `Result<T, E>`, where `T` can be stored (`Serialize + DeserializeOwned`) and `E` can be
-/// made from an `idem::Error` (`From<idem::Error>`). It may be a free function, a method, a generic function or a method
-/// under `#[async_trait]`; its signature, its docs and its other attributes stay as they are written.
+/// The function is `async` and returns `Result<T, E>`, where `T` can be stored
+/// (`Serialize + DeserializeOwned`) and `E` can be made from an `idem::Error`
+/// (`From<idem::Error>`). It may be a free function, a method, a generic function or a method under
+/// `#[async_trait]`; its signature, its docs and its other attributes stay as they are written.
 ///
 /// # Options
 ///
@@ -60,13 +61,15 @@ use proc_macro::TokenStream;
 ///
 /// # Values
 ///
-/// **Expressions** (`key`, `token`, `subject`, `fingerprint`, `runtime`, the argument of `reconcile`) are Rust over the parameters, written bare
-/// or in a string: `key = req.order_id` and `key = "req.order_id"` are the same. They are computed once, before the body, and
-/// only borrow. A bare expression has the more exact error messages.
+/// **Expressions** (`key`, `token`, `subject`, `fingerprint`, `runtime`, the argument of
+/// `reconcile`) are Rust over the parameters, written bare or in a string: `key = req.order_id` and
+/// `key = "req.order_id"` are the same. They are computed once, before the body, and only borrow. A
+/// bare expression has the more exact error messages.
 ///
-/// **Several parts** make one key (or one subject, or one fingerprint): `key = ("req.tenant", "req.order_id")`. A string always is an
-/// expression, so a constant part is written bare: `key = (TENANT, "req.order_id")`. A part is anything that implements
-/// `KeyPart`: strings, integers, `bool`, references and tuples of those, and types with `#[derive(KeyPart)]`.
+/// **Several parts** make one key (or one subject, or one fingerprint):
+/// `key = ("req.tenant", "req.order_id")`. A string always is an expression, so a constant part is
+/// written bare: `key = (TENANT, "req.order_id")`. A part is anything that implements `KeyPart`:
+/// strings, integers, `bool`, references and tuples of those, and types with `#[derive(KeyPart)]`.
 ///
 /// **Durations** (`ttl`, `remember`, `lease`, `hold`, the argument of `wait`) are strings:
 /// `"500ms"`, `"30s"`, `"5m"`, `"1h 30m"` or `"7d"`. They may also be bare expressions of type
@@ -109,8 +112,9 @@ use proc_macro::TokenStream;
 ///
 /// `errors(policy)` asks the type, as no `errors` at all does, and allows it to retry.
 ///
-/// A guard sees what the pattern binds, and parameters that the body does not use up (references, and what is `Copy`). Durations and
-/// `max` are computed before the body, unless they use a binding of the pattern.
+/// A guard sees what the pattern binds, and parameters that the body does not use up (references,
+/// and what is `Copy`). Durations and `max` are computed before the body, unless they use a binding
+/// of the pattern.
 #[proc_macro_attribute]
 pub fn idempotent(args: TokenStream, item: TokenStream) -> TokenStream {
     expand::idempotent(args.into(), &item.into()).into()
@@ -130,19 +134,20 @@ pub fn idempotent(args: TokenStream, item: TokenStream) -> TokenStream {
 /// }
 /// ```
 ///
-/// A struct with one field is the same key as that field. A struct with several fields is a group of them, in the order in
-/// which they are written; an enum is the variant's name and then the variant's fields. So a renamed variant or a reordered
-/// struct is another key, and a renamed field is not.
+/// A struct with one field is the same key as that field. A struct with several fields is a group
+/// of them, in the order in which they are written; an enum is the variant's name and then the
+/// variant's fields. So a renamed variant or a reordered struct is another key, and a renamed field
+/// is not.
 ///
-/// Every field must be a `KeyPart`, and so must every type parameter. `#[idem(crate = "::idem")]` on the type says where the
-/// generated code finds the `idem` crate.
+/// Every field must be a `KeyPart`, and so must every type parameter. `#[idem(crate = "::idem")]`
+/// on the type says where the generated code finds the `idem` crate.
 #[proc_macro_derive(KeyPart, attributes(idem))]
 pub fn key_part(item: TokenStream) -> TokenStream {
     key_part::derive(item.into()).into()
 }
 
-/// Says of each error of a type what becomes of a guarded call that returns it: for every function that has this error type and no
-/// `errors(..)` of its own.
+/// Says of each error of a type what becomes of a guarded call that returns it: for every function
+/// that has this error type and no `errors(..)` of its own.
 ///
 /// ```ignore
 /// #[derive(Debug, Serialize, Deserialize, thiserror::Error, idem::ErrorPolicy)]
@@ -164,20 +169,24 @@ pub fn key_part(item: TokenStream) -> TokenStream {
 ///
 /// On a variant stands one of
 ///
-/// - `#[idem(keep)]` or `#[idem(keep(ttl = "1h"))]`: the error is recorded, and duplicates get an equal one;
+/// - `#[idem(keep)]` or `#[idem(keep(ttl = "1h"))]`: the error is recorded, and duplicates get an
+///   equal one;
 /// - `#[idem(release)]`: the key is released, and the next call runs the body. This is the default
 ///   for a variant, unless the runtime has another one (`Builder::default_error`);
 /// - `#[idem(abandon)]`: the outcome of the work is unknown; the next call does what the function's
 ///   `abandoned` says;
-/// - `#[idem(retry(max = 3, backoff = "100ms", max_backoff = "10s", then = release))]`: the body is tried again in place, which a function
-///   must allow by `errors(policy)`;
+/// - `#[idem(retry(max = 3, backoff = "100ms", max_backoff = "10s", then = release))]`: the body is
+///   tried again in place, which a function must allow by `errors(policy)`;
 /// - `#[idem(inner)]`, on a variant with one field: the policy of the error inside;
-/// - `#[idem(dead_letter)]`, alone or with an action: a message whose handler fails with this error is put aside.
-///   This, or `#[idem(dispose)]` above the type, derives `Dispose`: a marked or kept error is dead-lettered, with the variant's name in snake
-///   case as the reason; of a variant with one field that is `Dispose` itself, that is asked; after any other error the message comes again.
+/// - `#[idem(dead_letter)]`, alone or with an action: a message whose handler fails with this error
+///   is put aside. This, or `#[idem(dispose)]` above the type, derives `Dispose`: a marked or kept
+///   error is dead-lettered, with the variant's name in snake case as the reason; of a variant with
+///   one field that is `Dispose` itself, that is asked; after any other error the message comes
+///   again.
 ///
-/// Above a struct, or above the whole enum for all variants on which nothing stands, they mean the same. `#[idem(crate = "::idem")]` on
-/// the type says where the generated code finds the `idem` crate.
+/// Above a struct, or above the whole enum for all variants on which nothing stands, they mean the
+/// same. `#[idem(crate = "::idem")]` on the type says where the generated code finds the `idem`
+/// crate.
 ///
 /// A type that keeps errors is `Serialize` and `DeserializeOwned`.
 #[proc_macro_derive(ErrorPolicy, attributes(idem))]

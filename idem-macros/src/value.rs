@@ -1,4 +1,5 @@
-//! The values of options: expressions, parts, durations, words and numbers, most of them written in more than one way.
+//! The values of options: expressions, parts, durations, words and numbers, most of them written in
+//! more than one way.
 
 use std::time::Duration;
 
@@ -212,7 +213,8 @@ fn is_operation(name: &str) -> bool {
     name.len() <= 128 && name.split("::").all(segment)
 }
 
-/// The expression itself, without the parentheses and the invisible groups (of `macro_rules!`) around it.
+/// The expression itself, without the parentheses and the invisible groups (of `macro_rules!`)
+/// around it.
 pub(crate) fn bare(expr: &Expr) -> &Expr {
     match expr {
         Expr::Group(group) => bare(&group.expr),
@@ -253,8 +255,8 @@ fn hidden_string(expr: &Expr) -> Option<(&LitStr, String)> {
     }
 }
 
-/// `&expr`, with the caret of an error under the expression. Parentheses are set where they are needed: the compiler does not
-/// see the invisible group that holds an `$e:expr` together.
+/// `&expr`, with the caret of an error under the expression. Parentheses are set where they are
+/// needed: the compiler does not see the invisible group that holds an `$e:expr` together.
 pub(crate) fn reference(expr: &Expr) -> Expr {
     let expr = bare(expr).clone();
     let (first, _) = diag::ends(&expr);

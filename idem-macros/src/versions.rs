@@ -58,7 +58,8 @@ impl UpgradeSetting {
         Ok(())
     }
 
-    /// Checks the versions against each other and against the current one, which may be stated and not readable.
+    /// Checks the versions against each other and against the current one, which may be stated and
+    /// not readable.
     pub(crate) fn check(&self, is_stated: bool, current: Option<&Expr>, bindings: &Bindings, errors: &mut Errors) {
         if !is_stated {
             let message = "`upgrade` reads outcomes of earlier versions, and this function states no version: add for example `outcome_version = 2`";

@@ -1,5 +1,5 @@
-//! The record's life as the model checker takes it: states, what leads from one to the next, and the
-//! properties that hold in each.
+//! The record's life as the model checker takes it: states, what leads from one to the next, and
+//! the properties that hold in each.
 
 use stateright::{Model, Property};
 

@@ -14,15 +14,19 @@ use crate::dead_letter::DeadLetters;
 use crate::pull::deliveries;
 use crate::ticket::Ticket;
 
-/// Consumes messages of a JetStream stream by a durable pull consumer, and runs an idempotent handler for each.
+/// Consumes messages of a JetStream stream by a durable pull consumer, and runs an idempotent
+/// handler for each.
 ///
-/// - A message is acknowledged after its outcome is recorded. A duplicate is acknowledged without running the body.
+/// - A message is acknowledged after its outcome is recorded. A duplicate is acknowledged without
+///   running the body.
 /// - In flight elsewhere, it returns with a delay (`Nak`).
-/// - Poison is published to the dead-letter subject, with the reason in the header [`REASON`](crate::REASON). When the stream has confirmed
-///   that, the message is terminated (`Term`).
+/// - Poison is published to the dead-letter subject, with the reason in the header
+///   [`REASON`](crate::REASON). When the stream has confirmed that, the message is terminated
+///   (`Term`).
 /// - While a handler runs, the server hears of it every third of `ack_wait`.
 ///
-/// The handlers run in the task that awaits [`run`](Self::run). Several consumers of one durable name share its messages.
+/// The handlers run in the task that awaits [`run`](Self::run). Several consumers of one durable
+/// name share its messages.
 ///
 /// # Examples
 ///
@@ -55,8 +59,8 @@ pub struct Consumer {
 impl Consumer {
     /// Makes a consumer of a stream, by its durable name.
     ///
-    /// A durable consumer that does not exist is created: all messages of the stream, explicit acknowledgements, an `ack_wait` of 30 s, no
-    /// `max_deliver`.
+    /// A durable consumer that does not exist is created: all messages of the stream, explicit
+    /// acknowledgements, an `ack_wait` of 30 s, no `max_deliver`.
     pub fn new(context: &Context, stream: impl Into<String>, durable: impl Into<String>) -> Self {
         let (context, stream, durable) = (context.clone(), stream.into(), durable.into());
         Self { context, stream, durable, dead_letter: None, settings: Settings::default() }
@@ -68,36 +72,41 @@ impl Consumer {
         self
     }
 
-    /// Sets the subject for messages that are put aside. A stream must have it, best one of its own. Required.
+    /// Sets the subject for messages that are put aside. A stream must have it, best one of its
+    /// own. Required.
     pub fn dead_letter(mut self, subject: impl Into<String>) -> Self {
         self.dead_letter = Some(subject.into());
         self
     }
 
-    /// Sets how long a handler waits for a call of its key that is in flight elsewhere, at most; then the message returns with a delay.
-    /// Default: 1 s. The operation's own `in_flight = wait(..)` holds if it is shorter.
+    /// Sets how long a handler waits for a call of its key that is in flight elsewhere, at most;
+    /// then the message returns with a delay. Default: 1 s. The operation's own
+    /// `in_flight = wait(..)` holds if it is shorter.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.settings.wait = wait;
         self
     }
 
-    /// Sets how long running handlers may take after the shutdown has begun. Default: 25 s. Those that are not done are stopped, and their
-    /// messages return.
+    /// Sets how long running handlers may take after the shutdown has begun. Default: 25 s. Those
+    /// that are not done are stopped, and their messages return.
     pub fn shutdown_timeout(mut self, limit: Duration) -> Self {
         self.settings.shutdown_timeout = limit;
         self
     }
 
-    /// Consumes until `shutdown` ends. A lost connection is restored by the client; then messages arrive again.
+    /// Consumes until `shutdown` ends. A lost connection is restored by the client; then messages
+    /// arrive again.
     ///
     /// # Errors
     ///
-    /// At the start: the stream is missing, the server does not answer, or a setting could lose messages: no dead-letter subject, one that no
-    /// stream has or that this consumer would receive, a `max_deliver`, acknowledgements that are not explicit.
+    /// At the start: the stream is missing, the server does not answer, or a setting could lose
+    /// messages: no dead-letter subject, one that no stream has or that this consumer would
+    /// receive, a `max_deliver`, acknowledgements that are not explicit.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, it stops the handlers that run, as a crash would. Their messages are delivered again after `ack_wait`.
+    /// Dropped, it stops the handlers that run, as a crash would. Their messages are delivered
+    /// again after `ack_wait`.
     pub async fn run<H, E>(self, handler: H, shutdown: impl Future) -> Result<(), Error>
     where
         H: AsyncFn(Delivery) -> Result<(), E>,
@@ -170,7 +179,8 @@ impl Broker for Consumer {
     }
 }
 
-/// How often the server hears that a handler runs: three times in the shortest time after which it would deliver the message again.
+/// How often the server hears that a handler runs: three times in the shortest time after which it
+/// would deliver the message again.
 fn keep_alive(config: &Config) -> Duration {
     let waits = config.backoff.iter().copied().chain([config.ack_wait]).filter(|wait| !wait.is_zero());
     waits.min().unwrap_or(Duration::from_secs(30)) / 3

@@ -17,7 +17,8 @@ pub(crate) struct DeadLetters {
 }
 
 impl DeadLetters {
-    /// Makes sure that a stream has the subject, and that the consumer does not get from it what it put aside.
+    /// Makes sure that a stream has the subject, and that the consumer does not get from it what it
+    /// put aside.
     pub(crate) async fn checked(
         context: &Context,
         stream: &str,
@@ -42,7 +43,8 @@ impl DeadLetters {
         Ok(Self { context: context.clone(), subject: subject.into() })
     }
 
-    /// Publishes a copy, and waits until the stream has it. `place` is where the original is: stream, consumer and sequence.
+    /// Publishes a copy, and waits until the stream has it. `place` is where the original is:
+    /// stream, consumer and sequence.
     pub(crate) async fn publish(
         &self,
         delivery: &Delivery,
@@ -52,7 +54,8 @@ impl DeadLetters {
     ) -> Result<(), BoxError> {
         let [stream, consumer, sequence] = place;
         let mut headers = HeaderMap::new();
-        // Those of the server mean something for the publication that they came with: a stream to be emptied, a sequence to be expected.
+        // Those of the server mean something for the publication that they came with: a stream to
+        // be emptied, a sequence to be expected.
         let kept =
             original.into_iter().flat_map(HeaderMap::iter).filter(|(name, _)| !name.to_string().starts_with("Nats-"));
         for (name, values) in kept {

@@ -1,4 +1,5 @@
-//! Consumers and publishers for NATS JetStream. Use it through the facade, the package `idem-rs`, as `idem::nats`.
+//! Consumers and publishers for NATS JetStream. Use it through the facade, the package `idem-rs`,
+//! as `idem::nats`.
 //!
 //! - [`Consumer`] runs an idempotent handler for each message of a durable pull consumer.
 //! - [`Publisher`] publishes from inside a guarded body, with the same message id in each attempt.

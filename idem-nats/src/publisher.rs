@@ -6,10 +6,12 @@ use bytes::Bytes;
 use idem_queue::{PublishError, Published, child_id};
 use serde::Serialize;
 
-/// Publishes messages whose ids are the same in each attempt of the guarded body that publishes them.
+/// Publishes messages whose ids are the same in each attempt of the guarded body that publishes
+/// them.
 ///
-/// The stream drops a message whose id it has seen within its duplicate window (two minutes unless configured). A consumer of
-/// [`idem`](idem_core) drops it by its key, for as long as its operation remembers.
+/// The stream drops a message whose id it has seen within its duplicate window (two minutes unless
+/// configured). A consumer of [`idem`](idem_core) drops it by its key, for as long as its operation
+/// remembers.
 ///
 /// # Examples
 ///
@@ -34,17 +36,20 @@ impl Publisher {
 
     /// Publishes a message to a subject, and waits until its stream has it.
     ///
-    /// Its id is `idem::current()`'s child key of this name. Two messages of one body need two names: of one id the stream takes the first,
-    /// whatever its subject, and [`Published::is_duplicate`] is true for the second.
+    /// Its id is `idem::current()`'s child key of this name. Two messages of one body need two
+    /// names: of one id the stream takes the first, whatever its subject, and
+    /// [`Published::is_duplicate`] is true for the second.
     ///
     /// # Errors
     ///
-    /// [`PublishError::NotInside`] outside a guarded body. [`PublishError::Unconfirmed`] if no stream has confirmed the message: it may have
-    /// been published or not. Return the error from the body, so that it runs again.
+    /// [`PublishError::NotInside`] outside a guarded body. [`PublishError::Unconfirmed`] if no
+    /// stream has confirmed the message: it may have been published or not. Return the error from
+    /// the body, so that it runs again.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, the message may have been published or not. The next attempt publishes it with the same id.
+    /// Dropped, the message may have been published or not. The next attempt publishes it with the
+    /// same id.
     pub async fn publish(
         &self,
         child_key: &str,

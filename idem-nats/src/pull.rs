@@ -1,6 +1,7 @@
 //! Messages, pulled as there is room for them.
 //!
-//! A message that was pulled and is not handled yet has a running `ack_wait`. So no more are pulled than can be handled at once.
+//! A message that was pulled and is not handled yet has a running `ack_wait`. So no more are pulled
+//! than can be handled at once.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::ticket::Ticket;
 
 /// How long one request stays at the server.
 const EXPIRES: Duration = Duration::from_secs(20);
-/// How often it is looked whether the server has forgotten the request, because the connection is another one.
+/// How often it is looked whether the server has forgotten the request, because the connection is
+/// another one.
 const LOOK: Duration = Duration::from_millis(250);
 
 struct Pull<F> {

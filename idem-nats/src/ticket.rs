@@ -59,7 +59,8 @@ impl idem_queue::Ticket for Ticket {
         self.message.ack_with(AckKind::Progress).await
     }
 
-    /// Not waited for: one that is lost brings the message again, and its key tells that it was handled.
+    /// Not waited for: one that is lost brings the message again, and its key tells that it was
+    /// handled.
     async fn ack(&self) -> Result<(), BoxError> {
         self.message.ack().await
     }

@@ -11,13 +11,15 @@ use futures_util::Stream;
 use crate::delivery::Delivery;
 use crate::error::{BoxError, Error};
 
-/// Deliveries as they arrive, each with what settles it. After an error the stream is dropped, and opened again.
+/// Deliveries as they arrive, each with what settles it. After an error the stream is dropped, and
+/// opened again.
 pub type Deliveries<T> = Pin<Box<dyn Stream<Item = Result<(Delivery, T), Fault>> + Send>>;
 
 /// The reason for missing deliveries.
 #[derive(Debug)]
 pub enum Fault {
-    /// The connection was lost, or the broker refused something. At the start it is returned, later the broker is asked again.
+    /// The connection was lost, or the broker refused something. At the start it is returned, later
+    /// the broker is asked again.
     Passing(BoxError),
     /// No later try can succeed.
     Final(Error),
@@ -49,23 +51,26 @@ pub trait Broker {
     /// The type that settles one delivery.
     type Ticket: Ticket;
 
-    /// Whether deliveries that have arrived and were not handled are handed back one by one at shutdown. Otherwise they return because their
-    /// channel is closed.
+    /// Whether deliveries that have arrived and were not handled are handed back one by one at
+    /// shutdown. Otherwise they return because their channel is closed.
     const HANDS_BACK: bool;
 
     /// Returns the queue or the stream, for events.
     fn source(&self) -> &str;
 
-    /// Checks that no message can be lost, and begins to receive: at the start, and again after each [`Fault`].
+    /// Checks that no message can be lost, and begins to receive: at the start, and again after
+    /// each [`Fault`].
     ///
-    /// The stream asks the broker for no more deliveries than there is room for. Dropped, it receives no more.
+    /// The stream asks the broker for no more deliveries than there is room for. Dropped, it
+    /// receives no more.
     ///
     /// # Errors
     ///
     /// The reason that makes it impossible, such as a missing dead-letter destination.
     fn open(&self, room: Arc<Room>) -> impl Future<Output = Result<Deliveries<Self::Ticket>, Fault>> + Send;
 
-    /// Waits, at the end, until the broker has what was sent to it. By default there is nothing to wait for.
+    /// Waits, at the end, until the broker has what was sent to it. By default there is nothing to
+    /// wait for.
     fn flush(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
@@ -85,7 +90,8 @@ pub trait Ticket {
     /// Has the message come again after this pause, without using up what bounds its deliveries.
     fn retry(&self, delivery: &Delivery, after: Duration) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// Puts the message aside. The dead-letter destination has it before the broker hears that it is done with.
+    /// Puts the message aside. The dead-letter destination has it before the broker hears that it
+    /// is done with.
     fn dead_letter(&self, delivery: &Delivery, reason: &str) -> impl Future<Output = Result<(), BoxError>> + Send;
 
     /// Gives the message back, to be delivered again at once.

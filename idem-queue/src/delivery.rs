@@ -32,7 +32,8 @@ struct Parts {
 }
 
 impl Delivery {
-    /// Makes a delivery from a source, such as a queue or a stream. For adapters, and for tests of handlers.
+    /// Makes a delivery from a source, such as a queue or a stream. For adapters, and for tests of
+    /// handlers.
     pub fn new(source: impl Into<Arc<str>>, payload: impl Into<Bytes>) -> Self {
         Self(Arc::new(Parts {
             source: source.into(),
@@ -81,17 +82,19 @@ impl Delivery {
 
     /// Returns the message's id, if it has one.
     ///
-    /// As a part of a key, a missing one is a missing key: the guarded call fails with [`Error::MissingKey`], and the message is
-    /// dead-lettered.
+    /// As a part of a key, a missing one is a missing key: the guarded call fails with
+    /// [`Error::MissingKey`], and the message is dead-lettered.
     pub fn id(&self) -> Option<&str> {
         self.0.id.as_deref()
     }
 
-    /// Returns the key of the message: its source and its id. An id is unique within its source alone.
+    /// Returns the key of the message: its source and its id. An id is unique within its source
+    /// alone.
     ///
     /// # Errors
     ///
-    /// [`Error::MissingKey`] if the message has no id. The message of a handler that returns it is dead-lettered.
+    /// [`Error::MissingKey`] if the message has no id. The message of a handler that returns it is
+    /// dead-lettered.
     pub fn key(&self) -> Result<MessageKey, Error> {
         match self.id() {
             Some(id) => Ok(MessageKey { source: self.0.source.clone(), id: id.to_owned() }),
@@ -114,7 +117,8 @@ impl Delivery {
         self.0.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns whether the broker says that it delivered the message before. `false` proves nothing.
+    /// Returns whether the broker says that it delivered the message before. `false` proves
+    /// nothing.
     pub fn is_redelivered(&self) -> bool {
         self.0.redelivered
     }
@@ -123,7 +127,8 @@ impl Delivery {
     ///
     /// # Errors
     ///
-    /// [`Error::Codec`] if they are no JSON, or not of this type. The message of a handler that returns it is dead-lettered.
+    /// [`Error::Codec`] if they are no JSON, or not of this type. The message of a handler that
+    /// returns it is dead-lettered.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(self.payload()).map_err(|error| {
             let reason = format!("the message cannot be read as `{}`: {error}", std::any::type_name::<T>());

@@ -7,7 +7,8 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A setting of the consumer or of the broker by which messages could be lost. The message says what to change.
+    /// A setting of the consumer or of the broker by which messages could be lost. The message says
+    /// what to change.
     #[error("{reason}")]
     #[non_exhaustive]
     Config {
@@ -21,7 +22,8 @@ pub enum Error {
         /// The error of the broker's client.
         source: BoxError,
     },
-    /// The connection is gone for good. Unacknowledged messages are delivered again, to another consumer or to the next start.
+    /// The connection is gone for good. Unacknowledged messages are delivered again, to another
+    /// consumer or to the next start.
     #[error("{reason}")]
     #[non_exhaustive]
     Disconnected {

@@ -1,7 +1,8 @@
 //! The common part of `idem`'s message consumers.
 //!
-//! [`run`] takes deliveries from a [`Broker`], runs the handler for each, and settles each by its [`Disposition`](idem_core::Disposition).
-//! Applications use a broker's crate, `idem-amqp` or `idem-nats`. An adapter for another broker implements [`Broker`] and [`Ticket`].
+//! [`run`] takes deliveries from a [`Broker`], runs the handler for each, and settles each by its
+//! [`Disposition`](idem_core::Disposition). Applications use a broker's crate, `idem-amqp` or
+//! `idem-nats`. An adapter for another broker implements [`Broker`] and [`Ticket`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod broker;
@@ -19,5 +20,6 @@ pub use crate::publish::{PublishError, Published, child_id};
 pub use crate::run::run;
 pub use crate::settings::Settings;
 
-/// The header of a dead letter that says why it was put aside: a code such as `attempts_exhausted`, or the reason of the handler.
+/// The header of a dead letter that says why it was put aside: a code such as `attempts_exhausted`,
+/// or the reason of the handler.
 pub const REASON: &str = "idem-reason";

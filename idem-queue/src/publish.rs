@@ -37,13 +37,15 @@ impl Published {
         &self.id
     }
 
-    /// Returns whether the broker says that it had a message of this id. `false` where the broker does not know.
+    /// Returns whether the broker says that it had a message of this id. `false` where the broker
+    /// does not know.
     pub fn is_duplicate(&self) -> bool {
         self.duplicate
     }
 }
 
-/// Returns the id of a message that the guarded body around publishes under this name: the same in each attempt.
+/// Returns the id of a message that the guarded body around publishes under this name: the same in
+/// each attempt.
 ///
 /// # Errors
 ///

@@ -27,7 +27,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const HANDING_BACK: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Consumes until `shutdown` ends: runs the handler for each delivery, and settles each by what the handler returned.
+/// Consumes until `shutdown` ends: runs the handler for each delivery, and settles each by what the
+/// handler returned.
 ///
 /// After the shutdown has begun, no new deliveries start. Running handlers have
 /// [`Settings::shutdown_timeout`]; those that are not done by then are dropped, and their messages
@@ -70,7 +71,8 @@ where
                 received = deliveries.next(), if free > 0 => match received {
                     Some(Ok((delivery, ticket))) => running.push(one(delivery, ticket, &handler, settings, stopped.clone())),
                     Some(Err(error)) => {
-                        // Nothing can be settled any more, but bodies that run may still record their outcomes.
+                        // Nothing can be settled any more, but bodies that run may still record
+                        // their outcomes.
                         finish(running, stop, settings.shutdown_timeout, broker.source()).await;
                         return Err(error);
                     }

@@ -7,13 +7,15 @@ use idem_core::{Dispose, Disposition, Report};
 use crate::broker::Ticket;
 use crate::delivery::Delivery;
 
-/// The pause before a message comes again whose outcome is not recorded yet, or whose handler panicked.
+/// The pause before a message comes again whose outcome is not recorded yet, or whose handler
+/// panicked.
 const SOON: Duration = Duration::from_secs(1);
 /// How often a step at the broker is tried.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Says what becomes of a delivery whose handler ended with this; a panic is `None`. What is not recorded must come again, whatever the handler returned.
+/// Says what becomes of a delivery whose handler ended with this; a panic is `None`. What is not
+/// recorded must come again, whatever the handler returned.
 pub(crate) fn disposition<E: Dispose>(ended: Option<&Result<(), E>>, report: Report) -> Disposition {
     let disposition = match ended {
         Some(Ok(())) => Disposition::Ack,
@@ -28,9 +30,11 @@ pub(crate) fn disposition<E: Dispose>(ended: Option<&Result<(), E>>, report: Rep
     }
 }
 
-/// Settles a delivery, and tries again while the broker has not taken it back. Not settled in the end, it is handed back.
+/// Settles a delivery, and tries again while the broker has not taken it back. Not settled in the
+/// end, it is handed back.
 ///
-/// If the process dies in between, the message is delivered again, and its key tells that it was handled.
+/// If the process dies in between, the message is delivered again, and its key tells that it was
+/// handled.
 pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, disposition: &Disposition, panicked: bool) {
     announce(delivery, disposition, panicked);
     let mut pause = FIRST_PAUSE;

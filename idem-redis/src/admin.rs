@@ -27,8 +27,8 @@ const SCANS: usize = 20;
 
 /// The position of a listing.
 ///
-/// The cursor holds what a `SCAN` returned beyond its page. The same `SCAN` sent again covers other keys
-/// while the server's table of keys grows.
+/// The cursor holds what a `SCAN` returned beyond its page. The same `SCAN` sent again covers other
+/// keys while the server's table of keys grows.
 struct Position {
     /// The node's address; empty where there is one server.
     node: String,

@@ -210,7 +210,8 @@ impl RedisStoreBuilder {
         self.connecting().await
     }
 
-    /// In a box that is made here, so that the programs that connect need not compile all of it again.
+    /// In a box that is made here, so that the programs that connect need not compile all of it
+    /// again.
     fn connecting(self) -> BoxFuture<'static, Result<RedisStore, StoreError>> {
         Box::pin(self.connect_and_check())
     }

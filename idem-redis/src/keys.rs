@@ -53,7 +53,8 @@ impl Keys {
         key.strip_prefix(&*self.prefix)?.strip_prefix(':')
     }
 
-    /// The pattern that the keys of an operation's records match, or of all records; some others do too.
+    /// The pattern that the keys of an operation's records match, or of all records; some others do
+    /// too.
     pub(crate) fn pattern(&self, operation: Option<&str>) -> String {
         let mut pattern = String::new();
         let operation = operation.into_iter().flat_map(|name| name.chars().chain([':']));

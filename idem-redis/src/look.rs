@@ -20,7 +20,8 @@ pub(crate) async fn look(
     if let Some(answer) = lane.script_on_all(&INSPECT, &[key, aside], &[]).await? {
         return inspected(lane.server(), &answer);
     }
-    // Their slot is on its way to another node. The outcome is compared with the mark, so that it matters little that they are read apart.
+    // Their slot is on its way to another node. The outcome is compared with the mark, so that it
+    // matters little that they are read apart.
     let answer = lane.script(&INSPECT, &[key], &[]).await?;
     let Some((record, _)) = inspected(lane.server(), &answer)? else { return Ok(None) };
     let mut outcome = None;

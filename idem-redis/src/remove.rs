@@ -23,7 +23,8 @@ pub(crate) fn changed_too_often(what: &str) -> StoreError {
     )
 }
 
-/// Reads, then removes what was read: a script cannot tell a damaged record from a whole one, and what is damaged is left alone.
+/// Reads, then removes what was read: a script cannot tell a damaged record from a whole one, and
+/// what is damaged is left alone.
 pub(crate) async fn remove(lane: &mut Lane, key: &str, aside: &str) -> Result<Removed, StoreError> {
     let mut found = match lane.send(redis::cmd("GET").arg(key)).await? {
         Value::Nil => return Ok(Removed::Nothing),
@@ -67,8 +68,8 @@ pub(crate) async fn remove_found(
     if let Some(answer) = lane.script_on_all(&REMOVE, &[key, aside], args).await? {
         return Ok(answer);
     }
-    // Their slot is on its way to another node: one after the other. The outcome only if it is still the same, since the key may have
-    // a new life as soon as its record is gone.
+    // Their slot is on its way to another node: one after the other. The outcome only if it is
+    // still the same, since the key may have a new life as soon as its record is gone.
     let outcome = lane.send(redis::cmd("GET").arg(aside)).await?;
     let answer = lane.script(&REMOVE, &[key], args).await?;
     if let (Swap::Done, Value::BulkString(outcome)) = (swap(lane.server(), &answer)?, outcome) {

@@ -129,8 +129,9 @@ impl RedisStore {
         connect::check(&self.0.server, &self.0.keys).await
     }
 
-    /// Asks each master what it says of itself: its version, settings, rights and clock. For programs that judge a server, such as
-    /// `idem doctor`; [`check`](Self::check) judges what every store needs.
+    /// Asks each master what it says of itself: its version, settings, rights and clock. For
+    /// programs that judge a server, such as `idem doctor`; [`check`](Self::check) judges what
+    /// every store needs.
     ///
     /// Takes at most the time limit for each master; changes nothing. Facts that this user has no
     /// right to ask for are left out.
@@ -254,9 +255,9 @@ impl Store for RedisStore {
 }
 
 impl AdminStore for RedisStore {
-    /// Sends one `SCAN` of 100 to 1,000 keys to one node at a time, and up to 20 of them until a record matches. In a cluster that
-    /// fails over, or whose slots move, during the listing, records may be missing. Not through an application's
-    /// connection to a cluster.
+    /// Sends one `SCAN` of 100 to 1,000 keys to one node at a time, and up to 20 of them until a
+    /// record matches. In a cluster that fails over, or whose slots move, during the listing,
+    /// records may be missing. Not through an application's connection to a cluster.
     async fn list(&self, listing: &Listing) -> Result<Page, StoreError> {
         admin::list(&self.0.server, &self.0.keys, listing).await
     }

@@ -29,10 +29,11 @@ pub struct Survey {
     pub server: String,
     /// The fields of `INFO`, by name. Empty if this user may not ask.
     pub info: BTreeMap<String, String>,
-    /// Some settings of `CONFIG GET`, by name. Empty if this user may not ask, as with most services that others run.
+    /// Some settings of `CONFIG GET`, by name. Empty if this user may not ask, as with most
+    /// services that others run.
     pub config: BTreeMap<String, String>,
-    /// Commands that this user may not use, of those that no promise needs: for waking waiters, for looking at the server's clock, for
-    /// listing records.
+    /// Commands that this user may not use, of those that no promise needs: for waking waiters, for
+    /// looking at the server's clock, for listing records.
     pub missing_rights: Vec<String>,
     /// The server's clock, since 1970. `None` if this user may not ask.
     pub time: Option<Duration>,

@@ -31,7 +31,8 @@ pub(crate) struct Columns {
     pub(crate) codec: Option<String>,
     pub(crate) outcome: Option<Bytes>,
     pub(crate) questions: i64,
-    /// In flight: the record that was taken over, as other stores write it. Committed: what else is known of the outcome.
+    /// In flight: the record that was taken over, as other stores write it. Committed: what else is
+    /// known of the outcome.
     pub(crate) took_over: Option<String>,
     /// Another one with each write, so that a row that was read can be compared.
     pub(crate) revision: i64,

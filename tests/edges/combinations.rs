@@ -1,5 +1,5 @@
-//! Options that are set together: every combination, in every state of the record. The table is the promise; no option changes what another
-//! one decides.
+//! Options that are set together: every combination, in every state of the record. The table is the
+//! promise; no option changes what another one decides.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -89,7 +89,8 @@ impl Options {
         }
     }
 
-    /// Calls, with a body that counts its runs and gives its attempt, or fails so many times before that.
+    /// Calls, with a body that counts its runs and gives its attempt, or fails so many times before
+    /// that.
     async fn call(&self, call: Operation<'static>, runs: &Arc<AtomicU32>, failures: u32) -> Res<Outcome<u64>> {
         let counted = runs.clone();
         let body = move || {

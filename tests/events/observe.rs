@@ -1,4 +1,5 @@
-//! Observe mode: every body runs, everything else happens, and what a guarded call would have come to is said.
+//! Observe mode: every body runs, everything else happens, and what a guarded call would have come
+//! to is said.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -96,7 +97,8 @@ over_both_stores! {
         let (builder, faults) = world.faulty().await;
         let (observing, guarding) = (builder.lease(LEASE).observe().build(), world.process().await);
         let taking_over = || guarding.operation("observe.late").key("k").lease(LEASE).wait(LONG);
-        // A first warning on this thread: tracing asks the thread of an event's first time whether anybody listens.
+        // A first warning on this thread: tracing asks the thread of an event's first time whether
+        // anybody listens.
         for fingerprint in [1, 2] {
             let call = observing.operation("observe.late").key("warns").fingerprint(&fingerprint);
             call.run(async || Res::Ok(1)).await.unwrap();

@@ -1,4 +1,5 @@
-//! Messages on real brokers: each is handled by one successful body, none is lost, and poison ends where it belongs.
+//! Messages on real brokers: each is handled by one successful body, none is lost, and poison ends
+//! where it belongs.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
 

@@ -189,7 +189,8 @@ async fn rabbitmq_a_consumer_loses_nothing_and_runs_nothing_twice() {
     let missing = Consumer::new(&connection, "plain").dead_letter_exchange("dead").retry_queue("nowhere");
     refused(missing.run(handler, never()).await, "no queue `nowhere`");
 
-    // The queue's own exchange: no id, no JSON, a duplicate, and messages in flight elsewhere more often than the queue's delivery limit.
+    // The queue's own exchange: no id, no JSON, a duplicate, and messages in flight elsewhere more
+    // often than the queue's delivery limit.
     let idempotency = Idempotency::new(MemoryStore::new());
     let bodies = Mutex::new(BTreeMap::<String, u32>::new());
     let busy = AtomicU32::new(0);

@@ -1,4 +1,5 @@
-//! How long a token counts after a submission of which nothing came: what `docs/guarantees.md` says under "Not promised".
+//! How long a token counts after a submission of which nothing came: what `docs/guarantees.md` says
+//! under "Not promised".
 
 use std::future::pending;
 use std::time::Duration;
@@ -14,7 +15,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(600);
 const HOLD: Duration = Duration::from_secs(3600);
 
-/// What a second submission gets so many minutes after the first: the attempt that runs, or the error.
+/// What a second submission gets so many minutes after the first: the attempt that runs, or the
+/// error.
 type Second = (u32, Result<u64, ErrorKind>);
 
 async fn after_the_first(abandoned: Abandoned, is_undone: bool, (minutes, expected): Second) {

@@ -139,8 +139,9 @@ fn docs(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// One check for each feature, and one without any: built together, one feature hides what another lacks. The facade's features are those
-/// of the other packages, one by one, so only a full run checks those packages by themselves.
+/// One check for each feature, and one without any: built together, one feature hides what another
+/// lacks. The facade's features are those of the other packages, one by one, so only a full run
+/// checks those packages by themselves.
 fn features(workspace: &Workspace, full: bool) -> Result<()> {
     for package in workspace.published()?.iter().filter(|package| full || package.name == FACADE) {
         let check = || workspace.cargo().args(["check", "-p", &package.name, "--no-default-features"]);

@@ -5,7 +5,8 @@ use xshell::Cmd;
 use crate::tool;
 use crate::workspace::Workspace;
 
-/// The runner, with the whole workspace: fewer packages would have fewer features, and be built once more.
+/// The runner, with the whole workspace: fewer packages would have fewer features, and be built
+/// once more.
 pub(crate) fn all(workspace: &Workspace) -> Cmd<'_> {
     let cargo = workspace.cargo();
     if tool::has_subcommand(workspace, "nextest") {

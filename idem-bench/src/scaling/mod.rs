@@ -1,8 +1,8 @@
 //! How cost grows: constants that are measured, and what follows from them by formula.
 //!
 //! `idem-bench scaling --measure` measures; `idem-bench scaling` shows what follows from the
-//! constants in `docs/scaling`, and with `--write docs` renews the tables of `docs/scaling.md`. What
-//! is hand-written there stays.
+//! constants in `docs/scaling`, and with `--write docs` renews the tables of `docs/scaling.md`.
+//! What is hand-written there stays.
 #![allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

@@ -61,7 +61,8 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
     Ok(())
 }
 
-/// The record of an operation and a key: as listings show it, or else as one part that is typed as it is.
+/// The record of an operation and a key: as listings show it, or else as one part that is typed as
+/// it is.
 pub(crate) async fn find(store: &AnyStore, operation: &str, key: &str) -> Result<(RecordId, RecordInfo), Failure> {
     let mut keys: Vec<Key> = [Key::from_encoded(key), Key::encode(key)].into_iter().flatten().collect();
     keys.dedup();

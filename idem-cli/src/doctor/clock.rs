@@ -1,4 +1,5 @@
-//! The server's clock beside our own: a lease lasts as long on both only if they run at the same rate.
+//! The server's clock beside our own: a lease lasts as long on both only if they run at the same
+//! rate.
 #![allow(clippy::disallowed_methods, reason = "the one place that lays two clocks beside each other")]
 
 use std::time::{Duration, Instant, SystemTime};

@@ -9,11 +9,13 @@ use crate::failure::Failure;
 
 /// Between two looks at the clock.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// A waiter's connection is cut off when more than this is on its way to it, in bytes: messages are a few bytes, and may come in a burst.
+/// A waiter's connection is cut off when more than this is on its way to it, in bytes: messages are
+/// a few bytes, and may come in a burst.
 const LEAST_BUFFER: u64 = 1024 * 1024;
 
 pub(super) async fn examine(store: &RedisStore, report: &mut Report) -> Result<(), Failure> {
-    // `connect` has refused a server that is too old, no master, or of another kind, and a user without the rights that promises need.
+    // `connect` has refused a server that is too old, no master, or of another kind, and a user
+    // without the rights that promises need.
     report
         .fine("the server can be used: new enough, a master, and this user may use every command that a promise needs");
     let asked = clock::now();

@@ -50,7 +50,8 @@ async fn is_found_and_settled(url: &str) {
     let other = idempotency.operation(OPERATION).key(key.as_str()).fingerprint(&5);
     let mismatch = other.run(async || Ok::<_, Error>(())).await.unwrap_err();
     assert!(matches!(mismatch, Error::FingerprintMismatch { .. }), "{mismatch:?}");
-    // As long as it would have been protected: for `hold`, which is longer than any `ttl` of this operation.
+    // As long as it would have been protected: for `hold`, which is longer than any `ttl` of this
+    // operation.
     assert!(shown["expires_in_ms"].as_u64().unwrap() > 29 * 86_400_000, "{shown}");
     idem(url, &settle).with(4);
 }

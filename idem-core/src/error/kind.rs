@@ -105,8 +105,8 @@ impl ErrorKind {
         }
     }
 
-    /// Returns a stable name, such as `in_flight`: for programs, metrics, and the body of a response. It is the variant's name in snake case, and
-    /// never changes.
+    /// Returns a stable name, such as `in_flight`: for programs, metrics, and the body of a
+    /// response. It is the variant's name in snake case, and never changes.
     pub fn code(self) -> &'static str {
         self.row().0
     }
@@ -128,7 +128,8 @@ impl ErrorKind {
         self.row().1
     }
 
-    /// Returns a sentence or two for clients: what happened and what to do, without names, keys or anything else from inside. In English.
+    /// Returns a sentence or two for clients: what happened and what to do, without names, keys or
+    /// anything else from inside. In English.
     pub fn client_message(self) -> &'static str {
         self.row().2
     }

@@ -1,7 +1,8 @@
 //! The canonical form of a value, which is what a fingerprint digests.
 //!
-//! The form has a tag for each kind of value, lengths before texts, one width for integers and one for floats. The fields of a struct
-//! and the entries of a map are sorted. A value's end can be read off its bytes, so no two lists of values have one form.
+//! The form has a tag for each kind of value, lengths before texts, one width for integers and one
+//! for floats. The fields of a struct and the entries of a map are sorted. A value's end can be
+//! read off its bytes, so no two lists of values have one form.
 //!
 //! A struct's field that wrote a bare `None` is left out. A struct with `#[serde(flatten)]` calls
 //! `serialize_map` with an unknown length and passes each field's name as a `str`. A map's keys
@@ -19,7 +20,8 @@ use serde::ser;
 use super::FingerprintError;
 use super::number::{self, Number};
 
-/// One byte before each value says what kind it is. The bytes are part of the stored format: never change one.
+/// One byte before each value says what kind it is. The bytes are part of the stored format: never
+/// change one.
 pub(super) mod tag {
     pub(in crate::fingerprint) const NONE: u8 = 0;
     pub(in crate::fingerprint) const UNIT: u8 = 1;
@@ -240,7 +242,8 @@ impl<'a> ser::Serializer for Canonical<'a> {
         Ok(Entries::new(self.out, Of::Struct))
     }
 
-    /// As for a format that is not meant to be read: the form that types such as `Uuid` keep most stable is their text, though.
+    /// As for a format that is not meant to be read: the form that types such as `Uuid` keep most
+    /// stable is their text, though.
     fn is_human_readable(&self) -> bool {
         true
     }
@@ -294,8 +297,8 @@ enum Of {
     Number,
 }
 
-/// Entries are written one behind the other and put in order at the end; most structs need the sort only once a call,
-/// and it moves short slices.
+/// Entries are written one behind the other and put in order at the end; most structs need the sort
+/// only once a call, and it moves short slices.
 pub(super) struct Entries<'a> {
     out: &'a mut Vec<u8>,
     of: Of,
@@ -347,7 +350,8 @@ impl<'a> Entries<'a> {
             match of {
                 // A hash map has no order, so entries with equal keys are ordered by their values.
                 Of::Map => entries.sort_unstable(),
-                // A name that comes twice, which flattening allows, keeps its order: which of the two is first makes a difference.
+                // A name that comes twice, which flattening allows, keeps its order: which of the
+                // two is first makes a difference.
                 Of::Struct | Of::Flattened | Of::Number => entries.sort_by_key(|(key, _)| *key),
             }
             for (key, value) in entries {
@@ -376,7 +380,8 @@ impl ser::SerializeMap for Entries<'_> {
         key: &K,
         value: &V,
     ) -> Result<(), FingerprintError> {
-        // The name of a field is a `str` itself, so a reference to it is two words wide. The keys of maps are sized.
+        // The name of a field is a `str` itself, so a reference to it is two words wide. The keys
+        // of maps are sized.
         let is_name = size_of::<&K>() > size_of::<usize>();
         if self.of == Of::Flattened && is_name {
             return self.field(key, value);

@@ -1,7 +1,9 @@
-//! Numbers of `serde_json` that come as text, because some crate of the program enables `arbitrary_precision`.
+//! Numbers of `serde_json` that come as text, because some crate of the program enables
+//! `arbitrary_precision`.
 //!
-//! They get the form that they have without that feature, so that the feature changes no fingerprint. A number that an `f64` would round keeps
-//! all its digits instead: two such numbers are different payloads.
+//! They get the form that they have without that feature, so that the feature changes no
+//! fingerprint. A number that an `f64` would round keeps all its digits instead: two such numbers
+//! are different payloads.
 
 /// The name of the struct as which `serde_json` writes such a number, and of its only field.
 pub(super) const TOKEN: &str = "$serde_json::private::Number";
@@ -35,7 +37,8 @@ impl Number {
     }
 }
 
-/// A decimal number in lowest terms, so that equal numbers are equal: `digits` end with no zero and begin with none.
+/// A decimal number in lowest terms, so that equal numbers are equal: `digits` end with no zero and
+/// begin with none.
 #[derive(Debug, PartialEq)]
 pub(super) struct Decimal {
     is_negative: bool,

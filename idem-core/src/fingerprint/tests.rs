@@ -25,7 +25,8 @@ struct Reordered {
 
 const ORDER: Order = Order { id: "o-1", amount: 1999, note: None, lines: Vec::new() };
 
-/// The digest is stored next to live records: a change of these strings breaks every deployment in mid-flight.
+/// The digest is stored next to live records: a change of these strings breaks every deployment in
+/// mid-flight.
 #[test]
 fn digests_are_pinned_for_ever() {
     let all = [of(()), of(0u8), of(-1i64), of("text"), of(1.5f32), of(None::<u8>), of(vec![1u8, 2]), of(ORDER)];
@@ -280,7 +281,8 @@ fn of_two_equal_names_the_first_stays_first() {
 }
 
 mod made_up {
-    //! Types and values of all shapes that serde knows: whatever differs has another fingerprint, fields that are `None` excepted.
+    //! Types and values of all shapes that serde knows: whatever differs has another fingerprint,
+    //! fields that are `None` excepted.
 
     use std::collections::BTreeMap;
     use std::fmt::Write as _;

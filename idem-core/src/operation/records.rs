@@ -16,10 +16,12 @@ use crate::outcome::Storable;
 use crate::record::{Encoded, RecordId, RecordInfo, RecordState, Removed};
 
 impl<Q, P> Operation<'_, Q, P> {
-    /// Says who changes the record by hand with this call, and why: for [`settle`](Self::settle), [`forget`](Self::forget) and
-    /// [`release`](Self::release), whose events say it as their `detail`. A settled record keeps it, as long as its outcome.
+    /// Says who changes the record by hand with this call, and why: for [`settle`](Self::settle),
+    /// [`forget`](Self::forget) and [`release`](Self::release), whose events say it as their
+    /// `detail`. A settled record keeps it, as long as its outcome.
     ///
-    /// `who` has 1 to 128 bytes, `why` up to 512; the call is [`Error::Config`](crate::Error::Config) otherwise.
+    /// `who` has 1 to 128 bytes, `why` up to 512; the call is
+    /// [`Error::Config`](crate::Error::Config) otherwise.
     ///
     /// # Examples
     ///
@@ -48,12 +50,13 @@ impl<Q, P> Operation<'_, Q, P> {
 }
 
 impl Operation<'_> {
-    /// Removes the record, so that the next call runs the body as the first attempt again. Says whether there was one.
+    /// Removes the record, so that the next call runs the body as the first attempt again. Says
+    /// whether there was one.
     ///
     /// # Errors
     ///
-    /// [`Error::InFlight`] if a call is in flight: nothing is removed under a running body. [`Error::Store`] and
-    /// [`Error::MissingKey`].
+    /// [`Error::InFlight`] if a call is in flight: nothing is removed under a running body.
+    /// [`Error::Store`] and [`Error::MissingKey`].
     pub async fn forget(self) -> Result<bool, Error> {
         self.try_forget().await.inspect_err(|_| context::trouble())
     }
@@ -75,13 +78,14 @@ impl Operation<'_> {
         }
     }
 
-    /// Gives an abandoned record up, so that the next call runs the body as the next attempt: for work that is known not to have been done.
-    /// Says whether there was one. The attempt count stays, and goes up by one for this.
+    /// Gives an abandoned record up, so that the next call runs the body as the next attempt: for
+    /// work that is known not to have been done. Says whether there was one. The attempt count
+    /// stays, and goes up by one for this.
     ///
     /// # Errors
     ///
-    /// [`Error::InFlight`] if a call is in flight, [`Error::Duplicate`] if there is an outcome, [`Error::AlreadyDone`] if there was one.
-    /// [`Error::Store`] and [`Error::MissingKey`].
+    /// [`Error::InFlight`] if a call is in flight, [`Error::Duplicate`] if there is an outcome,
+    /// [`Error::AlreadyDone`] if there was one. [`Error::Store`] and [`Error::MissingKey`].
     ///
     /// # Cancellation safety
     ///
@@ -121,15 +125,16 @@ impl Operation<'_> {
         runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))
     }
 
-    /// Asks what became of the call with this key, without claiming it: for a caller that got no answer, and for one that wants to show
-    /// progress.
+    /// Asks what became of the call with this key, without claiming it: for a caller that got no
+    /// answer, and for one that wants to show progress.
     ///
     /// It asks the store, once, and answers at once. It changes nothing, stops no body, and does
     /// not wait for a call in flight. [`Builder::local_cache`](crate::Builder::local_cache) and
     /// other calls of this process are not asked, so the answer is never older than the lookup.
     ///
-    /// Fingerprints are compared if this lookup is [given one](Self::fingerprint). Without, it says what is at the key, whatever the arguments
-    /// were: that is how a caller finds out what a key was used for after an [`Error::FingerprintMismatch`].
+    /// Fingerprints are compared if this lookup is [given one](Self::fingerprint). Without, it says
+    /// what is at the key, whatever the arguments were: that is how a caller finds out what a key
+    /// was used for after an [`Error::FingerprintMismatch`].
     ///
     /// An invalid [token](Self::token) is [`Lookup::Unknown`]. If invalid tokens are limited, it
     /// counts as a failure of its subject. Under
@@ -179,17 +184,22 @@ impl Operation<'_> {
     /// works for a key without a record, a released record, or an unused token, if the call was
     /// carried out elsewhere.
     ///
-    /// It knows nothing of an attribute: give it the operation's own [`ttl`](Self::ttl) and [`remember`](Self::remember), and a value of the
-    /// function's outcome type, or later duplicates cannot read it. An abandoned record keeps its fingerprint; where there is none, give that too.
+    /// It knows nothing of an attribute: give it the operation's own [`ttl`](Self::ttl) and
+    /// [`remember`](Self::remember), and a value of the function's outcome type, or later
+    /// duplicates cannot read it. An abandoned record keeps its fingerprint; where there is none,
+    /// give that too.
     ///
     /// # Errors
     ///
-    /// [`Error::InFlight`] if a call is in flight, [`Error::Duplicate`] if there is an outcome, [`Error::AlreadyDone`] if there was
-    /// one. After [`Error::Store`] it may be recorded all the same: it is tried again in the background. [`Error::Config`] if the value cannot be written. [`Error::Store`] and [`Error::MissingKey`].
+    /// [`Error::InFlight`] if a call is in flight, [`Error::Duplicate`] if there is an outcome,
+    /// [`Error::AlreadyDone`] if there was one. After [`Error::Store`] it may be recorded all the
+    /// same: it is tried again in the background. [`Error::Config`] if the value cannot be written.
+    /// [`Error::Store`] and [`Error::MissingKey`].
     ///
     /// # Cancellation safety
     ///
-    /// Dropped between its two steps, it leaves the record abandoned, one attempt later, after a lease.
+    /// Dropped between its two steps, it leaves the record abandoned, one attempt later, after a
+    /// lease.
     pub async fn settle<T: Storable<Via>, Via>(self, value: &T) -> Result<(), Error> {
         let encode = |codec: &AnyCodec, id: &RecordId, attempt| {
             codec.encode(CodecContext::of_value(id, attempt), &value.to_stored())
@@ -198,8 +208,8 @@ impl Operation<'_> {
         settled.inspect_err(|_| context::trouble())
     }
 
-    /// As [`settle`](Self::settle), with an error: for a record whose work is known to have failed for good. Duplicates then get it as one
-    /// that was kept.
+    /// As [`settle`](Self::settle), with an error: for a record whose work is known to have failed
+    /// for good. Duplicates then get it as one that was kept.
     ///
     /// # Errors
     ///

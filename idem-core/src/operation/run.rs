@@ -17,8 +17,10 @@ use crate::reconcile::{Question, asked};
 impl<Q> Operation<'_, Q> {
     /// Runs the body, or gives what it gave before.
     ///
-    /// The body runs if this call is the first of its key, or every earlier one failed. Then its `Ok` is recorded, and its `Err` gives the
-    /// key up for the next call, unless [`Builder::default_error`](crate::Builder::default_error) says otherwise. It is stopped (its future is dropped) if the lease is lost.
+    /// The body runs if this call is the first of its key, or every earlier one failed. Then its
+    /// `Ok` is recorded, and its `Err` gives the key up for the next call, unless
+    /// [`Builder::default_error`](crate::Builder::default_error) says otherwise. It is stopped (its
+    /// future is dropped) if the lease is lost.
     ///
     /// # Errors
     ///
@@ -26,8 +28,9 @@ impl<Q> Operation<'_, Q> {
     ///
     /// # Cancellation safety
     ///
-    /// Dropped while the body runs, the record stays in flight until its lease runs out: the body was cut somewhere. Dropped after
-    /// the body has ended, the outcome is recorded all the same, in the background.
+    /// Dropped while the body runs, the record stays in flight until its lease runs out: the body
+    /// was cut somewhere. Dropped after the body has ended, the outcome is recorded all the same,
+    /// in the background.
     ///
     /// # Examples
     ///
@@ -59,7 +62,8 @@ impl<Q> Operation<'_, Q> {
         T: Storable<Via>,
         E: From<Error>,
     {
-        // No `async fn`, whose future would hold the whole description beside what is prepared of it.
+        // No `async fn`, whose future would hold the whole description beside what is prepared of
+        // it.
         let (prepared, question) = (self.draft.prepare(), self.question);
         async move {
             // The closure is the body's beginning: it is called where the body runs, or not at all.
@@ -74,8 +78,8 @@ impl<Q> Operation<'_, Q> {
         }
     }
 
-    /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not stop it. `scope` and
-    /// [`current`](crate::current) go along.
+    /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not
+    /// stop it. `scope` and [`current`](crate::current) go along.
     ///
     /// # Errors
     ///
@@ -108,18 +112,19 @@ where
 {
     /// Runs the body, or gives what it gave before, its error included, if that was kept.
     ///
-    /// What is said of [`run`](Operation::run) without a policy holds here too; only what becomes of an `Err` is as the policy says. The
-    /// closure is called once for each try.
+    /// What is said of [`run`](Operation::run) without a policy holds here too; only what becomes
+    /// of an `Err` is as the policy says. The closure is called once for each try.
     ///
     /// # Errors
     ///
-    /// The body's own, now or before, or an [`Error`], turned into one. The errors of a [question](Self::reconcile) are not asked of the
-    /// policy.
+    /// The body's own, now or before, or an [`Error`], turned into one. The errors of a
+    /// [question](Self::reconcile) are not asked of the policy.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped while the body runs, the record stays in flight until its lease runs out. Dropped between two tries, the key is given
-    /// up: no body was cut. Dropped after the last one, its outcome is recorded all the same, in the background.
+    /// Dropped while the body runs, the record stays in flight until its lease runs out. Dropped
+    /// between two tries, the key is given up: no body was cut. Dropped after the last one, its
+    /// outcome is recorded all the same, in the background.
     pub async fn run<T, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
     where
         Q: Question<T, E>,
@@ -144,8 +149,8 @@ where
         Execution { witness, policy, again: Some(start) }.run(&draft.prepare(), first).await
     }
 
-    /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not stop it. `scope` and
-    /// [`current`](crate::current) go along.
+    /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not
+    /// stop it. `scope` and [`current`](crate::current) go along.
     ///
     /// # Errors
     ///
@@ -183,7 +188,8 @@ impl Operation<'_> {
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run), but for the body's own. With `missing_key = run` a missing key is an error all the same.
+    /// As [`run`](Self::run), but for the body's own. With `missing_key = run` a missing key is an
+    /// error all the same.
     ///
     /// # Cancellation safety
     ///

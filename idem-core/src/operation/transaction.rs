@@ -40,24 +40,28 @@ impl<P: Fn(&E) -> A, E, A: Action> IntoPolicy<E> for Errors<P, E, A> {
 impl<P: Fn(&E) -> A, E, A: Action> InTransactionPolicy<E> for Errors<P, E, A> {}
 
 impl<'a, P> Operation<'a, (), P> {
-    /// Runs the body in a transaction of the caller's, or gives what it gave before. The record is a row of that transaction, so rows and
-    /// record are committed together, or neither is.
+    /// Runs the body in a transaction of the caller's, or gives what it gave before. The record is
+    /// a row of that transaction, so rows and record are committed together, or neither is.
     ///
-    /// The caller commits, whatever this returns: an error that is kept is recorded by that commit, and of any other error nothing is left
-    /// in the transaction. A concurrent call with the same key waits for the end of the transaction, for at most [`wait`](Self::wait).
+    /// The caller commits, whatever this returns: an error that is kept is recorded by that commit,
+    /// and of any other error nothing is left in the transaction. A concurrent call with the same
+    /// key waits for the end of the transaction, for at most [`wait`](Self::wait).
     ///
-    /// `lease`, `abandoned`, `store_failure` and `max_attempts` are for records that a lease holds. Here, they say what becomes of such a record
-    /// that is found. An error whose action is `Retry` or `Abandon` is released.
+    /// `lease`, `abandoned`, `store_failure` and `max_attempts` are for records that a lease holds.
+    /// Here, they say what becomes of such a record that is found. An error whose action is `Retry`
+    /// or `Abandon` is released.
     ///
     /// # Errors
     ///
     /// The body's own, now or before, or an [`Error`], turned into one. [`Error::Store`] that
-    /// [`is_retryable`](Error::is_retryable): roll back, and run the whole transaction again, as [`transaction`](Self::transaction) does.
+    /// [`is_retryable`](Error::is_retryable): roll back, and run the whole transaction again, as
+    /// [`transaction`](Self::transaction) does.
     /// [`Error::Config`]: the runtime has another store than the transaction's database.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, nothing of the call is left in the transaction, which stays usable. So it is after a panic of the body.
+    /// Dropped, nothing of the call is left in the transaction, which stays usable. So it is after
+    /// a panic of the body.
     pub fn run_in<X, S, T, E, F, Via>(self, tx: &mut X, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
     where
         X: Transaction<S>,
@@ -77,14 +81,17 @@ impl<'a, P> Operation<'a, (), P> {
 
     /// Runs the body in a transaction that this begins and commits, or gives what it gave before.
     ///
-    /// The whole transaction runs again after a serialization failure, a deadlock, and where the database is busy, up to 20 times with growing
-    /// pauses. Such a conflict is recognised at the statements of `idem`, at `COMMIT`, and in the body's error through
-    /// [`Error::source`](std::error::Error::source). [`rerun_when`](Self::rerun_when) replaces that rule for the body's errors.
+    /// The whole transaction runs again after a serialization failure, a deadlock, and where the
+    /// database is busy, up to 20 times with growing pauses. Such a conflict is recognised at the
+    /// statements of `idem`, at `COMMIT`, and in the body's error through
+    /// [`Error::source`](std::error::Error::source). [`rerun_when`](Self::rerun_when) replaces that
+    /// rule for the body's errors.
     ///
     /// # Errors
     ///
-    /// As [`run_in`](Self::run_in). A `COMMIT` that the database refuses, for a deferred constraint, is [`Error::Store`], and nothing is
-    /// recorded. If the connection is lost during `COMMIT`, rows and record exist both or not at all: the next call finds out.
+    /// As [`run_in`](Self::run_in). A `COMMIT` that the database refuses, for a deferred
+    /// constraint, is [`Error::Store`], and nothing is recorded. If the connection is lost during
+    /// `COMMIT`, rows and record exist both or not at all: the next call finds out.
     ///
     /// # Cancellation safety
     ///
@@ -101,8 +108,9 @@ impl<'a, P> Operation<'a, (), P> {
         self.rerun_when(|error: &E| sources(Some(error), B::is_conflict)).transaction(begins, body)
     }
 
-    /// Says after which errors of the body the whole [transaction](Self::transaction) runs again, in place of a look at the error's sources. For
-    /// error types that hide what the driver said, or are no [`std::error::Error`].
+    /// Says after which errors of the body the whole [transaction](Self::transaction) runs again,
+    /// in place of a look at the error's sources. For error types that hide what the driver said,
+    /// or are no [`std::error::Error`].
     ///
     /// # Examples
     ///

@@ -1,6 +1,7 @@
 //! The operators' view of a store: listing records, and deciding about one by hand.
 //!
-//! [`AdminStore`] is the second seam, for stores that can list. The program `idem` is written against it. No call of an application needs it.
+//! [`AdminStore`] is the second seam, for stores that can list. The program `idem` is written
+//! against it. No call of an application needs it.
 //!
 //! # Examples
 //!
@@ -48,15 +49,17 @@ use crate::record::{Audit, Encoded, Record, RecordId, RecordInfo, RecordState};
 pub trait AdminStore: Store {
     /// Lists records, a page at a time.
     ///
-    /// The store looks at a bounded number of records for each page, whatever matches: so a page may be empty and have a
-    /// [`next`](Page::next). A page is never longer than [`Listing::limit`]. The listing is over when there is no `next`.
+    /// The store looks at a bounded number of records for each page, whatever matches: so a page
+    /// may be empty and have a [`next`](Page::next). A page is never longer than
+    /// [`Listing::limit`]. The listing is over when there is no `next`.
     ///
     /// A record that exists unchanged throughout the listing is listed at least once. A record that
     /// is written meanwhile may be missing or come twice, in one state or the other. Each is
     /// described as it was at one moment. Outcomes are left out: [`Store::inspect`] has them.
     ///
-    /// Within a page the oldest come first: those that nothing was heard of for longest, then the others by when they expire. SQL stores
-    /// go by when records expire across pages too; other stores do not know that order.
+    /// Within a page the oldest come first: those that nothing was heard of for longest, then the
+    /// others by when they expire. SQL stores go by when records expire across pages too; other
+    /// stores do not know that order.
     ///
     /// Changes nothing, and may be dropped at any time.
     ///
@@ -76,10 +79,12 @@ pub trait AdminStore: Store {
     /// | abandoned; or in flight with `force` | committed under its attempt, with its fingerprint: `Done` | released with its attempt: `Done` | removed: `Done` |
     /// | any other | `NotAbandoned` | `NotAbandoned` | removed: `Done` |
     ///
-    /// Whoever waits for a record that is written over or removed is woken. The owner's later commit, renewal or release is
-    /// [`Lost`](crate::record::Ownership::Lost), unless it commits the very outcome that was settled.
+    /// Whoever waits for a record that is written over or removed is woken. The owner's later
+    /// commit, renewal or release is [`Lost`](crate::record::Ownership::Lost), unless it commits
+    /// the very outcome that was settled.
     ///
-    /// Cancellation: a dropped future may or may not have carried it out. Sent again after it was, a `Settle` is `NotAbandoned`.
+    /// Cancellation: a dropped future may or may not have carried it out. Sent again after it was,
+    /// a `Settle` is `NotAbandoned`.
     ///
     /// # Errors
     ///
@@ -95,8 +100,8 @@ pub struct Listing {
     pub operation: Option<Box<str>>,
     /// In this state alone.
     pub state: Option<RecordState>,
-    /// In flight or abandoned, and nothing was heard of its owner for at least this long. No store knows when a record in another state was
-    /// written, so none of those matches.
+    /// In flight or abandoned, and nothing was heard of its owner for at least this long. No store
+    /// knows when a record in another state was written, so none of those matches.
     pub older_than: Option<Duration>,
     /// The digest that logs and errors show of the key, for one record.
     pub digest: Option<KeyDigest>,
@@ -253,7 +258,8 @@ impl Listed {
         Self { id, info }
     }
 
-    /// The order of a page: first those that nothing was heard of for longest, then the others by when they expire.
+    /// The order of a page: first those that nothing was heard of for longest, then the others by
+    /// when they expire.
     pub fn oldest_first(&self, other: &Self) -> std::cmp::Ordering {
         let age = |listed: &Self| listed.info.lease_age;
         age(other).cmp(&age(self)).then_with(|| self.info.expires_in.cmp(&other.info.expires_in))
@@ -289,8 +295,8 @@ pub struct Intervention {
     pub force: bool,
     /// Only while it is at this attempt: the one that the operator looked at.
     pub attempt: Option<u64>,
-    /// Only while it is in this state, as the operator saw it. In flight and abandoned are one here, which `force` distinguishes, and so are
-    /// committed and done.
+    /// Only while it is in this state, as the operator saw it. In flight and abandoned are one
+    /// here, which `force` distinguishes, and so are committed and done.
     pub state: Option<RecordState>,
     /// Who intervenes, and why. A settled outcome keeps both.
     pub by: Option<(Arc<str>, Arc<str>)>,
@@ -303,12 +309,12 @@ pub enum Wish {
     Settle {
         /// The outcome for every duplicate.
         outcome: Encoded,
-        /// How long it is kept from now. `None`: for the `hold` of the record that is settled, which is at least the operation's `ttl` and
-        /// `remember`.
+        /// How long it is kept from now. `None`: for the `hold` of the record that is settled,
+        /// which is at least the operation's `ttl` and `remember`.
         ttl: Option<Duration>,
     },
-    /// Give the key up, so that the next call runs the body as the next attempt. The attempt is kept for the record's `hold`, at least ten
-    /// leases.
+    /// Give the key up, so that the next call runs the body as the next attempt. The attempt is
+    /// kept for the record's `hold`, at least ten leases.
     Release,
     /// Remove the record, so that the next call runs the body as the first attempt.
     Forget,
@@ -355,7 +361,8 @@ impl Intervention {
         self
     }
 
-    /// Notes who intervenes, and why. A settled outcome keeps it as its [`Audit`]; a release or a removal leaves no trace in the store.
+    /// Notes who intervenes, and why. A settled outcome keeps it as its [`Audit`]; a release or a
+    /// removal leaves no trace in the store.
     ///
     /// `who` has 1 to 128 bytes, `why` up to 512. Anything else is not kept.
     #[must_use]
@@ -408,7 +415,8 @@ pub enum Intervened {
         /// The record's state.
         state: RecordState,
     },
-    /// The record is at another attempt than the operator looked at, or in another state. Nothing was changed.
+    /// The record is at another attempt than the operator looked at, or in another state. Nothing
+    /// was changed.
     Changed {
         /// The attempt that it is at.
         attempt: u64,
@@ -426,7 +434,8 @@ pub enum OnIntervention {
         record: Record,
         /// Its expiry, from now.
         expires_in: Duration,
-        /// Only if the lease has run out by the store's clock, else the answer is [`Intervened::Alive`].
+        /// Only if the lease has run out by the store's clock, else the answer is
+        /// [`Intervened::Alive`].
         if_ran_out: bool,
     },
     /// The record is removed, if it is still there.
@@ -437,7 +446,8 @@ pub enum OnIntervention {
 }
 
 impl RecordId {
-    /// Reads `operation:key`, as [`as_str`](Self::as_str) gives it and stores keep it. `None` if it is none.
+    /// Reads `operation:key`, as [`as_str`](Self::as_str) gives it and stores keep it. `None` if it
+    /// is none.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
         let is_colon = |at: usize| bytes.get(at) == Some(&b':');

@@ -1,4 +1,5 @@
-//! The private twin of [`Store`] that can be a trait object: people implement the one with futures, users hold a cheap handle.
+//! The private twin of [`Store`] that can be a trait object: people implement the one with futures,
+//! users hold a cheap handle.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,8 +20,8 @@ pub struct StoreHandle(AnyStore);
 impl StoreHandle {
     /// Puts a store behind a pointer.
     ///
-    /// The futures of its steps are compiled where this is called. A crate with a store calls it in its own
-    /// [`into_handle`](Store::into_handle), so that no program compiles them again.
+    /// The futures of its steps are compiled where this is called. A crate with a store calls it in
+    /// its own [`into_handle`](Store::into_handle), so that no program compiles them again.
     pub fn new(store: impl Store) -> Self {
         Self(AnyStore::Other(Arc::new(store)))
     }
@@ -78,8 +79,8 @@ impl std::fmt::Debug for StoreHandle {
 
 /// Any store. Cheap to clone.
 ///
-/// The one in the process has a variant of its own: its steps are done when they are called, so it needs no boxes, and it is itself what
-/// calls of one process share.
+/// The one in the process has a variant of its own: its steps are done when they are called, so it
+/// needs no boxes, and it is itself what calls of one process share.
 #[derive(Clone)]
 pub(crate) enum AnyStore {
     Memory(MemoryStore),
@@ -110,7 +111,8 @@ impl AnyStore {
     /// A new owner for a claim at this store.
     pub(crate) fn owner(&self) -> Owner {
         match self {
-            // Nobody else has these records: neither a process that was forked off nor a machine that was cloned.
+            // Nobody else has these records: neither a process that was forked off nor a machine
+            // that was cloned.
             Self::Memory(_) => Owner::within_process(),
             Self::Other(_) => Owner::generate(),
         }

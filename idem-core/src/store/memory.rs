@@ -35,7 +35,8 @@ const DEFAULT_CAPACITY: usize = 1_000_000;
 const RECORDS_A_SHARD: usize = 512;
 /// Enough that threads seldom meet. (The explorer wants them to.)
 const FEWEST_SHARDS: usize = if cfg!(all(test, shuttle)) { 2 } else { 32 };
-/// An empty shard takes some 200 bytes, so even a capacity without bounds costs no more than a few megabytes.
+/// An empty shard takes some 200 bytes, so even a capacity without bounds costs no more than a few
+/// megabytes.
 const MOST_SHARDS: usize = if cfg!(all(test, shuttle)) { 2 } else { 32 * 1024 };
 /// How many records a new key has looked at, at most, in search of expired ones in a full store.
 const MOST_LOOKED_AT: usize = 2048;
@@ -59,12 +60,15 @@ const MOST_LOOKED_AT: usize = 2048;
 ///
 /// # Time
 ///
-/// A record that has expired is invisible at once. Its memory is freed within some seconds by a thread of the store, `idem-sweeper`. The
-/// thread starts with the first record, sleeps until one expires, and ends when no record is left that will expire, or with the store. It frees
-/// a million records in about two seconds, and holds one lock at a time, for the thousand records at most that the lock guards.
+/// A record that has expired is invisible at once. Its memory is freed within some seconds by a
+/// thread of the store, `idem-sweeper`. The thread starts with the first record, sleeps until one
+/// expires, and ends when no record is left that will expire, or with the store. It frees a million
+/// records in about two seconds, and holds one lock at a time, for the thousand records at most
+/// that the lock guards.
 ///
-/// New keys help: each pays for a look at three records. A full store looks at no more than some two thousand records before it refuses a
-/// new key, and at none if none has expired. A store [with a clock of your own](Self::with_clock) has no thread.
+/// New keys help: each pays for a look at three records. A full store looks at no more than some
+/// two thousand records before it refuses a new key, and at none if none has expired. A store [with
+/// a clock of your own](Self::with_clock) has no thread.
 ///
 /// # Examples
 ///
@@ -79,7 +83,8 @@ pub struct MemoryStore(Arc<Inner>);
 
 struct Inner {
     shards: Box<[Mutex<Guarded>]>,
-    /// For each shard: no record of it changes by itself before this. Written under the shard's lock, read without.
+    /// For each shard: no record of it changes by itself before this. Written under the shard's
+    /// lock, read without.
     due: Box<[AtomicU64]>,
     sweeper: Option<Arc<Sweeper>>,
     shared: Shared,
@@ -100,8 +105,8 @@ struct Shared {
     room: Room,
 }
 
-/// How many records there are, in all shards. On a cache line of its own, because only steps that add or remove a record write it, and all
-/// others read what would be beside it.
+/// How many records there are, in all shards. On a cache line of its own, because only steps that
+/// add or remove a record write it, and all others read what would be beside it.
 #[repr(align(128))]
 struct Room {
     capacity: usize,
@@ -109,7 +114,8 @@ struct Room {
 }
 
 impl Room {
-    /// Takes room for one more. One counter, so that the last record that fits in is let in, whichever shard it belongs to.
+    /// Takes room for one more. One counter, so that the last record that fits in is let in,
+    /// whichever shard it belongs to.
     fn take(&self) -> Result<(), StoreError> {
         let capacity = self.capacity;
         self.len
@@ -137,7 +143,8 @@ impl MemoryStore {
         Self::build(capacity, Box::new(TokioClock::new()), sweeper)
     }
 
-    /// A store for up to a million records with a clock of your own: for tests that move time. Only calls free what has expired.
+    /// A store for up to a million records with a clock of your own: for tests that move time. Only
+    /// calls free what has expired.
     pub fn with_clock(clock: impl Clock) -> Self {
         Self::build(DEFAULT_CAPACITY, Box::new(clock), None)
     }
@@ -306,7 +313,8 @@ struct Swept {
 }
 
 impl Inner {
-    /// Writes down when the shard changes next by itself, under its lock; the time, if it is earlier than before.
+    /// Writes down when the shard changes next by itself, under its lock; the time, if it is
+    /// earlier than before.
     fn publish(&self, shard: usize, records: &Shard) -> Option<u64> {
         let (due, published) = (nanos(records.earliest()), &self.due[shard]);
         let before = published.load(Ordering::Relaxed);
@@ -328,7 +336,8 @@ impl Inner {
         Swept { looked_at: before, dropped: before - after }
     }
 
-    /// Sweeps up to `most` shards that are due, from one on, and counts; where to go on, if there may be more.
+    /// Sweeps up to `most` shards that are due, from one on, and counts; where to go on, if there
+    /// may be more.
     fn sweep_due(&self, from: usize, most: usize, all: &mut Swept) -> Option<usize> {
         let now = self.clock.elapsed();
         let due = (from..self.shards.len()).filter(|shard| self.is_due(*shard, now));
@@ -408,7 +417,8 @@ impl Store for MemoryStore {
             return Ok(());
         }
         let waiting = Waiting::new(self, id);
-        // Then looked at again: a commit or release from here on wakes this waiter, polled or not; one before is seen now.
+        // Then looked at again: a commit or release from here on wakes this waiter, polled or not;
+        // one before is seen now.
         let notified = waiting.notify.notified();
         if self.is_alive(id, attempt) {
             let _ = tokio::time::timeout(limit, notified).await;
@@ -459,7 +469,8 @@ impl Step<'_> {
         self.guarded.records.find(self.target, self.shared)
     }
 
-    /// Writes what a step of an owner makes of the record, `None` where there is none. With it comes the time until that changes by itself.
+    /// Writes what a step of an owner makes of the record, `None` where there is none. With it
+    /// comes the time until that changes by itself.
     fn carry_out(&mut self, on_step: Option<(OnStep, Duration)>, waking: Waking) -> Ownership {
         match on_step {
             None => return Ownership::Lost,

@@ -1,12 +1,14 @@
 //! The interface for stores and codecs. Applications do not need it.
 //!
-//! [`Store`] is the one seam: what a store must do, each step atomic, each with a stated meaning for every state of the record. [`record`] has the
-//! record, the steps, and the decisions that each store takes alike; [`wire`] is the record as one text. [`AdminStore`] is for stores whose
+//! [`Store`] is the one seam: what a store must do, each step atomic, each with a stated meaning
+//! for every state of the record. [`record`] has the record, the steps, and the decisions that each
+//! store takes alike; [`wire`] is the record as one text. [`AdminStore`] is for stores whose
 //! records an operator can list. `idem-testkit` tests a store against both contracts.
-//! [`Transaction`] is what a driver implements for a record that is part of the caller's own transaction.
+//! [`Transaction`] is what a driver implements for a record that is part of the caller's own
+//! transaction.
 //!
-//! The structs of [`record`] are made with `new` and changed with `with_..`, so that they can get more fields. The enums are exhaustive: a store acts
-//! on each case.
+//! The structs of [`record`] are made with `new` and changed with `with_..`, so that they can get
+//! more fields. The enums are exhaustive: a store acts on each case.
 //!
 //! # Examples
 //!
@@ -69,15 +71,16 @@ pub use crate::codec::{Codec, CodecContext, CodecFailure, CodecId};
 /// of a claim on the existing record. The store decides by *its own* clock whether a lease has
 /// expired; clocks of several hosts are never compared.
 ///
-/// *Alive* below means: the lease has not run out by the store's clock, `now - (claim or last renewal) < lease`. A lease of
-/// length zero is never alive.
+/// *Alive* below means: the lease has not run out by the store's clock,
+/// `now - (claim or last renewal) < lease`. A lease of length zero is never alive.
 ///
 /// Errors: every method fails with a [`StoreError`] whose kind says whether the step may have been
 /// carried out ([`StoreError::is_unknown`]). A value at the key other than a readable record is
 /// [`Unreadable`](crate::StoreErrorKind::Unreadable) from every method, and is left untouched.
 ///
-/// Cancellation: a future that is dropped may or may not have carried out its step, as with a lost reply. Each step may be sent
-/// again by the same owner, with the same arguments, and then changes nothing more.
+/// Cancellation: a future that is dropped may or may not have carried out its step, as with a lost
+/// reply. Each step may be sent again by the same owner, with the same arguments, and then changes
+/// nothing more.
 ///
 /// `idem-testkit` has a conformance suite that tests every sentence of this page against a store.
 pub trait Store: Send + Sync + 'static {
@@ -147,12 +150,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// Waits while the record is in flight under `attempt` and alive, for at most `limit`.
     ///
-    /// Returns at once if it is not; else soon after a commit or release, and at the latest when `limit` has passed. It may return
-    /// earlier for no reason. Returning says nothing: the caller claims again. Changes nothing that anybody else can see.
+    /// Returns at once if it is not; else soon after a commit or release, and at the latest when
+    /// `limit` has passed. It may return earlier for no reason. Returning says nothing: the caller
+    /// claims again. Changes nothing that anybody else can see.
     fn wait(&self, id: &RecordId, attempt: u64, limit: Duration)
     -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Describes the record, `None` if there is none. Of one that is committed, the outcome belongs to the description.
+    /// Describes the record, `None` if there is none. Of one that is committed, the outcome belongs
+    /// to the description.
     fn inspect(&self, id: &RecordId) -> impl Future<Output = Result<Option<RecordInfo>, StoreError>> + Send;
 
     /// Removes the record, unless it is in flight and alive. Waiters are not woken.
@@ -160,8 +165,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Puts the store behind a pointer, as a runtime holds it.
     ///
-    /// The default is right for every store. A crate writes the same line, `StoreHandle::new(self)`, so that it compiles the futures of
-    /// its store once: otherwise, every program with a runtime compiles them again.
+    /// The default is right for every store. A crate writes the same line,
+    /// `StoreHandle::new(self)`, so that it compiles the futures of its store once: otherwise,
+    /// every program with a runtime compiles them again.
     fn into_handle(self) -> StoreHandle
     where
         Self: Sized,

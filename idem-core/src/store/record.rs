@@ -1,174 +1,30 @@
 //! The record: every state, and the callers' requests. Its transitions are in
 //! `record/transitions.rs`.
 
+mod ids;
 mod made;
 mod metadata;
 mod transitions;
 
-use std::cell::Cell;
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
-use crate::key::{self, Key, KeyDigest, KeyPart};
 
+pub use self::ids::{Owner, RecordId, is_valid_operation};
 pub use self::metadata::{Audit, Metadata};
 pub(crate) use self::metadata::{MAX_WHO, MAX_WHY, is_trace};
 pub use self::transitions::{OnClaim, OnStep, RanOut, owner_stops_after, renewal_due_after};
 
-/// The id of a record: the operation's name and the key, as `operation:key`.
-///
-/// Cheap to clone. `Debug` shows the operation and a digest of the key.
-#[derive(Clone, PartialEq, Eq)]
-pub struct RecordId {
-    text: Arc<str>,
-    operation_len: usize,
-}
-
-impl Hash for RecordId {
-    /// By the text alone, which says where the operation's name ends.
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        hasher.write(self.text.as_bytes());
-    }
-}
-
-impl RecordId {
-    /// Joins an operation's name and a key; `None` unless [`is_valid_operation`].
-    pub fn new(operation: &str, key: &Key) -> Option<Self> {
-        is_valid_operation(operation)
-            .then(|| Self { text: [operation, ":", key.as_str()].concat().into(), operation_len: operation.len() })
-    }
-
-    /// Joins an operation's valid name and the key that a value encodes to; `None` if the key is missing.
-    pub(crate) fn encode<K: KeyPart + ?Sized>(operation: &str, value: &K) -> Option<Self> {
-        thread_local! {
-            /// The buffer for ids, before they are copied into memory of the right length.
-            static SCRATCH: Cell<String> = const { Cell::new(String::new()) };
-        }
-        // Taken away meanwhile: a value may encode keys of its own.
-        let mut text = SCRATCH.take();
-        text.clear();
-        text.push_str(operation);
-        text.push(':');
-        let id = key::write_after(&mut text, value)
-            .then(|| Self { text: text.as_str().into(), operation_len: operation.len() });
-        if text.capacity() <= 1024 {
-            SCRATCH.set(text);
-        }
-        id
-    }
-
-    /// Joins an operation's valid name and a digest as its key, which no value encodes to.
-    pub(crate) fn of_digest(operation: &str, digest: &[u8; 16]) -> Self {
-        let mut text = String::with_capacity(operation.len() + 25);
-        text.push_str(operation);
-        text.push(':');
-        key::write_digest_after(&mut text, digest);
-        Self { text: text.into(), operation_len: operation.len() }
-    }
-
-    /// The operation's name.
-    pub fn operation(&self) -> &str {
-        self.text.get(..self.operation_len).unwrap_or_default()
-    }
-
-    /// The encoded key.
-    pub fn key(&self) -> &str {
-        self.text.get(self.operation_len + 1..).unwrap_or_default()
-    }
-
-    /// The whole, `operation:key`: unambiguous, without spaces, braces or control characters.
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
-
-    /// A short digest for logs.
-    pub fn digest(&self) -> KeyDigest {
-        KeyDigest::of(self.as_str())
-    }
-}
-
-impl fmt::Debug for RecordId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RecordId({}, {})", self.operation(), self.digest())
-    }
-}
-
-/// Whether a text can be an operation's name. It has 1 to 128 bytes: letters, digits, `_`, `-`,
-/// `.`, `/`, `#`, `@` and `+`, in segments that may be joined by `::`.
-///
-/// So a name never runs into a key: in `operation:key`, the first single colon ends the name.
-pub fn is_valid_operation(name: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/');
-    if (1..=128).contains(&name.len()) && name.bytes().all(is_plain) {
-        // As most are.
-        return true;
-    }
-    let segment = |segment: &str| {
-        !segment.is_empty()
-            && segment.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '#' | '@' | '+'))
-    };
-    name.len() <= 128 && name.split("::").all(segment)
-}
-
-/// The identity of one claim: its holder may commit, renew and release.
-///
-/// 122 random bits from the operating system, so that neither forked processes nor cloned machines share one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Owner(u128);
-
-impl Owner {
-    /// A fresh identity.
-    pub fn generate() -> Self {
-        Self(uuid::Uuid::new_v4().as_u128())
-    }
-
-    /// Returns an identity that is unique in this process, for records that no other process sees.
-    /// Each thread counts for itself: the application might seed a generator of random numbers.
-    pub(crate) fn within_process() -> Self {
-        static THREADS: AtomicU64 = AtomicU64::new(1);
-        thread_local! {
-            static NEXT: Cell<u128> = const { Cell::new(0) };
-        }
-        let first = || u128::from(THREADS.fetch_add(1, Ordering::Relaxed)) << 64;
-        let count = |next: &Cell<u128>| {
-            let owner = if next.get() == 0 { first() } else { next.get() };
-            next.set(owner + 1);
-            owner
-        };
-        // A thread that is ending counts as one of its own each time.
-        Self(NEXT.try_with(count).unwrap_or_else(|_| first()))
-    }
-
-    /// Nobody: the owner of an abandoned record that a claim took over and gave back.
-    pub const NOBODY: Self = Self(0);
-
-    /// From its bytes.
-    pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(u128::from_be_bytes(bytes))
-    }
-
-    /// Its bytes.
-    pub fn to_bytes(self) -> [u8; 16] {
-        self.0.to_be_bytes()
-    }
-}
-
-impl fmt::Debug for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Owner({:032x})", self.0)
-    }
-}
-
 /// The value that a store holds for one (operation, key).
 ///
-/// *Abandoned* is not a variant: it is an [`InFlight`] record whose lease has run out by the store's clock.
+/// *Abandoned* is not a variant: it is an [`InFlight`] record whose lease has run out by the
+/// store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     /// A one-time token was given out, and not used yet.
@@ -217,15 +73,18 @@ pub struct InFlight {
     pub origin: Origin,
     /// How long the lease is. Zero: given up, abandoned at once.
     pub lease: Duration,
-    /// The expiry with which the record is written, and again at each renewal: the age of the lease is `hold` less what is left.
+    /// The expiry with which the record is written, and again at each renewal: the age of the lease
+    /// is `hold` less what is left.
     pub hold: Duration,
     /// The digest of the arguments that must be equal when the key comes again.
     pub fingerprint: Option<Fingerprint>,
-    /// How many of the attempts so far began no body: each only asked what became of an earlier one, and got no answer
-    /// ([`ReleaseTo::Unanswered`]). They do not count towards `max_attempts`.
+    /// How many of the attempts so far began no body: each only asked what became of an earlier
+    /// one, and got no answer ([`ReleaseTo::Unanswered`]). They do not count towards
+    /// `max_attempts`.
     pub questions: u64,
-    /// The abandoned record that the claim took over, with a lease of zero: undoing the claim restores it. The record that it took over
-    /// in turn is inside, up to [`MOST_TAKEN_OVER`] in all. `None` for any other origin, and where an earlier version wrote the record.
+    /// The abandoned record that the claim took over, with a lease of zero: undoing the claim
+    /// restores it. The record that it took over in turn is inside, up to [`MOST_TAKEN_OVER`] in
+    /// all. `None` for any other origin, and where an earlier version wrote the record.
     pub took_over: Option<Box<Self>>,
 }
 
@@ -286,8 +145,9 @@ pub struct Claim {
     pub owner: Owner,
     /// For how long without a renewal.
     pub lease: Duration,
-    /// How long the record stays if nothing more is heard of the owner: `max(ttl, remember, 2 × lease)`, and twice the operation's `hold`
-    /// where an abandoned record is rejected or asked about.
+    /// How long the record stays if nothing more is heard of the owner:
+    /// `max(ttl, remember, 2 × lease)`, and twice the operation's `hold` where an abandoned record
+    /// is rejected or asked about.
     pub hold: Duration,
     /// Must be equal to the record's, if both have one.
     pub fingerprint: Option<Fingerprint>,
@@ -303,8 +163,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The record that this claim writes as a given attempt, over what it found. (Over an abandoned record, see
-    /// [`taking_over`](Self::taking_over).)
+    /// The record that this claim writes as a given attempt, over what it found. (Over an abandoned
+    /// record, see [`taking_over`](Self::taking_over).)
     pub fn in_flight(&self, attempt: u64, origin: Origin) -> InFlight {
         let Self { owner, lease, hold, fingerprint, .. } = *self;
         InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None }
@@ -355,7 +215,8 @@ pub enum Claimed {
     },
     /// The key has no record, and the claim requires an issued key.
     NotIssued,
-    /// The key was issued, and its time is over: as far as a claim of a key that must have been issued goes.
+    /// The key was issued, and its time is over: as far as a claim of a key that must have been
+    /// issued goes.
     IssueExpired,
     /// The key came before with another fingerprint. Found before any conflict.
     Mismatch,
@@ -401,7 +262,8 @@ pub struct Issue {
 /// The result of an issue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Issued {
-    /// The key can be claimed (or could, and this is the answer of before, where its reply was lost).
+    /// The key can be claimed (or could, and this is the answer of before, where its reply was
+    /// lost).
     Issued,
     /// There is another record; it was left as it is.
     Taken,
@@ -475,8 +337,8 @@ pub enum ReleaseTo {
     },
     /// An abandoned record, at once, without waiting for the lease to run out.
     Abandoned,
-    /// The same, and no body has begun: this attempt only asked what became of an earlier one, and got no answer. It does not count
-    /// towards `max_attempts`.
+    /// The same, and no body has begun: this attempt only asked what became of an earlier one, and
+    /// got no answer. It does not count towards `max_attempts`.
     Unanswered,
     /// The state that the claim found, with its attempt, because no body has begun. That is
     /// nothing; an issued token; a released key, whose attempt count is kept for this long; or the
@@ -554,7 +416,8 @@ pub struct RecordInfo {
     pub lease_age: Option<Duration>,
     /// In flight: the time until the lease runs out, unless it is renewed.
     pub lease_left: Option<Duration>,
-    /// The time until the record changes by itself: a committed one to done, an issued one to expired, any other to none.
+    /// The time until the record changes by itself: a committed one to done, an issued one to
+    /// expired, any other to none.
     pub expires_in: Duration,
 }
 

@@ -1,4 +1,5 @@
-//! What a driver of a database implements, so that a record can be part of the caller's own transaction.
+//! What a driver of a database implements, so that a record can be part of the caller's own
+//! transaction.
 
 use std::error::Error;
 use std::future::Future;
@@ -10,23 +11,28 @@ use crate::store::Store;
 
 /// An open transaction that can hold records of the store `S`, next to the application's rows.
 ///
-/// `idem-sqlx` implements it for `sqlx::Transaction`. An adapter for another driver implements it for a type of its own around that driver's
-/// transaction. `S` is the store that the runtime has: the transaction writes into that store's table. A type implements this for one
-/// store only, so that the compiler can infer it.
+/// `idem-sqlx` implements it for `sqlx::Transaction`. An adapter for another driver implements it
+/// for a type of its own around that driver's transaction. `S` is the store that the runtime has:
+/// the transaction writes into that store's table. A type implements this for one store only, so
+/// that the compiler can infer it.
 ///
 /// # Contract
 ///
-/// - **Savepoints are a stack.** [`release`](Self::release) and [`roll_back`](Self::roll_back) end the innermost one. Their names differ with the
-///   depth, because MySQL keeps only one savepoint for each name.
-/// - **The database's locks are the lease.** [`claim`](Self::claim) inserts the row in this transaction. A concurrent claim waits for the lock.
-/// - **Never a second connection.** Each step uses the connection of this transaction. Otherwise waiters could use up the pool.
-/// - **Conflicts are retryable errors.** A serialization failure or a deadlock is a [`StoreError`] of the kind
-///   [`Unavailable`](crate::StoreErrorKind::Unavailable), with the driver's error as its source.
+/// - **Savepoints are a stack.** [`release`](Self::release) and [`roll_back`](Self::roll_back) end
+///   the innermost one. Their names differ with the depth, because MySQL keeps only one savepoint
+///   for each name.
+/// - **The database's locks are the lease.** [`claim`](Self::claim) inserts the row in this
+///   transaction. A concurrent claim waits for the lock.
+/// - **Never a second connection.** Each step uses the connection of this transaction. Otherwise
+///   waiters could use up the pool.
+/// - **Conflicts are retryable errors.** A serialization failure or a deadlock is a [`StoreError`]
+///   of the kind [`Unavailable`](crate::StoreErrorKind::Unavailable), with the driver's error as
+///   its source.
 ///
 /// # Cancellation
 ///
-/// When a future of this trait is dropped, the caller must roll the transaction back. [`roll_back_later`](Self::roll_back_later) covers a
-/// caller that does not.
+/// When a future of this trait is dropped, the caller must roll the transaction back.
+/// [`roll_back_later`](Self::roll_back_later) covers a caller that does not.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a transaction that can hold records",
     label = "not a `sqlx::Transaction` of PostgreSQL, MySQL or SQLite",
@@ -40,10 +46,12 @@ pub trait Transaction<S: Store>: Send {
     /// Ends the innermost savepoint, and keeps what was done since.
     fn release(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Undoes all since the innermost savepoint, and ends it. Also where an error has made the transaction unusable since then.
+    /// Undoes all since the innermost savepoint, and ends it. Also where an error has made the
+    /// transaction unusable since then.
     fn roll_back(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// As [`roll_back`](Self::roll_back), from a `Drop`: carried out before the next statement or `COMMIT` of this transaction.
+    /// As [`roll_back`](Self::roll_back), from a `Drop`: carried out before the next statement or
+    /// `COMMIT` of this transaction.
     fn roll_back_later(&mut self);
 
     /// Makes sure that nothing that this transaction has done so far is ever written.
@@ -51,11 +59,13 @@ pub trait Transaction<S: Store>: Send {
 
     /// Claims the key, as [`Store::claim`] does, in this transaction.
     ///
-    /// Where another open transaction has claimed the key, waits for its end, for at most `wait`. Zero: does not wait. The limit holds
-    /// for this step alone: the transaction's own settings are as before. When it runs out, the answer is
-    /// [`Claimed::InFlight`]; what follows then is [`roll_back`](Self::roll_back).
+    /// Where another open transaction has claimed the key, waits for its end, for at most `wait`.
+    /// Zero: does not wait. The limit holds for this step alone: the transaction's own settings are
+    /// as before. When it runs out, the answer is [`Claimed::InFlight`]; what follows then is
+    /// [`roll_back`](Self::roll_back).
     ///
-    /// A record in flight that is visible belongs to a lease. The answer is [`Claimed::InFlight`] at once, and the caller asks again.
+    /// A record in flight that is visible belongs to a lease. The answer is [`Claimed::InFlight`]
+    /// at once, and the caller asks again.
     fn claim(
         &mut self,
         store: &S,
@@ -63,7 +73,8 @@ pub trait Transaction<S: Store>: Send {
         wait: Duration,
     ) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
-    /// Writes the outcome, as [`Store::commit`] does, in this transaction. [`Ownership::Lost`] where the record is no longer the owner's.
+    /// Writes the outcome, as [`Store::commit`] does, in this transaction. [`Ownership::Lost`]
+    /// where the record is no longer the owner's.
     fn commit(&mut self, store: &S, commit: &Commit) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 }
 
@@ -80,13 +91,15 @@ pub trait Transactions<S: Store>: Sync {
     /// Begins a transaction. In SQLite one that may write (`BEGIN IMMEDIATE`).
     fn begin(&self) -> impl Future<Output = Result<Self::Transaction, StoreError>> + Send;
 
-    /// Commits. An error says whether the transaction may have been committed all the same ([`StoreError::is_unknown`]).
+    /// Commits. An error says whether the transaction may have been committed all the same
+    /// ([`StoreError::is_unknown`]).
     fn commit(transaction: Self::Transaction) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Rolls all of it back.
     fn roll_back(transaction: Self::Transaction) -> impl Future<Output = ()> + Send;
 
-    /// Returns whether this error is the driver's, for a transaction that met another one, so that all of it may run again: a serialization
-    /// failure, a deadlock, a busy database. Asked of each error in a chain of sources.
+    /// Returns whether this error is the driver's, for a transaction that met another one, so that
+    /// all of it may run again: a serialization failure, a deadlock, a busy database. Asked of each
+    /// error in a chain of sources.
     fn is_conflict(error: &(dyn Error + 'static)) -> bool;
 }

@@ -15,21 +15,26 @@
 //! | committed, outcome kept aside | `i1o <attempt> <fingerprint>.` |
 //! | done | `i1d <attempt> <fingerprint>.` |
 //!
-//! `i1` to `i3` are the format and its version. The metadata is one word, without spaces ([`Metadata::to_text`](crate::record::Metadata::to_text)). Owner and fingerprint are 22 characters of base64url, `-` stands for no fingerprint. The origin is
-//! what the claim found: `n` nothing, `i` issued, `r` released, `a` abandoned. The
-//! owner comes first and has a fixed width, so that a script checks it by comparing a prefix. Every header has an end of
-//! its own, and the check covers header and outcome: what was cut short or changed is an error, never another record.
+//! `i1` to `i3` are the format and its version. The metadata is one word, without spaces
+//! ([`Metadata::to_text`](crate::record::Metadata::to_text)). Owner and fingerprint are 22
+//! characters of base64url, `-` stands for no fingerprint. The origin is what the claim found: `n`
+//! nothing, `i` issued, `r` released, `a` abandoned. The owner comes first and has a fixed width,
+//! so that a script checks it by comparing a prefix. Every header has an end of its own, and the
+//! check covers header and outcome: what was cut short or changed is an error, never another
+//! record.
 //!
 //! # Compatibility
 //!
 //! - A version reads every record that an earlier one wrote.
-//! - A record is written in the lowest version that can express it. So a rolling deployment in which both versions run shares all records
-//!   but those that need the addition: keys whose abandoned record was taken over, or whose question stayed without an answer (2), and
-//!   outcomes with metadata (3).
-//! - A record of a later version is an error ([`WireError::Version`]), from every step, and is left untouched. The caller gets
-//!   [`Error::Codec`](crate::Error::Codec), and no body runs. Upgrade the process, or wait until the record has ended.
-//! - An owner of an earlier version commits, renews and releases its own record, also after a claim by a later version that took the record
-//!   over was undone.
+//! - A record is written in the lowest version that can express it. So a rolling deployment in
+//!   which both versions run shares all records but those that need the addition: keys whose
+//!   abandoned record was taken over, or whose question stayed without an answer (2), and outcomes
+//!   with metadata (3).
+//! - A record of a later version is an error ([`WireError::Version`]), from every step, and is left
+//!   untouched. The caller gets [`Error::Codec`](crate::Error::Codec), and no body runs. Upgrade
+//!   the process, or wait until the record has ended.
+//! - An owner of an earlier version commits, renews and releases its own record, also after a claim
+//!   by a later version that took the record over was undone.
 //!
 //! `idem-core/tests/wire/` holds a record of each kind, as each version wrote it.
 
@@ -54,7 +59,8 @@ pub const WAITED: u8 = b'w';
 pub enum Parsed {
     /// A whole record.
     Record(Record),
-    /// A committed record whose outcome is kept aside, for a shorter time; without it the record is done.
+    /// A committed record whose outcome is kept aside, for a shorter time; without it the record is
+    /// done.
     Aside {
         /// The attempt that succeeded.
         attempt: u64,
@@ -98,8 +104,8 @@ pub fn encode_aside(attempt: u64, fingerprint: Option<Fingerprint>) -> Vec<u8> {
     format!("i1o {attempt} {}.", text(fingerprint)).into_bytes()
 }
 
-/// The text with which every record in flight of this owner begins, and no other; where that has more to remember, with a `2` in place of
-/// the `1`.
+/// The text with which every record in flight of this owner begins, and no other; where that has
+/// more to remember, with a `2` in place of the `1`.
 pub fn owner_prefix(owner: Owner) -> String {
     let mut prefix = String::with_capacity(25);
     prefix.push_str("i1f");
@@ -153,8 +159,8 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
 /// How much of a record [`decode_head`] needs, in bytes: more than any takes without its outcome.
 pub const HEAD: usize = 2048;
 
-/// Reads a record of which only the first [`HEAD`] bytes are at hand, for listings: a committed one has an empty outcome, and its check was
-/// not looked at.
+/// Reads a record of which only the first [`HEAD`] bytes are at hand, for listings: a committed one
+/// has an empty outcome, and its check was not looked at.
 ///
 /// # Errors
 ///
@@ -177,7 +183,8 @@ pub fn decode_head(text: &Bytes) -> Result<Parsed, WireError> {
     head().ok_or(WireError::Damaged)
 }
 
-/// A record in flight with the number of questions, and with those that were taken over: no more than `room`.
+/// A record in flight with the number of questions, and with those that were taken over: no more
+/// than `room`.
 fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
     let mut parts = text.splitn(2, |byte| *byte == OVER);
     let mut fields = parts.next()?.split(|byte| *byte == b' ');
@@ -361,7 +368,8 @@ fn text(fingerprint: Option<Fingerprint>) -> String {
     fingerprint.map_or_else(|| "-".to_owned(), |fingerprint| fingerprint.to_string())
 }
 
-/// The outer option says whether the field can be read, the inner one whether there is a fingerprint.
+/// The outer option says whether the field can be read, the inner one whether there is a
+/// fingerprint.
 #[allow(clippy::option_option)]
 fn fingerprint(field: &[u8]) -> Option<Option<Fingerprint>> {
     if field == b"-" { Some(None) } else { Fingerprint::parse(field).map(Some) }

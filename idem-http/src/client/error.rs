@@ -10,8 +10,9 @@ use crate::key::IdempotencyKey;
 
 /// The client gave up on a request that may have been carried out: its outcome is unknown.
 ///
-/// Neither report success nor failure. Look the request up by its [`key`](Self::key), or send it again with the same key.
-/// It is inside of [`reqwest_middleware::Error::Middleware`]; [`find`](Self::find) takes it out.
+/// Neither report success nor failure. Look the request up by its [`key`](Self::key), or send it
+/// again with the same key. It is inside of [`reqwest_middleware::Error::Middleware`];
+/// [`find`](Self::find) takes it out.
 ///
 /// Its text names method, host and path, but neither the key nor the query.
 pub struct UnknownOutcome {
@@ -49,8 +50,8 @@ impl UnknownOutcome {
 
     /// Returns the status of the lookup; `None` if there was no lookup, or no answer to it.
     ///
-    /// 404 says that nothing was recorded yet, 202 that the request is in flight, 410 that it was carried out, and 409
-    /// that it was interrupted.
+    /// 404 says that nothing was recorded yet, 202 that the request is in flight, 410 that it was
+    /// carried out, and 409 that it was interrupted.
     pub fn lookup_status(&self) -> Option<StatusCode> {
         self.lookup_status
     }

@@ -19,14 +19,16 @@ pub use self::error::UnknownOutcome;
 
 type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Sync>;
 
-/// A middleware for reqwest that gives each POST and PATCH an idempotency key, and retries it safely.
+/// A middleware for reqwest that gives each POST and PATCH an idempotency key, and retries it
+/// safely.
 ///
 /// All tries of a request carry one key. Put it outside of other middleware that retries.
 ///
-/// The key is, in this order: the header that the caller set, which stays as it is; the extension [`RequestKey`]; the
-/// child key of the guarded body around the request, with [`keys_from_call`](Self::keys_from_call); a new one, made by a
-/// [`KeyGenerator`]. Only a key that the caller supplies survives a restart of the caller's process.
-/// A request of another method passes untouched, unless the caller gave it a key.
+/// The key is, in this order: the header that the caller set, which stays as it is; the extension
+/// [`RequestKey`]; the child key of the guarded body around the request, with
+/// [`keys_from_call`](Self::keys_from_call); a new one, made by a [`KeyGenerator`]. Only a key that
+/// the caller supplies survives a restart of the caller's process. A request of another method
+/// passes untouched, unless the caller gave it a key.
 ///
 /// # What is retried
 ///
@@ -48,15 +50,18 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 /// | an error of other middleware | no | no |
 /// | the deadline, during a try | no | yes |
 ///
-/// With `x-should-retry` or `Stripe-Should-Retry`, `false` ends the tries, and `true` has any 5xx retried that is no answer. The pause before
-/// the next try is that of `Retry-After`, in seconds or as a date, or of `retry-after-ms`. Otherwise it doubles from
-/// [`backoff`](Self::backoff). Both have jitter. A `Retry-After` beyond the deadline ends the tries immediately. A request whose body is
-/// a stream is sent once.
+/// With `x-should-retry` or `Stripe-Should-Retry`, `false` ends the tries, and `true` has any 5xx
+/// retried that is no answer. The pause before the next try is that of `Retry-After`, in seconds or
+/// as a date, or of `retry-after-ms`. Otherwise it doubles from [`backoff`](Self::backoff). Both
+/// have jitter. A `Retry-After` beyond the deadline ends the tries immediately. A request whose
+/// body is a stream is sent once.
 ///
-/// If the client gives up and no try may have been carried out, the caller gets the last response or error. Otherwise
-/// the outcome is unknown: the caller gets [`UnknownOutcome`], which holds the key.
+/// If the client gives up and no try may have been carried out, the caller gets the last response
+/// or error. Otherwise the outcome is unknown: the caller gets [`UnknownOutcome`], which holds the
+/// key.
 ///
-/// A try has no time limit of its own but the `timeout` of the reqwest client. Set one, or a lost reply takes all of the deadline.
+/// A try has no time limit of its own but the `timeout` of the reqwest client. Set one, or a lost
+/// reply takes all of the deadline.
 ///
 /// # Cancellation safety
 ///
@@ -127,7 +132,8 @@ impl IdempotencyClient {
         self
     }
 
-    /// Sets the pause after the first try, where the server suggests none. Default: 200 ms. It doubles up to 10 seconds.
+    /// Sets the pause after the first try, where the server suggests none. Default: 200 ms. It
+    /// doubles up to 10 seconds.
     #[must_use]
     pub fn backoff(mut self, backoff: Duration) -> Self {
         self.backoff = backoff;
@@ -136,8 +142,8 @@ impl IdempotencyClient {
 
     /// Sets up to which size, in bytes, a response is read before it is returned. Default: 1 MiB.
     ///
-    /// A response that is cut in its body is then retried, as if it had not come at all. One that is larger, or does not
-    /// state its length, streams to the caller, who sees where it is cut.
+    /// A response that is cut in its body is then retried, as if it had not come at all. One that
+    /// is larger, or does not state its length, streams to the caller, who sees where it is cut.
     #[must_use]
     pub fn max_body(mut self, max_body: usize) -> Self {
         self.max_body = max_body;
@@ -153,10 +159,11 @@ impl IdempotencyClient {
 
     /// Has the client look up what became of a request before it returns [`UnknownOutcome`].
     ///
-    /// `url` gets the request and its key, percent-encoded as a path's segment. The server behind it is
-    /// [`lookup`](https://docs.rs/idem-http/latest/idem_http/fn.lookup.html) or answers as that does. A recorded response is
-    /// the result of the request; while it is in flight, the client asks again until the deadline. The question carries the
-    /// headers of the request if it goes to the same host.
+    /// `url` gets the request and its key, percent-encoded as a path's segment. The server behind
+    /// it is [`lookup`](https://docs.rs/idem-http/latest/idem_http/fn.lookup.html) or answers as
+    /// that does. A recorded response is the result of the request; while it is in flight, the
+    /// client asks again until the deadline. The question carries the headers of the request if it
+    /// goes to the same host.
     ///
     /// # Examples
     ///
@@ -175,11 +182,13 @@ impl IdempotencyClient {
         self
     }
 
-    /// Has requests inside of a guarded body carry a [child key](idem_core::Call::child_key) of that call.
+    /// Has requests inside of a guarded body carry a [child key](idem_core::Call::child_key) of
+    /// that call.
     ///
-    /// A body that runs again after a crash then sends the same keys, so a chain of services has one key per hop. The
-    /// child's name is method and URL. A body that sends two requests to one URL names them with [`RequestKey::child`]:
-    /// otherwise the second is a duplicate of the first. Outside of a guarded body the key is a generated one.
+    /// A body that runs again after a crash then sends the same keys, so a chain of services has
+    /// one key per hop. The child's name is method and URL. A body that sends two requests to one
+    /// URL names them with [`RequestKey::child`]: otherwise the second is a duplicate of the first.
+    /// Outside of a guarded body the key is a generated one.
     #[must_use]
     pub fn keys_from_call(mut self) -> Self {
         self.keys_from_call = true;
@@ -200,7 +209,8 @@ impl fmt::Debug for IdempotencyClient {
 
 /// The key of one request, as an extension: `.with_extension(RequestKey::new(&order.id))`.
 ///
-/// A key of the caller's own, kept where it survives a restart, makes the tries after the restart duplicates too.
+/// A key of the caller's own, kept where it survives a restart, makes the tries after the restart
+/// duplicates too.
 #[derive(Clone)]
 pub struct RequestKey(Source);
 
@@ -213,13 +223,14 @@ enum Source {
 impl RequestKey {
     /// Makes the key from a value that identifies the request, such as the order's number.
     ///
-    /// It must be 1 to 255 visible ASCII characters. Otherwise the request is not sent, and its error is
-    /// an [`InvalidKey`](crate::InvalidKey).
+    /// It must be 1 to 255 visible ASCII characters. Otherwise the request is not sent, and its
+    /// error is an [`InvalidKey`](crate::InvalidKey).
     pub fn new(key: impl fmt::Display) -> Self {
         Self(Source::Given(key.to_string()))
     }
 
-    /// Makes the key a child key of the guarded body around the request, by a name that is unique in that body.
+    /// Makes the key a child key of the guarded body around the request, by a name that is unique
+    /// in that body.
     ///
     /// Outside of a guarded body the request is not sent, and its error says so.
     pub fn child(name: impl Into<String>) -> Self {

@@ -21,7 +21,8 @@ pub(super) fn backoff(first: Duration, tries: u32) -> Duration {
     doubled.min(LONGEST.max(first)).mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
-/// A pause that a server suggested, a little longer for each client, so that not all come back at once.
+/// A pause that a server suggested, a little longer for each client, so that not all come back at
+/// once.
 pub(super) fn with_jitter(suggested: Duration) -> Duration {
     suggested + suggested.min(Duration::from_secs(4)).mul_f64(fastrand::f64() / 4.0)
 }
@@ -43,7 +44,8 @@ pub(super) fn suggested(headers: &HeaderMap) -> Option<Duration> {
     Some(then.duration_since(sent).unwrap_or_default())
 }
 
-/// A number of seconds or milliseconds. What is longer than a year is a year: the deadline comes first.
+/// A number of seconds or milliseconds. What is longer than a year is a year: the deadline comes
+/// first.
 fn seconds_or_millis(text: &str) -> Option<f64> {
     let number: f64 = text.parse().ok()?;
     (number.is_finite() && number >= 0.0).then(|| number.min(31_536_000_000.0))

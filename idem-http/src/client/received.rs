@@ -4,7 +4,8 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use reqwest::{Response, ResponseBuilderExt as _};
 
-/// Reads a response of a known length, up to a limit. A larger one, or one without a length, is returned as it is.
+/// Reads a response of a known length, up to a limit. A larger one, or one without a length, is
+/// returned as it is.
 pub(super) async fn received(response: Response, limit: usize) -> Result<(Response, Option<Bytes>), reqwest::Error> {
     let limit = u64::try_from(limit).unwrap_or(u64::MAX);
     if response.content_length().is_none_or(|length| length > limit) {

@@ -93,7 +93,8 @@ impl Problem {
         Self { code }
     }
 
-    /// The code of an `idempotency_error`, empty if it has none; `None` if the response is something else.
+    /// The code of an `idempotency_error`, empty if it has none; `None` if the response is
+    /// something else.
     fn code(&self) -> Option<&str> {
         self.code.as_deref()
     }

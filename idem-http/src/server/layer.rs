@@ -25,8 +25,8 @@ pub enum Scoped {}
 
 /// Guards whole responses by the Idempotency-Key header, in front of any tower service.
 ///
-/// A first request runs the service and its response is recorded. A duplicate gets that response, with the header
-/// `Idempotent-Replayed: true`. POST and PATCH are guarded, other methods pass.
+/// A first request runs the service and its response is recorded. A duplicate gets that response,
+/// with the header `Idempotent-Replayed: true`. POST and PATCH are guarded, other methods pass.
 ///
 /// Claim and service run in a task of their own: a client that disconnects stops neither.
 ///
@@ -73,8 +73,8 @@ impl IdempotencyLayer {
 
     /// Says whose key a request brings, such as the user or the API key.
     ///
-    /// Two owners never share a record. A request for which this returns `None` gets 401 and is not guarded under a
-    /// shared scope.
+    /// Two owners never share a record. A request for which this returns `None` gets 401 and is not
+    /// guarded under a shared scope.
     pub fn scope<F>(mut self, scope: F) -> IdempotencyLayer<Scoped>
     where
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
@@ -130,7 +130,8 @@ impl<S> IdempotencyLayer<S> {
         self
     }
 
-    /// Sets how long a duplicate is held while the first request runs. Then it gets 409. Default: the runtime's.
+    /// Sets how long a duplicate is held while the first request runs. Then it gets 409. Default:
+    /// the runtime's.
     ///
     /// Official clients give up after 1.0 to 1.5 s and some never retry a 409, so 1.2 s suits them.
     pub fn wait(mut self, wait: Duration) -> Self {
@@ -150,16 +151,18 @@ impl<S> IdempotencyLayer<S> {
         self
     }
 
-    /// Sets the largest body, in bytes, of a guarded request, and the largest response that is recorded. Default: 1 MiB.
+    /// Sets the largest body, in bytes, of a guarded request, and the largest response that is
+    /// recorded. Default: 1 MiB.
     ///
-    /// A larger request gets 413, and nothing runs. A larger response passes through complete, and is recorded as done
-    /// without an answer.
+    /// A larger request gets 413, and nothing runs. A larger response passes through complete, and
+    /// is recorded as done without an answer.
     pub fn max_body(mut self, max_body: usize) -> Self {
         self.settings.max_body = max_body;
         self
     }
 
-    /// Sets the status for a key that comes again with another request. Default: 422. Stripe's clients know 400.
+    /// Sets the status for a key that comes again with another request. Default: 422. Stripe's
+    /// clients know 400.
     pub fn mismatch(mut self, status: StatusCode) -> Self {
         self.settings.mismatch = Some(status);
         self
@@ -186,13 +189,15 @@ impl<S> IdempotencyLayer<S> {
         self
     }
 
-    /// Takes the key from a field of the body: `pointer` is a JSON pointer, or `/` and the name of a form's field.
+    /// Takes the key from a field of the body: `pointer` is a JSON pointer, or `/` and the name of
+    /// a form's field.
     pub fn body_field(mut self, pointer: impl Into<Arc<str>>) -> Self {
         self.settings.key = KeyOf::Body(pointer.into());
         self
     }
 
-    /// Sets which responses are recorded; the others release the key, so that the next request runs the service.
+    /// Sets which responses are recorded; the others release the key, so that the next request runs
+    /// the service.
     ///
     /// Default: 2xx, 3xx and 4xx except 401, 403, 408, 409, 425 and 429.
     pub fn keep<F>(mut self, keep: F) -> Self

@@ -9,8 +9,8 @@ const MAX_LEN: usize = 128;
 
 /// Names the operation of a method and a route, such as `payments.POST/v1/charges`.
 ///
-/// Two routes never share a name: what a name cannot hold is written as `+` and two hexadecimal digits, and a name
-/// that is too long ends in a digest.
+/// Two routes never share a name: what a name cannot hold is written as `+` and two hexadecimal
+/// digits, and a name that is too long ends in a digest.
 pub(crate) fn operation(name: &str, method: &str, route: &str) -> String {
     let mut operation = String::with_capacity(name.len() + method.len() + route.len() + 1);
     operation.push_str(name);

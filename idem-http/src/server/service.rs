@@ -34,7 +34,8 @@ pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 #[non_exhaustive]
 pub struct Replayed;
 
-/// The extension of a request that names its route, such as `/v1/charges/{id}`: for adapters of other frameworks than axum.
+/// The extension of a request that names its route, such as `/v1/charges/{id}`: for adapters of
+/// other frameworks than axum.
 ///
 /// Without it, and without axum's matched path, each path is an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -200,7 +201,8 @@ impl Serialize for Raw<'_> {
     }
 }
 
-/// Of what must be equal when the key comes again. Clients change other headers between their tries.
+/// Of what must be equal when the key comes again. Clients change other headers between their
+/// tries.
 fn fingerprint(parts: &request::Parts, body: &[u8]) -> Option<idem_core::Fingerprint> {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let content_type = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
@@ -306,13 +308,14 @@ where
             }
         }
     };
-    // Whatever the runtime's default is: a response that is not kept says itself that the same request may be sent again. An error of the
-    // service itself, such as a timeout, says nothing.
+    // Whatever the runtime's default is: a response that is not kept says itself that the same
+    // request may be sent again. An error of the service itself, such as a timeout, says nothing.
     let operation = operation.errors(|failed: &Failed<S::Error>| match failed {
         Failed::Released(_) => UnkeptAction::Release,
         Failed::Service(_) | Failed::Idempotency(_) | Failed::UsedUp => UnkeptAction::Unlisted,
     });
-    // The claim too is in a task of its own: a client that goes away while it is on its way leaves no key locked.
+    // The claim too is in a task of its own: a client that goes away while it is on its way leaves
+    // no key locked.
     let running = tokio::spawn(operation.run_detached(body).in_current_span());
     let ended = match running.await {
         Ok(ended) => ended,
@@ -364,7 +367,8 @@ where
         parts.headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
     let fits = match body.size_hint().exact() {
         Some(length) => length <= u64::try_from(settings.max_body).unwrap_or(u64::MAX),
-        // A unary answer of gRPC is short, but does not say so. Any other body without a length may never end.
+        // A unary answer of gRPC is short, but does not say so. Any other body without a length may
+        // never end.
         None => is_grpc,
     };
     let (whole, body) = if fits {

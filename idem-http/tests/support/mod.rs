@@ -95,7 +95,8 @@ impl Site {
         self.router_of(layer, |n| n.to_string().into_response())
     }
 
-    /// A router whose routes all count, wait until the site is open, and answer with what the count gives.
+    /// A router whose routes all count, wait until the site is open, and answer with what the count
+    /// gives.
     pub fn router_of<F>(&self, layer: IdempotencyLayer<Scoped>, answer: F) -> Router
     where
         F: Fn(usize) -> Response + Clone + Send + Sync + 'static,

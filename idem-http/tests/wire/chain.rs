@@ -1,4 +1,5 @@
-//! A chain of three services, each with the layer in front and the client behind, and a fault at any of its hops.
+//! A chain of three services, each with the layer in front and the client behind, and a fault at
+//! any of its hops.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

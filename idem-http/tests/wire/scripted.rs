@@ -148,7 +148,8 @@ impl Middleware for Script {
     }
 }
 
-/// Reads a request: its first line, its headers, and all of its bytes. `None` if the connection ends before.
+/// Reads a request: its first line, its headers, and all of its bytes. `None` if the connection
+/// ends before.
 pub(crate) async fn read_request(stream: &mut TcpStream) -> Option<(String, HeaderMap, Vec<u8>)> {
     let mut bytes = Vec::new();
     loop {

@@ -1,7 +1,8 @@
 //! Two builds at once over one Redis: this one, and the one before it, in a process of its own.
 //!
-//! There is no tag whose build could be taken, and a shallow checkout has no earlier commit. So the earlier build is here as far as Redis sees
-//! it: its scripts in `earlier/`, and the commands and texts below. It shares no code with the crates, whose changes must not change it. The next
+//! There is no tag whose build could be taken, and a shallow checkout has no earlier commit. So the
+//! earlier build is here as far as Redis sees it: its scripts in `earlier/`, and the commands and
+//! texts below. It shares no code with the crates, whose changes must not change it. The next
 //! change of the format adds another and keeps this one.
 
 use std::process::Stdio;
@@ -137,7 +138,8 @@ async fn connect(url: &str) -> MultiplexedConnection {
     Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
 }
 
-/// Calls until there is an outcome; some bodies fail, and some owners are gone before they begin one.
+/// Calls until there is an outcome; some bodies fail, and some owners are gone before they begin
+/// one.
 async fn earlier_call(mut connection: MultiplexedConnection, key: usize, call: usize) -> String {
     if call == 1 {
         // Gone at once.

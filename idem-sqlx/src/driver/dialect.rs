@@ -149,8 +149,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         revision: i64,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Reads rows that have not expired in the order of their expiry, operation and key, after a place: at most `limit`, without their
-    /// outcomes.
+    /// Reads rows that have not expired in the order of their expiry, operation and key, after a
+    /// place: at most `limit`, without their outcomes.
     fn window(
         &self,
         on: &mut Conn<Self>,
@@ -176,7 +176,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
 
     fn judge(error: &dyn DatabaseError) -> Judgement;
 
-    /// As [`insert`](Self::insert), in the caller's transaction: waits for locks for at most `wait`, and leaves the transaction's own limit as it was.
+    /// As [`insert`](Self::insert), in the caller's transaction: waits for locks for at most
+    /// `wait`, and leaves the transaction's own limit as it was.
     fn insert_within(
         &self,
         on: &mut Conn<Self>,

@@ -17,7 +17,8 @@ use crate::columns::Found;
 
 /// What a call is told of another transaction that holds its key: nobody knows when that ends.
 const SOON: Duration = Duration::from_secs(1);
-/// How long connecting may take, where the pool has room for one more connection. sqlx tries again until its `acquire_timeout`.
+/// How long connecting may take, where the pool has room for one more connection. sqlx tries again
+/// until its `acquire_timeout`.
 const CONNECTING: Duration = Duration::from_millis(1800);
 
 type Manager<D> = <<D as Dialect>::Db as Database>::TransactionManager;
@@ -40,7 +41,8 @@ pub(crate) async fn claim<D: Dialect>(
     }
 }
 
-/// As the claim of a step of its own, but each statement that may meet a lock waits for it no longer than `wait`.
+/// As the claim of a step of its own, but each statement that may meet a lock waits for it no
+/// longer than `wait`.
 async fn claim_on<D: Dialect>(
     dialect: &D,
     on: &mut Conn<D>,

@@ -239,7 +239,8 @@ macro_rules! over {
                     .map(|_| {
                         let (pool, idempotency, ran, started) =
                             (pool.clone(), idempotency.clone(), ran.clone(), started.clone());
-                        // Not `spawn`, for which the future of an async closure that borrows is not general enough.
+                        // Not `spawn`, for which the future of an async closure that borrows is not
+                        // general enough.
                         tokio::task::spawn_local(async move {
                             started.add_permits(1);
                             let operation = idempotency.operation("tx").key(key).wait(Duration::from_secs(20));

@@ -1,5 +1,5 @@
-//! Keys that were given out for one use: what a claim makes of them, and of a key that must have been
-//! given out.
+//! Keys that were given out for one use: what a claim makes of them, and of a key that must have
+//! been given out.
 
 use idem_core::record::{Claim, Claimed, Issued, Origin, Ownership, RecordState, Removed};
 

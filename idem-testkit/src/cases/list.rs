@@ -104,7 +104,8 @@ async fn of_an_operation_has_each_record_once(t: &Bench) -> Verdict {
         let states: BTreeMap<_, _> =
             found.iter().map(|listed| (listed.id.as_str().to_owned(), listed.info.state)).collect();
         same(&format!("the listing, {limit} on a page"), &states, &wanted)?;
-        // None of them was written meanwhile; in Redis a key may come twice while the table of keys grows.
+        // None of them was written meanwhile; in Redis a key may come twice while the table of keys
+        // grows.
         holds("most come once", found.len() < 2 * wanted.len())?;
     }
     Ok(())

@@ -40,8 +40,8 @@ impl NatsServer {
         Database::start::<Nats>(&[]).await.map(Self)
     }
 
-    /// One for all tests of this process. It is started at the first call, and killed when the process ends. Tests that share it use
-    /// streams of their own, and leave it running.
+    /// One for all tests of this process. It is started at the first call, and killed when the
+    /// process ends. Tests that share it use streams of their own, and leave it running.
     ///
     /// # Errors
     ///
@@ -66,7 +66,8 @@ impl NatsServer {
         self.0.port()
     }
 
-    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is answered.
+    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is
+    /// answered.
     ///
     /// # Errors
     ///

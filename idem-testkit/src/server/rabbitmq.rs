@@ -10,7 +10,8 @@ use tokio::sync::OnceCell;
 
 use super::database::{Database, Kind, find};
 
-/// Starts the node directly, since Debian's `rabbitmq-server` runs as one user only. Its port mapper is a child of the node, and ends with it.
+/// Starts the node directly, since Debian's `rabbitmq-server` runs as one user only. Its port
+/// mapper is a child of the node, and ends with it.
 const SCRIPT: &str = r#"
 server=$1 dir=$2 port=$3 dist=$4 epmd=$5
 export HOME="$dir" ERL_EPMD_PORT="$epmd" ERL_EPMD_ADDRESS=127.0.0.1
@@ -39,8 +40,8 @@ disk_free_limit.absolute = 1MB
 /// A private RabbitMQ server: empty, on a free port of this host, unprivileged, its files in a
 /// temporary directory.
 ///
-/// It is killed, its port mapper (`epmd`) included, when this is dropped, and when this process ends, in whatever way. It starts within
-/// ten seconds or so.
+/// It is killed, its port mapper (`epmd`) included, when this is dropped, and when this process
+/// ends, in whatever way. It starts within ten seconds or so.
 ///
 /// # Examples
 ///
@@ -68,8 +69,8 @@ impl RabbitMqServer {
         Database::start::<RabbitMq>(&[]).await.map(Self)
     }
 
-    /// One for all tests of this process. It is started at the first call, and killed when the process ends. Tests that share it use
-    /// queues of their own, and leave it running.
+    /// One for all tests of this process. It is started at the first call, and killed when the
+    /// process ends. Tests that share it use queues of their own, and leave it running.
     ///
     /// # Errors
     ///
@@ -94,7 +95,8 @@ impl RabbitMqServer {
         self.0.port()
     }
 
-    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is answered.
+    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is
+    /// answered.
     ///
     /// # Errors
     ///

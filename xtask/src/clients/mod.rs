@@ -1,4 +1,5 @@
-//! Clients that people use, in Python and Node, against the example `charges`. Where their packages are not to be had, that is said aloud.
+//! Clients that people use, in Python and Node, against the example `charges`. Where their packages
+//! are not to be had, that is said aloud.
 
 mod faulty;
 
@@ -18,7 +19,8 @@ const SCRIPTS: &str = "tests/clients";
 /// Why some tests were left out.
 static LEFT_OUT: OnceLock<String> = OnceLock::new();
 
-/// Runs the scripts of both languages at once. Without their packages, says so, and [`remind`] will once more.
+/// Runs the scripts of both languages at once. Without their packages, says so, and [`remind`] will
+/// once more.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let shell = workspace.shell();
     let folder = workspace.target_dir()?.join("clients");

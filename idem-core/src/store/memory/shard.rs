@@ -24,7 +24,8 @@ use crate::record::{Claim, Metadata, OnClaim, Record, RecordId};
 /// small enough that few records wait for a pack, and that a caller which keeps an outcome holds
 /// little memory.
 pub(super) const PACK: usize = 16;
-/// A larger payload stays where it is: next to it, what packing saves is little, and copying it takes time.
+/// A larger payload stays where it is: next to it, what packing saves is little, and copying it
+/// takes time.
 pub(super) const MOST_PAYLOAD: usize = 1024;
 /// A sweep of fewer than this is not worth while.
 const LEAST_SWEPT: usize = 64;
@@ -160,7 +161,8 @@ impl Shard {
         Some((Found::Packed(slot.record), slot.expires.saturating_sub(target.now)))
     }
 
-    /// Writes a record, in place of the one that is there or as a new one, for which the caller has taken room.
+    /// Writes a record, in place of the one that is there or as a new one, for which the caller has
+    /// taken room.
     pub(super) fn put(&mut self, target: Target<'_>, slot: Slot, shared: &Shared) {
         self.earliest = self.earliest.min(slot.expires);
         self.earliest_lease = self.earliest_lease.min(lease_ends(&slot, target.now).unwrap_or(Duration::MAX));
@@ -315,7 +317,8 @@ impl Shard {
         self.settled = 0;
     }
 
-    /// Looks at every record once: drops what has expired and packs whose records are gone, and brings thin packs together.
+    /// Looks at every record once: drops what has expired and packs whose records are gone, and
+    /// brings thin packs together.
     fn sweep(&mut self, now: Duration, shared: &Shared) {
         let before = self.places.len();
         #[cfg(test)]

@@ -163,7 +163,8 @@ impl<'a> Packed<'a> {
         end - start - payload.filter(|_| now >= expires).map_or(0, |payload| payload.len())
     }
 
-    /// The whole, as it was written; `pack` is what it was read from. Its payload is a part of the pack, not a copy.
+    /// The whole, as it was written; `pack` is what it was read from. Its payload is a part of the
+    /// pack, not a copy.
     pub(super) fn slot(mut self, pack: &Bytes) -> Slot {
         let (mut record, payload) = self.rest_of_slot();
         if let (Record::Committed { outcome, .. }, Some(payload)) = (&mut record, payload) {

@@ -1,10 +1,12 @@
 //! Drops what has expired, whether or not anybody calls: a thread of the store.
 //!
-//! It runs while the store has records that will expire, and sleeps until the first of them does. A thread, not a task: the store may be
-//! made and used outside of tokio, its calls may come from several runtimes, and a runtime may be parked or gone.
+//! It runs while the store has records that will expire, and sleeps until the first of them does. A
+//! thread, not a task: the store may be made and used outside of tokio, its calls may come from
+//! several runtimes, and a runtime may be parked or gone.
 //!
-//! A step that adds a record which expires before the thread would look wakes the thread, or starts it. No wake-up is lost: the
-//! step writes its shard's `due` and then reads `looks_at`; the thread writes `looks_at` and then reads every `due`.
+//! A step that adds a record which expires before the thread would look wakes the thread, or starts
+//! it. No wake-up is lost: the step writes its shard's `due` and then reads `looks_at`; the thread
+//! writes `looks_at` and then reads every `due`.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -17,16 +19,19 @@ use crate::sync::{Condvar, Mutex, MutexGuard, spawn, wait_while};
 pub(super) const NEVER: u64 = u64::MAX;
 /// While the thread looks.
 const LOOKING: u64 = 0;
-/// At least this long between two looks, so that records which expire one after the other are found together.
+/// At least this long between two looks, so that records which expire one after the other are found
+/// together.
 const AFTER_A_FIND: Duration = Duration::from_secs(1);
-/// The same after a look that found less than one expired record in [`FEW`]: where keys come and go all the time, each look is at all records.
+/// The same after a look that found less than one expired record in [`FEW`]: where keys come and go
+/// all the time, each look is at all records.
 const AFTER_FEW: Duration = Duration::from_secs(5);
 const FEW: usize = 16;
-/// How much later than a record expires the thread may look for it, so that few steps wake it. No less than the pauses above, so that
-/// no step shortens them.
+/// How much later than a record expires the thread may look for it, so that few steps wake it. No
+/// less than the pauses above, so that no step shortens them.
 const SLACK: Duration = AFTER_FEW;
-/// A look at a full store is made in at most this many turns, with a pause between two, so that it takes a part of one processor. More turns
-/// would last too long on a busy machine, where a pause may take ten times its length.
+/// A look at a full store is made in at most this many turns, with a pause between two, so that it
+/// takes a part of one processor. More turns would last too long on a busy machine, where a pause
+/// may take ten times its length.
 const TURNS: usize = 128;
 const PAUSE: Duration = Duration::from_millis(1);
 

@@ -117,7 +117,8 @@ fn while_all_records_expire_a_call_frees_and_writes_no_more_than_a_shard_has() {
         }
     }
     assert_eq!(store.len(), RECORDS, "all that had expired were found");
-    // Two shards at the most: one that is full looks for room in others, and finds it in the first of them.
+    // Two shards at the most: one that is full looks for room in others, and finds it in the first
+    // of them.
     assert!((300..=1_400).contains(&most_looked_at), "{most_looked_at} records looked at");
     // A pack of sixteen is two allocations.
     assert!((50..=260).contains(&most_freed), "{most_freed} allocations freed");
@@ -232,7 +233,8 @@ fn a_refused_key_looks_at_a_bounded_number_of_records() {
     now(store.claim(&claim(RECORDS, SECOND))).unwrap();
 }
 
-/// Over tokio's clock, which stands still here until it is moved, while that of the machine goes on.
+/// Over tokio's clock, which stands still here until it is moved, while that of the machine goes
+/// on.
 #[tokio::test(start_paused = true)]
 async fn a_thread_drops_what_has_expired_although_nobody_calls_and_ends_when_nothing_will_expire() {
     let store = MemoryStore::with_capacity(100_000);
@@ -371,7 +373,8 @@ impl Plain {
     }
 }
 
-/// One shard, so that packs, sweeps and merges come at every turn, and few keys, so that they meet records in every state.
+/// One shard, so that packs, sweeps and merges come at every turn, and few keys, so that they meet
+/// records in every state.
 #[test]
 fn packed_and_swept_it_answers_as_a_plain_map_would() {
     const KEYS: usize = 300;

@@ -14,7 +14,8 @@ use crate::sync::Notify;
 #[derive(Default)]
 pub(super) struct Waiters(HashTable<WaitedFor>);
 
-/// Those who wait for one record. Counted by hand, under the lock, because a count of pointers goes down only after it.
+/// Those who wait for one record. Counted by hand, under the lock, because a count of pointers goes
+/// down only after it.
 struct WaitedFor {
     id: RecordId,
     hash: u64,

@@ -1,6 +1,7 @@
 //! How code outside this crate makes what a store is asked, and the records that it stores.
 //!
-//! Also what they write. The structs are `#[non_exhaustive]`: a field that is added later has a default in the constructor and a setter here.
+//! Also what they write. The structs are `#[non_exhaustive]`: a field that is added later has a
+//! default in the constructor and a setter here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +34,9 @@ macro_rules! setters {
 impl Claim {
     /// Makes the claim of a call with the built-in options.
     ///
-    /// It has no fingerprint, takes an abandoned record over at any attempt, and needs no issued token. `hold` should be at least twice the
-    /// `lease`: a record that expires before its lease frees the key while its owner runs. Stores count in milliseconds and round up.
+    /// It has no fingerprint, takes an abandoned record over at any attempt, and needs no issued
+    /// token. `hold` should be at least twice the `lease`: a record that expires before its lease
+    /// frees the key while its owner runs. Stores count in milliseconds and round up.
     ///
     /// # Examples
     ///
@@ -88,7 +90,8 @@ setters! { Claim {
 } }
 
 impl Commit {
-    /// Makes a commit of an outcome (`None` records that there was one), which is kept and remembered for `ttl` from now.
+    /// Makes a commit of an outcome (`None` records that there was one), which is kept and
+    /// remembered for `ttl` from now.
     ///
     /// It has no fingerprint and does not say what was [claimed](Self::as_claimed).
     ///
@@ -150,14 +153,16 @@ setters! { Commit {
 } }
 
 impl AsClaimed {
-    /// Says what a claim has written: what it found, its lease and its hold. See [`Claim::as_claimed`].
+    /// Says what a claim has written: what it found, its lease and its hold. See
+    /// [`Claim::as_claimed`].
     pub fn new(origin: Origin, lease: Duration, hold: Duration) -> Self {
         Self { origin, lease, hold }
     }
 }
 
 impl Release {
-    /// Makes a release by an owner. See [`Store::release`](crate::store::Store::release) for what it leaves.
+    /// Makes a release by an owner. See [`Store::release`](crate::store::Store::release) for what
+    /// it leaves.
     pub fn new(id: RecordId, owner: Owner, to: ReleaseTo) -> Self {
         Self { id, owner, to }
     }
@@ -215,7 +220,8 @@ setters! { Issue {
 } }
 
 impl Encoded {
-    /// Makes an outcome that is a value, out of what a codec wrote. For an error that is kept, see [`with_is_error`](Self::with_is_error).
+    /// Makes an outcome that is a value, out of what a codec wrote. For an error that is kept, see
+    /// [`with_is_error`](Self::with_is_error).
     pub fn new(codec: CodecId, payload: Bytes) -> Self {
         Self { is_error: false, codec, payload, metadata: None }
     }
@@ -233,8 +239,8 @@ setters! { Encoded {
 } }
 
 impl InFlight {
-    /// Makes a record in flight, for a store that reads one from its own form. A store that carries out a claim writes what
-    /// [`Record::on_claim`] says.
+    /// Makes a record in flight, for a store that reads one from its own form. A store that carries
+    /// out a claim writes what [`Record::on_claim`] says.
     ///
     /// It has no fingerprint, counts no questions, and took over no record.
     pub fn new(owner: Owner, attempt: u64, origin: Origin, lease: Duration, hold: Duration) -> Self {

@@ -1,4 +1,5 @@
-//! What is known of an outcome besides: its version, the trace of the call that ran, and who settled it.
+//! What is known of an outcome besides: its version, the trace of the call that ran, and who
+//! settled it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +32,8 @@ pub struct Audit {
     pub who: Arc<str>,
     /// Why: up to 512 bytes.
     pub why: Arc<str>,
-    /// For how long the outcome is kept from then on: what of it has passed, by the store's clock, is how long ago it was.
+    /// For how long the outcome is kept from then on: what of it has passed, by the store's clock,
+    /// is how long ago it was.
     pub kept_for: Duration,
 }
 

@@ -1,4 +1,5 @@
-//! The life of the record: what a claim, a commit, a release, a renewal, a removal and the passing of time make of each state.
+//! The life of the record: what a claim, a commit, a release, a renewal, a removal and the passing
+//! of time make of each state.
 //!
 //! The transitions are pure functions. So each store takes the same decisions, in whatever language
 //! its atomic step is written, and `idem-model` explores the very code that runs. A store answers
@@ -26,8 +27,8 @@ pub enum OnClaim {
         /// The effect if it has expired.
         then: RanOut,
     },
-    /// It depends on how long the record has left, which only the store's clock can tell: up to `grace`, it is
-    /// [`Claimed::IssueExpired`]; else `then` is written in its place.
+    /// It depends on how long the record has left, which only the store's clock can tell: up to
+    /// `grace`, it is [`Claimed::IssueExpired`]; else `then` is written in its place.
     IfIssueLives {
         /// See [`Record::Issued`].
         grace: Duration,
@@ -91,13 +92,15 @@ pub enum OnStep {
 /// Returns how long an owner continues without a confirmed renewal, by its own clock: nine tenths
 /// of the lease. It counts from before the claim (or the last confirmed renewal) was sent.
 ///
-/// The store counts the whole lease, from when it carried the step out, which is later. So, as long as the two clocks run at the
-/// same rate within 10 %, the body is stopped before the store lets anybody else claim.
+/// The store counts the whole lease, from when it carried the step out, which is later. So, as long
+/// as the two clocks run at the same rate within 10 %, the body is stopped before the store lets
+/// anybody else claim.
 pub fn owner_stops_after(lease: Duration) -> Duration {
     lease / 10 * 9
 }
 
-/// How long after the claim (or the last confirmed renewal) was sent a renewal is due: a third of the lease.
+/// How long after the claim (or the last confirmed renewal) was sent a renewal is due: a third of
+/// the lease.
 pub fn renewal_due_after(lease: Duration) -> Duration {
     lease / 3
 }
@@ -175,7 +178,8 @@ impl Record {
     /// Returns the effect of a commit on this record. (Without a record, it is
     /// [`Ownership::Lost`].)
     ///
-    /// The owner is asked for, not its lease: the last who claimed may record what its body did, however late.
+    /// The owner is asked for, not its lease: the last who claimed may record what its body did,
+    /// however late.
     pub fn on_commit(&self, commit: &Commit) -> OnStep {
         let record = commit.record();
         match self {
@@ -228,7 +232,8 @@ impl Record {
         }
     }
 
-    /// What is left of this record when its expiry has passed: of an outcome, that there was one, for as long as that is remembered.
+    /// What is left of this record when its expiry has passed: of an outcome, that there was one,
+    /// for as long as that is remembered.
     pub fn expired(&self) -> Option<Self> {
         match *self {
             Self::Committed { attempt, fingerprint, .. } => Some(Self::Done { attempt, fingerprint }),
@@ -236,8 +241,8 @@ impl Record {
         }
     }
 
-    /// How much of the lease is left, when the record expires in `left` by the store's clock; `None` where it has run out, or there is
-    /// none.
+    /// How much of the lease is left, when the record expires in `left` by the store's clock;
+    /// `None` where it has run out, or there is none.
     pub fn lease_left(&self, left: Duration) -> Option<Duration> {
         match self {
             Self::InFlight(held) => held.lease_left(left),
@@ -245,8 +250,8 @@ impl Record {
         }
     }
 
-    /// The time since the claim or the last renewal, when the record expires in `left` by the store's clock. Zero for a record that is
-    /// neither in flight nor abandoned.
+    /// The time since the claim or the last renewal, when the record expires in `left` by the
+    /// store's clock. Zero for a record that is neither in flight nor abandoned.
     pub fn lease_age(&self, left: Duration) -> Duration {
         match self {
             Self::InFlight(held) => held.lease_age(left),
@@ -279,7 +284,8 @@ impl Record {
         matches!((self.fingerprint(), other), (Some(one), Some(two)) if one != two)
     }
 
-    /// The answer to a claim after so many attempts, of which some only asked, if there may be no more.
+    /// The answer to a claim after so many attempts, of which some only asked, if there may be no
+    /// more.
     fn exhausted(claim: &Claim, attempts: u64, questions: u64) -> Option<Claimed> {
         let attempts = attempts.saturating_sub(questions);
         claim.max_attempts.is_some_and(|max| attempts >= max).then_some(Claimed::Exhausted { attempts })
@@ -287,8 +293,8 @@ impl Record {
 }
 
 impl InFlight {
-    /// The record that a release leaves in this one's place, `None` for none, and how long it stays; `None`: as long as this one would
-    /// have.
+    /// The record that a release leaves in this one's place, `None` for none, and how long it
+    /// stays; `None`: as long as this one would have.
     pub fn released(&self, to: ReleaseTo) -> Option<(Record, Option<Duration>)> {
         let abandoned = Self { lease: Duration::ZERO, ..self.clone() };
         let before = self.attempt.saturating_sub(1);
@@ -297,7 +303,8 @@ impl InFlight {
             (ReleaseTo::Released { keep }, ..) => released(self.attempt, keep),
             (ReleaseTo::Abandoned, ..) => Some((Record::InFlight(abandoned), None)),
             (ReleaseTo::Unanswered, ..) => {
-                // Sent again, it is not counted again: what was taken over says how many there were before this attempt.
+                // Sent again, it is not counted again: what was taken over says how many there were
+                // before this attempt.
                 let questions = match &self.took_over {
                     Some(found) => found.questions.saturating_add(1),
                     None => self.questions.saturating_add(u64::from(!self.lease.is_zero())),
@@ -340,7 +347,8 @@ impl InFlight {
         self.hold.saturating_sub(left)
     }
 
-    /// How much of the lease is left, when the record expires in `left` by the store's clock; `None` when it has run out.
+    /// How much of the lease is left, when the record expires in `left` by the store's clock;
+    /// `None` when it has run out.
     pub fn lease_left(&self, left: Duration) -> Option<Duration> {
         self.lease.checked_sub(self.lease_age(left)).filter(|left| !left.is_zero())
     }

@@ -229,7 +229,8 @@ impl Dialect for Mysql {
         columns: &Columns,
         wait: Duration,
     ) -> Result<Inserted, sqlx::Error> {
-        // One message: nothing can come between taking the server's lock and giving it back, but an error.
+        // One message: nothing can come between taking the server's lock and giving it back, but an
+        // error.
         let text = self.statements.insert_within(id, columns, wait);
         let rows = match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
             Ok(rows) => rows,

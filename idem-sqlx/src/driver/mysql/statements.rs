@@ -141,7 +141,8 @@ impl Statements {
 pub(super) const UNLIMIT: &str =
     "SET SESSION innodb_lock_wait_timeout = COALESCE(@idem_lock_wait, @@SESSION.innodb_lock_wait_timeout)";
 
-/// Limits how long statements wait for locks: `InnoDB` counts whole seconds. `MariaDB` takes zero for not at all, and `MySQL` makes it one.
+/// Limits how long statements wait for locks: `InnoDB` counts whole seconds. `MariaDB` takes zero
+/// for not at all, and `MySQL` makes it one.
 pub(super) fn limit(wait: Duration) -> String {
     format!(
         "SET @idem_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = {}",
@@ -154,11 +155,12 @@ fn whole_seconds(wait: Duration) -> u64 {
 }
 
 impl Statements {
-    /// Writes a row where there is none, in the caller's transaction, and reads the one that stands there then, whatever this
-    /// transaction has read before.
+    /// Writes a row where there is none, in the caller's transaction, and reads the one that stands
+    /// there then, whatever this transaction has read before.
     ///
-    /// Of several inserts that wait for one row, all but one meet a deadlock when its owner rolls back. So they queue for a lock of the
-    /// server, which is given back as soon as the insert is over.
+    /// Of several inserts that wait for one row, all but one meet a deadlock when its owner rolls
+    /// back. So they queue for a lock of the server, which is given back as soon as the insert is
+    /// over.
     pub(super) fn insert_within(&self, id: &RecordId, columns: &Columns, wait: Duration) -> Arc<str> {
         let mut text = String::with_capacity(2048);
         let seconds = whole_seconds(wait);
@@ -185,7 +187,8 @@ impl Statements {
         text.into()
     }
 
-    /// The name of the lock: such names belong to the whole server, so the database is in it. At most 64 characters.
+    /// The name of the lock: such names belong to the whole server, so the database is in it. At
+    /// most 64 characters.
     fn push_lock(&self, text: &mut String, id: &RecordId) {
         text.push_str("CONCAT('idem.', SUBSTR(SHA2(CONCAT_WS('.', DATABASE(), ");
         push_text(text, Some(self.table.as_bytes()));

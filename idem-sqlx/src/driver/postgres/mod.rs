@@ -253,7 +253,8 @@ impl Dialect for Postgresql {
         columns: &Columns,
         wait: Duration,
     ) -> Result<Inserted, sqlx::Error> {
-        // One message. After an error the rest of it is skipped, and the roll-back to the savepoint restores the limit.
+        // One message. After an error the rest of it is skipped, and the roll-back to the savepoint
+        // restores the limit.
         let text = self.statements.insert_within(id, columns, wait);
         let rows = on.fetch_all(sqlx::raw_sql(sql(&text))).await?;
         let row = rows.iter().find(|row| row.len() > 2).map(|row| super::read_row!(row)).transpose()?;

@@ -145,8 +145,9 @@ pub(super) fn limit(wait: Duration) -> String {
 }
 
 impl Statements {
-    /// The insert with its values in it, between the two statements that set the limit for it: what is sent as one message takes no
-    /// parameters. Each value is a number or hexadecimal, whatever the settings of the session are.
+    /// The insert with its values in it, between the two statements that set the limit for it: what
+    /// is sent as one message takes no parameters. Each value is a number or hexadecimal, whatever
+    /// the settings of the session are.
     pub(super) fn insert_within(&self, id: &RecordId, columns: &Columns, wait: Duration) -> Arc<str> {
         let number = |value: Option<i64>| value.map_or("NULL".to_owned(), |value| format!("({value})"));
         let text = |value: Option<&str>| {

@@ -324,7 +324,8 @@ impl Dialect for SqliteFile {
     }
 
     async fn begin(pool: &SqlitePool) -> Result<sqlx::Transaction<'static, Sqlite>, sqlx::Error> {
-        // A transaction that reads first could not write any more where another one has written since.
+        // A transaction that reads first could not write any more where another one has written
+        // since.
         pool.begin_with("BEGIN IMMEDIATE").await
     }
 
