@@ -204,6 +204,7 @@ struct V2 {
     amount: String,
 }
 
+#[allow(clippy::needless_pass_by_value)] // what `upgrade` takes
 fn from_v1(old: V1) -> V2 {
     V2 { amount: format!("{} cents", old.cents) }
 }

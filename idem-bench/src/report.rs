@@ -174,6 +174,17 @@ impl fmt::Display for Kind {
     }
 }
 
+/// The calls of one kind, by subject, in the order in which they were measured.
+pub(crate) fn subjects<T>(all: &[T], of: impl Fn(&T) -> (Kind, &str), kind: Kind) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for (_, name) in all.iter().map(of).filter(|(of, _)| *of == kind) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,15 +199,4 @@ mod tests {
         assert_eq!([goal, median, range, verdict], ["≥ 0.95", "0.96", "0.90 to 0.97", "ok"]);
         assert_eq!(figure.at_most(0.5).is_reached(), Some(false));
     }
-}
-
-/// The calls of one kind, by subject, in the order in which they were measured.
-pub(crate) fn subjects<T>(all: &[T], of: impl Fn(&T) -> (Kind, &str), kind: Kind) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for (_, name) in all.iter().map(of).filter(|(of, _)| *of == kind) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
 }

@@ -1,7 +1,14 @@
 //! Messages on real brokers: each is handled by one successful body, none is lost, and poison ends
 //! where it belongs.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
+#![allow(
+    clippy::similar_names,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    missing_docs
+)]
 
 mod dispositions;
 mod nats;

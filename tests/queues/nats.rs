@@ -159,7 +159,7 @@ async fn jetstream_a_consumer_that_could_lose_messages_does_not_start() {
         done.lock().unwrap().take().unwrap().send(()).unwrap();
         Ok::<_, idem::Error>(())
     };
-    idem::scope(idempotency, consumer().dead_letter("dead.orders").run(handler, ended)).await.unwrap();
+    Box::pin(idem::scope(idempotency, consumer().dead_letter("dead.orders").run(handler, ended))).await.unwrap();
     let dead = dead_letters(&context).await;
     assert_eq!(dead.iter().map(reason).collect::<Vec<_>>(), ["codec"]);
     assert_eq!(dead[0].payload, "no JSON");

@@ -43,6 +43,7 @@ pub(crate) async fn claim<D: Dialect>(
 
 /// As the claim of a step of its own, but each statement that may meet a lock waits for it no
 /// longer than `wait`.
+#[allow(clippy::disallowed_methods, reason = "how long a caller waits, compared with nothing of the database")]
 async fn claim_on<D: Dialect>(
     dialect: &D,
     on: &mut Conn<D>,
