@@ -23,6 +23,8 @@ use crate::settings::Settings;
 use crate::settle::{disposition, settle};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// How long it may take to subscribe again.
+const OPENING: Duration = Duration::from_secs(5);
 /// How long stopped handlers take to hand their messages back, at most.
 const HANDING_BACK: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -124,7 +126,11 @@ fn received<B: Broker>(
                     Some(Err(fault)) => fault,
                     None => Fault::passing("the broker has ended the subscription"),
                 },
-                None => match broker.open(room.clone()).await {
+                // A client may wait for ever for a connection that ended while it was opened.
+                None => match tokio::time::timeout(OPENING, broker.open(room.clone()))
+                    .await
+                    .unwrap_or_else(|_| Err(Fault::passing("the broker did not answer in time")))
+                {
                     Ok(deliveries) => {
                         tracing::info!(target: "idem", source, decision = "consumer_recovered", "messages arrive again");
                         current = Some(deliveries);

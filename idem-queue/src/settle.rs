@@ -13,6 +13,8 @@ const SOON: Duration = Duration::from_secs(1);
 /// How often a step at the broker is tried.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// How long one step at the broker may take.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// Says what becomes of a delivery whose handler ended with this; a panic is `None`. What is not
 /// recorded must come again, whatever the handler returned.
@@ -39,12 +41,16 @@ pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, dispositi
     announce(delivery, disposition, panicked);
     let mut pause = FIRST_PAUSE;
     for left in (0..TRIES).rev() {
-        let tried = match disposition {
-            Disposition::Ack => ticket.ack().await,
-            Disposition::Retry { after } => ticket.retry(delivery, *after).await,
-            Disposition::DeadLetter { reason } => ticket.dead_letter(delivery, reason).await,
+        let step = async {
+            match disposition {
+                Disposition::Ack => ticket.ack().await,
+                Disposition::Retry { after } => ticket.retry(delivery, *after).await,
+                Disposition::DeadLetter { reason } => ticket.dead_letter(delivery, reason).await,
+            }
         };
-        let Err(error) = tried else { return };
+        // A client may wait for ever for the answer of a connection that is gone.
+        let tried = tokio::time::timeout(LIMIT, step).await;
+        let Err(error) = tried.unwrap_or_else(|_| Err("the broker did not answer in time".into())) else { return };
         let source = delivery.source();
         if ticket.is_void() {
             tracing::info!(target: "idem", source, decision = "not_settled", detail = %error, "the delivery was lost with its connection; the message comes again");
@@ -54,7 +60,8 @@ pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, dispositi
         tokio::time::sleep(pause).await;
         pause *= 2;
     }
-    if let Err(error) = ticket.hand_back().await {
+    let handed_back = tokio::time::timeout(LIMIT, ticket.hand_back()).await;
+    if let Err(error) = handed_back.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {
         let source = delivery.source();
         tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message comes again when the broker notices");
     }
