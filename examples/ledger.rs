@@ -26,7 +26,7 @@ mod postgres;
 #[cfg(feature = "sqlite")]
 #[path = "ledger/sqlite.rs"]
 mod sqlite;
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports, unreachable_code)]
 #[path = "store/mod.rs"]
 mod store;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -48,6 +48,7 @@ async fn main() -> ExitCode {
     }
 }
 
+#[allow(clippy::unused_async)] // without a database
 async fn run() -> Result<bool, Box<dyn Error>> {
     let arguments = Arguments::read()?;
     if let Some(feature) = store::missing_feature(&arguments.store) {
