@@ -19,7 +19,7 @@ pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};
 #[cfg(feature = "redis")]
 pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
-pub use idem_sqlx::sqlx;
+pub use idem_sqlx::{guard, sqlx};
 /// The SQL stores for applications on sqlx 0.8.
 #[cfg(all(feature = "sqlx-08", any(feature = "postgres", feature = "mysql", feature = "sqlite")))]
 pub use idem_sqlx::v08 as sqlx08;

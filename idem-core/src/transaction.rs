@@ -309,7 +309,8 @@ where
 /// A transaction with savepoints of ours. Dropped with one, it undoes what was done since.
 struct Open<'a, X: Transaction<S>, S: Store> {
     tx: &'a mut X,
-    /// How many savepoints of ours there are.
+    /// How many savepoints of ours there are. Counted down only after the database has answered:
+    /// sqlx expects a later roll-back for a release that was dropped halfway.
     depth: u8,
     runtime: &'a std::sync::Arc<Runtime>,
     request: &'a Request,
@@ -402,22 +403,22 @@ impl<X: Transaction<S>, S: Store> Open<'_, X, S> {
             Err(error) => return Err(self.failed(error).await),
         }
         while self.depth > 0 {
-            self.depth -= 1;
             if let Err(error) = self.tx.release().await {
                 self.doom().await;
                 return Err(self.runtime.failed(&self.request.id, error));
             }
+            self.depth -= 1;
         }
         Ok(())
     }
 
     /// Undoes what the body did, but for the claim.
     async fn roll_back_body(&mut self) -> Result<(), Error> {
-        self.depth -= 1;
         if let Err(error) = self.tx.roll_back().await {
             self.doom().await;
             return Err(self.runtime.failed(&self.request.id, error));
         }
+        self.depth -= 1;
         Ok(())
     }
 
@@ -425,10 +426,10 @@ impl<X: Transaction<S>, S: Store> Open<'_, X, S> {
     /// is ever written.
     async fn roll_back(&mut self) {
         while self.depth > 0 {
-            self.depth -= 1;
             if self.tx.roll_back().await.is_err() {
                 return self.doom().await;
             }
+            self.depth -= 1;
         }
     }
 

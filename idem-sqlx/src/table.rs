@@ -43,7 +43,7 @@ impl Table {
 }
 
 /// A letter or `_`, then letters, digits and `_`: nothing that could end a quotation.
-fn is_identifier(text: &str) -> bool {
+pub(crate) fn is_identifier(text: &str) -> bool {
     text.len() <= LONGEST
         && text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && text.chars().all(|other| other.is_ascii_alphanumeric() || other == '_')

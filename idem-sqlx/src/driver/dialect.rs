@@ -187,11 +187,10 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<Inserted, sqlx::Error>> + Send;
 
     /// Limits how long statements wait for locks, and gives the limit that there was.
-    fn limit_locks(&self, on: &mut Conn<Self>, wait: Duration)
-    -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
+    fn limit_locks(on: &mut Conn<Self>, wait: Duration) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
 
     /// Sets the limit that there was.
-    fn unlimit_locks(&self, on: &mut Conn<Self>, before: i64) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn unlimit_locks(on: &mut Conn<Self>, before: i64) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// Rolls a transaction back, and leaves one in its place that has nothing in it.
     fn doom(on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;

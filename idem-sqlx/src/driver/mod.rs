@@ -8,6 +8,8 @@ mod core;
 mod dialect;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod fault;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub mod guard;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgres")]

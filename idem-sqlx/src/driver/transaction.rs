@@ -85,13 +85,13 @@ async fn put_within<D: Dialect>(
     columns: &crate::columns::Columns,
     wait: Duration,
 ) -> Result<bool, sqlx::Error> {
-    let before = dialect.limit_locks(on, wait).await?;
+    let before = D::limit_locks(on, wait).await?;
     let put = dialect.put(on, &claim.id, guard, columns).await;
     match put {
-        Ok(put) => dialect.unlimit_locks(on, before).await.map(|()| put),
+        Ok(put) => D::unlimit_locks(on, before).await.map(|()| put),
         Err(error) => {
             // In PostgreSQL, the roll-back that follows restores the limit.
-            let _ = dialect.unlimit_locks(on, before).await;
+            let _ = D::unlimit_locks(on, before).await;
             Err(error)
         }
     }

@@ -7,6 +7,7 @@
 mod bad_input;
 mod burst;
 mod faults;
+mod guards;
 mod runtimes;
 mod table;
 mod transactions;

@@ -92,6 +92,20 @@ async fn sqlite() -> (SqlitePool, SqliteStore) {
     (pool, store)
 }
 
+/// Polls a future so many times, drops it, and says whether it had ended.
+async fn polled<F: Future>(future: F, polls: usize) -> bool {
+    let mut future = std::pin::pin!(future);
+    let mut left = polls;
+    let poll = |context: &mut std::task::Context<'_>| match left.checked_sub(1) {
+        None => std::task::Poll::Ready(false),
+        Some(fewer) => {
+            left = fewer;
+            future.as_mut().poll(context).map(|_| true)
+        }
+    };
+    std::future::poll_fn(poll).await
+}
+
 macro_rules! over {
     ($module:ident, $Db:ty, $Pool:ty, $setup:path, $begin:literal, $levels:expr) => {
         mod $module {
@@ -201,6 +215,38 @@ macro_rules! over {
                 tx.commit().await.unwrap();
                 assert_eq!((rows(&pool, "dropped").await, rows(&pool, "dropped, after").await), (0, 1));
                 assert!(idempotency.operation("tx").key("dropped").inspect().await.unwrap().is_none());
+            }
+
+            #[allow(dead_code)]
+            pub(super) async fn dropped_at_any_poll() {
+                let (pool, idempotency) = setup().await;
+                let one = pool.options().clone().max_connections(1);
+                let one = one.connect_with((*pool.connect_options()).clone()).await.unwrap();
+                for errors in [false, true] {
+                    for polls in 0..30 {
+                        let key = &format!("dropped at {polls}, {errors}");
+                        let mut tx = begin(&one).await;
+                        let operation = idempotency.operation("tx").key(key).errors(action);
+                        let called = operation.run_in(&mut tx, async |tx| match write(tx, key).await {
+                            Ok(_) if errors => Err(Failed::Declined),
+                            written => written,
+                        });
+                        let ended = polled(called, polls).await;
+                        // Whoever commits all the same.
+                        let _ = tx.commit().await;
+                        let found = idempotency.operation("tx").key(key).inspect().await.unwrap();
+                        let is_recorded = found.is_some_and(|found| found.state == RecordState::Committed);
+                        let is_written = rows(&one, key).await == 1;
+                        assert_eq!(is_written, is_recorded && !errors, "{key}");
+                        assert!(is_recorded || !ended, "{key}");
+                        // A duplicate, which rolls back to its savepoint, and whose caller goes.
+                        let mut tx = begin(&one).await;
+                        let operation = idempotency.operation("tx").key(key).errors(action);
+                        let again = operation.run_in(&mut tx, async |_| Err::<u32, _>(Failed::Down));
+                        polled(again, polls).await;
+                        drop(tx);
+                    }
+                }
             }
 
             #[tokio::test]
@@ -393,6 +439,16 @@ over!(
 );
 over!(on_mariadb, MySql, MySqlPool, mariadb, "BEGIN", ["BEGIN"]);
 over!(on_sqlite, Sqlite, SqlitePool, sqlite, "BEGIN IMMEDIATE", ["BEGIN IMMEDIATE", "BEGIN"]);
+
+#[tokio::test]
+async fn a_call_dropped_at_any_poll_leaves_rows_and_record_or_neither_and_a_usable_connection_on_postgres() {
+    on_postgres::dropped_at_any_poll().await;
+}
+
+#[tokio::test]
+async fn a_call_dropped_at_any_poll_leaves_rows_and_record_or_neither_and_a_usable_connection_on_sqlite() {
+    on_sqlite::dropped_at_any_poll().await;
+}
 
 #[tokio::test]
 async fn a_commit_that_a_deferred_constraint_refuses_is_an_error_and_nothing_is_recorded() {

@@ -250,11 +250,11 @@ impl Dialect for Mysql {
         })
     }
 
-    async fn limit_locks(&self, on: &mut MySqlConnection, wait: Duration) -> Result<i64, sqlx::Error> {
+    async fn limit_locks(on: &mut MySqlConnection, wait: Duration) -> Result<i64, sqlx::Error> {
         on.execute(sqlx::raw_sql(sql(&Arc::from(statements::limit(wait))))).await.map(|_| 0)
     }
 
-    async fn unlimit_locks(&self, on: &mut MySqlConnection, _: i64) -> Result<(), sqlx::Error> {
+    async fn unlimit_locks(on: &mut MySqlConnection, _: i64) -> Result<(), sqlx::Error> {
         on.execute(sqlx::raw_sql(statements::UNLIMIT)).await.map(drop)
     }
 

@@ -261,11 +261,11 @@ impl Dialect for Postgresql {
         Ok(row.map_or(Inserted::Gone, |row| Inserted::Stands(Box::new(row))))
     }
 
-    async fn limit_locks(&self, on: &mut PgConnection, wait: Duration) -> Result<i64, sqlx::Error> {
+    async fn limit_locks(on: &mut PgConnection, wait: Duration) -> Result<i64, sqlx::Error> {
         on.execute(sqlx::raw_sql(sql(&Arc::from(statements::limit(wait))))).await.map(|_| 0)
     }
 
-    async fn unlimit_locks(&self, on: &mut PgConnection, _: i64) -> Result<(), sqlx::Error> {
+    async fn unlimit_locks(on: &mut PgConnection, _: i64) -> Result<(), sqlx::Error> {
         on.execute(sqlx::raw_sql(statements::UNLIMIT)).await.map(drop)
     }
 

@@ -302,19 +302,19 @@ impl Dialect for SqliteFile {
         columns: &Columns,
         wait: Duration,
     ) -> Result<Inserted, sqlx::Error> {
-        let before = self.limit_locks(on, wait).await?;
+        let before = Self::limit_locks(on, wait).await?;
         let inserted = self.insert(on, id, columns).await;
-        self.unlimit_locks(on, before).await?;
+        Self::unlimit_locks(on, before).await?;
         Ok(inserted?.map_or(Inserted::Gone, |row| Inserted::Stands(Box::new(row))))
     }
 
-    async fn limit_locks(&self, on: &mut SqliteConnection, wait: Duration) -> Result<i64, sqlx::Error> {
+    async fn limit_locks(on: &mut SqliteConnection, wait: Duration) -> Result<i64, sqlx::Error> {
         let before = sqlx::query("PRAGMA busy_timeout").fetch_one(&mut *on).await?.try_get(0)?;
-        self.unlimit_locks(on, millis(wait)).await?;
+        Self::unlimit_locks(on, millis(wait)).await?;
         Ok(before)
     }
 
-    async fn unlimit_locks(&self, on: &mut SqliteConnection, before: i64) -> Result<(), sqlx::Error> {
+    async fn unlimit_locks(on: &mut SqliteConnection, before: i64) -> Result<(), sqlx::Error> {
         let text = format!("PRAGMA busy_timeout = {}", before.clamp(0, i64::from(i32::MAX)));
         on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
     }

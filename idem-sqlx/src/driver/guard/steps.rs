@@ -1,0 +1,189 @@
+//! The statements of the guards, for each database.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::sqlx::{Database, Decode, Encode, Error, Type};
+use super::super::super::sqlx;
+
+/// A value that names a row: what sqlx can bind, such as `i64`, `String` or a UUID.
+///
+/// With sqlx 0.8, `&str` is none; use `String`.
+pub trait Id<DB: Database>: for<'q> Encode<'q, DB> + Type<DB> + Clone + Send + Sync {}
+
+impl<DB: Database, I: for<'q> Encode<'q, DB> + Type<DB> + Clone + Send + Sync> Id<DB> for I {}
+
+/// Whether a wait for a lock ended with it.
+pub enum Waited<T> {
+    /// With what was selected.
+    Over(T),
+    /// The time has run out.
+    Locked,
+}
+
+/// A database that has the guards. Only this crate implements it.
+pub trait Supported: Database + Sized {
+    /// The quotation mark of identifiers.
+    const MARK: char;
+    /// Parameters, in their order.
+    const PARAMETERS: [&'static str; 2];
+    /// The types that texts and numbers are read as.
+    const TYPES: [&'static str; 2];
+    /// Locks the selected rows. Empty: the database has one writer.
+    const LOCK: &'static str;
+
+    /// Carries out a statement without parameters.
+    fn execute(on: &mut Self::Connection, text: &Arc<str>) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Selects a text, by a row's id.
+    fn text<I: Id<Self>>(
+        on: &mut Self::Connection,
+        text: &Arc<str>,
+        id: I,
+    ) -> impl Future<Output = Result<Option<String>, Error>> + Send;
+
+    /// Selects a number and a text that may be missing, by a row's id.
+    fn number<I: Id<Self>>(
+        on: &mut Self::Connection,
+        text: &Arc<str>,
+        id: I,
+    ) -> impl Future<Output = Result<Option<(i64, Option<String>)>, Error>> + Send;
+
+    /// Writes a text, by a row's id.
+    fn write<I: Id<Self>>(
+        on: &mut Self::Connection,
+        text: &Arc<str>,
+        value: &str,
+        id: I,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Selects ids, by a text.
+    fn ids<I: Id<Self> + for<'r> Decode<'r, Self> + Unpin>(
+        on: &mut Self::Connection,
+        text: &Arc<str>,
+        value: &str,
+    ) -> impl Future<Output = Result<Vec<I>, Error>> + Send;
+
+    /// Selects a number by a row's id, and waits for locks no longer than `wait`. The transaction
+    /// stays usable.
+    fn number_within<I: Id<Self>>(
+        on: &mut Self::Connection,
+        before: Option<&Arc<str>>,
+        text: &Arc<str>,
+        id: I,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Waited<Option<i64>>, Error>> + Send;
+}
+
+#[cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(unused_macros))]
+macro_rules! supported {
+    ($Db:ty, $Dialect:ty, $mark:literal, $parameters:expr, $types:expr, $lock:literal) => {
+        impl Supported for $Db {
+            const MARK: char = $mark;
+            const PARAMETERS: [&'static str; 2] = $parameters;
+            const TYPES: [&'static str; 2] = $types;
+            const LOCK: &'static str = $lock;
+
+            async fn execute(on: &mut Self::Connection, text: &Arc<str>) -> Result<(), Error> {
+                sqlx::query(sql(text)).execute(on).await.map(drop)
+            }
+
+            async fn text<I: Id<Self>>(
+                on: &mut Self::Connection,
+                text: &Arc<str>,
+                id: I,
+            ) -> Result<Option<String>, Error> {
+                let row = sqlx::query(sql(text)).bind(id).fetch_optional(on).await?;
+                row.map(|row| row.try_get(0)).transpose()
+            }
+
+            async fn number<I: Id<Self>>(
+                on: &mut Self::Connection,
+                text: &Arc<str>,
+                id: I,
+            ) -> Result<Option<(i64, Option<String>)>, Error> {
+                let row = sqlx::query(sql(text)).bind(id).fetch_optional(on).await?;
+                row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
+            }
+
+            async fn write<I: Id<Self>>(
+                on: &mut Self::Connection,
+                text: &Arc<str>,
+                value: &str,
+                id: I,
+            ) -> Result<(), Error> {
+                sqlx::query(sql(text)).bind(value.to_owned()).bind(id).execute(on).await.map(drop)
+            }
+
+            async fn ids<I: Id<Self> + for<'r> Decode<'r, Self> + Unpin>(
+                on: &mut Self::Connection,
+                text: &Arc<str>,
+                value: &str,
+            ) -> Result<Vec<I>, Error> {
+                let rows = sqlx::query(sql(text)).bind(value.to_owned()).fetch_all(on).await?;
+                rows.iter().map(|row| row.try_get(0)).collect()
+            }
+
+            async fn number_within<I: Id<Self>>(
+                on: &mut Self::Connection,
+                before: Option<&Arc<str>>,
+                text: &Arc<str>,
+                id: I,
+                wait: Duration,
+            ) -> Result<Waited<Option<i64>>, Error> {
+                type Manager = <$Db as Database>::TransactionManager;
+
+                // An error ends a transaction of PostgreSQL, but for a savepoint. It restores the
+                // limit as well.
+                Manager::begin(on, None).await?;
+                let limit = <$Dialect>::limit_locks(on, wait).await?;
+                let mut selected = match before {
+                    Some(before) => Self::execute(on, before).await.map(|()| None),
+                    None => Ok(None),
+                };
+                if selected.is_ok() {
+                    let row = sqlx::query(sql(text)).bind(id).fetch_optional(&mut *on).await;
+                    selected = row.and_then(|row| row.map(|row| row.try_get(0)).transpose());
+                }
+                let is_locked = match &selected {
+                    Err(Error::Database(error)) => <$Dialect>::is_locked(&**error),
+                    _ => false,
+                };
+                if selected.is_ok() {
+                    <$Dialect>::unlimit_locks(on, limit).await?;
+                    Manager::commit(on).await?;
+                } else {
+                    // In PostgreSQL this fails, and the roll-back restores the limit. The first
+                    // error is the one that counts: a deadlock in MySQL has ended the savepoint.
+                    let _ = <$Dialect>::unlimit_locks(on, limit).await;
+                    let rolled_back = Manager::rollback(on).await;
+                    if is_locked {
+                        return rolled_back.map(|()| Waited::Locked);
+                    }
+                }
+                selected.map(Waited::Over)
+            }
+        }
+    };
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+use {
+    self::sqlx::Row as _, super::super::super::TransactionManager as _, super::super::super::sql,
+    super::super::dialect::Dialect as _,
+};
+
+#[cfg(feature = "postgres")]
+supported!(
+    sqlx::Postgres,
+    super::super::postgres::Postgresql,
+    '"',
+    ["$1", "$2"],
+    ["text", "bigint"],
+    // Not `FOR UPDATE`, which would wait for inserts that refer to the row.
+    " FOR NO KEY UPDATE"
+);
+#[cfg(feature = "mysql")]
+supported!(sqlx::MySql, super::super::mysql::Mysql, '`', ["?", "?"], ["CHAR", "SIGNED"], " FOR UPDATE");
+#[cfg(feature = "sqlite")]
+supported!(sqlx::Sqlite, super::super::sqlite::SqliteFile, '"', ["?1", "?2"], ["TEXT", "INTEGER"], "");
