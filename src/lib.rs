@@ -18,8 +18,6 @@ pub use idem_core::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
 pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};
 #[cfg(feature = "redis")]
 pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
-pub use idem_sqlx::{guard, sqlx};
 /// The SQL stores for applications on sqlx 0.8.
 #[cfg(all(feature = "sqlx-08", any(feature = "postgres", feature = "mysql", feature = "sqlite")))]
 pub use idem_sqlx::v08 as sqlx08;
@@ -29,6 +27,8 @@ pub use idem_sqlx::{MySqlStore, MySqlStoreBuilder};
 pub use idem_sqlx::{PostgresStore, PostgresStoreBuilder};
 #[cfg(feature = "sqlite")]
 pub use idem_sqlx::{SqliteStore, SqliteStoreBuilder};
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub use idem_sqlx::{guard, sqlx};
 
 // Their paths before the module `store` existed.
 #[doc(hidden)]

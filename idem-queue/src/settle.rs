@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_secs(1);
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How long one step at the broker may take.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(15);
 
 /// Says what becomes of a delivery whose handler ended with this; a panic is `None`. What is not
 /// recorded must come again, whatever the handler returned.

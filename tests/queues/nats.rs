@@ -114,7 +114,7 @@ async fn jetstream_each_message_is_handled_once_whatever_dies() {
         ..pull::Config::default()
     };
     context.get_stream("ORDERS").await.unwrap().create_consumer(config).await.unwrap();
-    storm(&Nats { server, proxy, context }, 2_000).await;
+    storm(&Nats { server, proxy, context }, 1_000).await;
 }
 
 static RAN: AtomicU32 = AtomicU32::new(0);

@@ -137,7 +137,7 @@ async fn rabbitmq_each_message_is_handled_once_whatever_dies() {
     let (connection, channel) = RabbitMq::connected(&server).await.unwrap();
     declare_dead(&channel).await;
     declare(&channel, "orders", &[("x-queue-type", "quorum"), ("x-dead-letter-exchange", "dead")]).await;
-    storm(&RabbitMq { server, proxy, channel: tokio::sync::Mutex::new((connection, channel)) }, 1_000).await;
+    storm(&RabbitMq { server, proxy, channel: tokio::sync::Mutex::new((connection, channel)) }, 500).await;
 }
 
 /// Runs a consumer until its handler has been called for the last of these ids, and has returned.
