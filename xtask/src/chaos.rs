@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 
 const PACKAGE: &str = "idem-chaos";
 /// How long CI runs each topology, and the seed, so that its faults are the same each time.
-const CI_SECONDS: u64 = 20;
+const CI_SECONDS: u64 = 10;
 const CI_SEED: u64 = 1;
 /// The mutants that a full run of CI has: one of the lease, one of the outcome, one of the store
 /// that fails.

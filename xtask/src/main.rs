@@ -115,7 +115,7 @@ fn main() -> ExitCode {
 fn run(chore: Chore) -> Result<()> {
     let workspace = Workspace::open()?;
     match chore {
-        Chore::Test { args } => suite::run(&workspace, &args),
+        Chore::Test { args } => suite::run(&workspace, &args, suite::Extent::Whole),
         Chore::Ci { list: true, .. } => {
             ci::list();
             Ok(())

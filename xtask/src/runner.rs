@@ -17,10 +17,11 @@ pub(crate) fn all(workspace: &Workspace) -> Cmd<'_> {
     }
 }
 
-/// The runner, for the tests of one package as the workspace has built them.
-pub(crate) fn of<'a>(workspace: &'a Workspace, package: &str) -> Cmd<'a> {
+/// The runner, for these tests of one package as the workspace has built them. Cargo alone runs all
+/// of its tests.
+pub(crate) fn of<'a>(workspace: &'a Workspace, package: &str, tests: &str) -> Cmd<'a> {
     if tool::has_subcommand(workspace, "nextest") {
-        all(workspace).args(["--filterset", &format!("package({package})")])
+        all(workspace).args(["--filterset", tests])
     } else {
         workspace.cargo().args(["test", "--package", package, "--all-features", "--tests", "--no-fail-fast"])
     }

@@ -14,8 +14,17 @@ const POSTGRES: tool::Package = tool::Package { program: "postgres", apt: "postg
 const NATS: tool::Package = tool::Package { program: "nats-server", apt: "nats-server", brew: "nats-server" };
 const RABBITMQ: tool::Package = tool::Package { program: "rabbitmq-server", apt: "rabbitmq-server", brew: "rabbitmq" };
 
+/// How much of the tests is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    Whole,
+    /// Without what takes minutes and seldom changes: clients from other package registries, and on
+    /// Valkey all that its `SET .. IFEQ` does not concern.
+    Short,
+}
+
 /// `cargo xtask test`, which is also CI's test step.
-pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, args: &[String], extent: Extent) -> Result<()> {
     redis::ensure(workspace.shell())?;
     tool::ensure(workspace.shell(), OPENSSL, "the test of TLS connections makes its certificates with it")?;
     tool::ensure(workspace.shell(), MARIADB, "the MySQL store is tested against a real server")?;
@@ -34,8 +43,13 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
             workspace.cargo().args(["test", "--workspace", "--all-features", "--doc"]).run()?;
             Ok(())
         });
-        steps.run("clients", "the HTTP layer with clients in Python and Node", || clients::test(workspace));
-        steps.run("valkey", "the Redis store on a real Valkey", || valkey::test(workspace));
+        let all = extent == Extent::Whole;
+        if all {
+            steps.run("clients", "the HTTP layer with clients in Python and Node", || clients::test(workspace));
+        } else {
+            println!("The tests with clients in Python and Node are left to `cargo xtask test` and `ci --full`.");
+        }
+        steps.run("valkey", "the Redis store on a real Valkey", || valkey::test(workspace, all));
     } else {
         println!(
             "The doctests, and the tests with real clients and on Valkey, are left out, because arguments were given."

@@ -21,7 +21,7 @@ static LEFT_OUT: OnceLock<String> = OnceLock::new();
 
 /// Runs the tests of the Redis store on Valkey. Without one, says so, and [`remind`] will once
 /// more.
-pub(crate) fn test(workspace: &Workspace) -> Result<()> {
+pub(crate) fn test(workspace: &Workspace, all: bool) -> Result<()> {
     let server = match server(workspace.shell()) {
         Ok(server) => server,
         Err(error) => {
@@ -32,7 +32,9 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     };
     let said = cmd!(workspace.shell(), "{server} --version").quiet().read()?;
     println!("{said}");
-    runner::of(workspace, "idem-redis").env(PROGRAM, &server).run()?;
+    let tests =
+        if all { "package(idem-redis)" } else { "package(idem-redis) and (binary(conformance) or test(compared))" };
+    runner::of(workspace, "idem-redis", tests).env(PROGRAM, &server).run()?;
     Ok(())
 }
 
