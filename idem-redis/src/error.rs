@@ -48,6 +48,16 @@ pub(crate) fn timed_out(server: &str, limit: Duration) -> StoreError {
     )
 }
 
+/// A step that was sent and had no answer in time. Its fate is unknown, whatever the connection has
+/// failed with since.
+pub(crate) fn timed_out_since(server: &str, limit: Duration, failure: Option<StoreError>) -> StoreError {
+    let error = timed_out(server, limit);
+    match failure {
+        Some(failure) => StoreError::new(error.kind(), format!("{error}; since then: {failure}")).with_source(failure),
+        None => error,
+    }
+}
+
 /// A setting that cannot be, or a server that cannot be used.
 pub(crate) fn refused(message: impl Into<String>) -> StoreError {
     StoreError::new(StoreErrorKind::Refused, message.into())

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::clock;
 use crate::connection::Connection;
-use crate::error::timed_out;
+use crate::error::{timed_out, timed_out_since};
 use crate::lane::{GIVEN, Lane};
 use crate::own::Own;
 use crate::quick::Quick;
@@ -169,13 +169,7 @@ impl Server {
     /// The error of a step that had no answer in time. Something was sent, so whether it was
     /// carried out is not known, whatever became of the connection since.
     pub(crate) fn timed_out(&self, slot: u16) -> StoreError {
-        let error = timed_out(self.name(), self.limit);
-        match self.failure(slot) {
-            Some(failure) => {
-                StoreError::new(error.kind(), format!("{error}; since then: {failure}")).with_source(failure)
-            }
-            None => error,
-        }
+        timed_out_since(self.name(), self.limit, self.failure(slot))
     }
 
     /// Returns the reason if the connection is down.
