@@ -213,4 +213,15 @@ mod tests {
         assert!(unconnected("x", answer("-ERR max number of clients reached\r\n")).is_retryable());
         assert!(!unconnected("x", answer("-WRONGPASS invalid\r\n")).is_retryable());
     }
+
+    #[test]
+    fn p10_a_sent_step_is_of_unknown_fate_though_the_reconnection_was_refused() {
+        let limit = Duration::from_millis(900);
+        for since in [None, Some(refused("NOAUTH")), Some(unconnected_in_time("redis:6379", limit))] {
+            let text = since.as_ref().map(ToString::to_string).unwrap_or_default();
+            let error = timed_out_since("redis:6379", limit, since);
+            assert!(error.is_unknown(), "{error}");
+            assert!(error.to_string().contains(&text), "{error}");
+        }
+    }
 }
