@@ -84,6 +84,7 @@ impl Problem {
     );
 
     /// A request without a key where one is required.
+    #[cfg(feature = "server")]
     pub(crate) fn missing_key() -> Self {
         Self::of_kind(ErrorKind::MissingKey)
     }

@@ -18,8 +18,8 @@ const RABBITMQ: tool::Package = tool::Package { program: "rabbitmq-server", apt:
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     Whole,
-    /// Without what takes minutes and seldom changes: clients from other package registries, and on
-    /// Valkey all that its `SET .. IFEQ` does not concern.
+    /// Without what takes minutes and seldom changes: clients from other package registries, on
+    /// Valkey all that its `SET .. IFEQ` does not concern, and some suites over databases.
     Short,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[String], extent: Extent) -> Res
     tool::ensure_at(workspace.shell(), RABBITMQ, "the consumers are tested against real brokers", rabbitmq)?;
     let left_out: &[&str] = if browser::is_there(workspace.shell()) { &[] } else { &["--exclude", browser::PACKAGE] };
     let mut steps = Steps::of("test");
-    steps.run("tests", "unit, integration and UI tests, all features", || tests(workspace, left_out, args));
+    steps.run("tests", "unit, integration and UI tests, all features", || tests(workspace, left_out, args, extent));
     if args.is_empty() {
         // Also after a failure: one run shows everything.
         steps.run("doctests", "README, guides and API docs", || {
@@ -67,7 +67,17 @@ pub(crate) fn explore(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-fn tests(workspace: &Workspace, left_out: &[&str], args: &[String]) -> Result<()> {
-    runner::all(workspace).args(left_out).args(args).run()?;
+/// Whole suites, over databases and drivers that others of them resemble.
+const SELDOM: &str = "not (package(idem-sqlx) and binary(conformance) and test(/serializable|on_sqlx_0_8/))";
+
+fn tests(workspace: &Workspace, left_out: &[&str], args: &[String], extent: Extent) -> Result<()> {
+    let mut cargo = runner::all(workspace).args(left_out).args(args);
+    if extent == Extent::Short && tool::has_subcommand(workspace, "nextest") {
+        println!(
+            "Left to `cargo xtask test` and `ci --full`: conformance over sqlx 0.8, and over serializable transactions."
+        );
+        cargo = cargo.args(["--filterset", SELDOM]);
+    }
+    cargo.run()?;
     Ok(())
 }
