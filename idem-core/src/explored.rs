@@ -244,7 +244,7 @@ fn cache_gives_no_outcome_that_was_removed_before_the_call_began() {
                 stores.store(true, Ordering::SeqCst);
                 // The reply takes its time.
                 thread::yield_now();
-                committing.committed(sending, &id("k"), None, &outcome("1"), LONG);
+                committing.committed(sending, &id("k"), None, (1, &outcome("1")), LONG);
             }),
             Box::pin(async move {
                 let id = id("k");
