@@ -70,15 +70,9 @@ impl Runtime {
     ///
     /// The common path is here; waiting has a separate, boxed future.
     pub(crate) async fn begin(self: &Arc<Self>, request: &Request) -> Result<Begun, Error> {
-        if context::is_reentrant(&request.id, self.identity()) {
-            return Err(self.reject(request, &Rejected::Reentrant));
-        }
         let began = clock::now();
-        if let Some(submission) = &request.submission {
-            self.admit(request, submission, began)?;
-        }
-        if let Some(found) = self.cache.as_ref().and_then(|cache| cache.find(&request.id, request.fingerprint, began)) {
-            return self.replay(request, found);
+        if let Some(known) = self.without_the_store(request, began)? {
+            return Ok(known);
         }
         let seat = if self.store.is_local() {
             None
@@ -91,6 +85,19 @@ impl Runtime {
         self.lead(request, began, seat).await
     }
 
+    /// What this process knows by itself: a call inside its own body, a token that cannot count, an
+    /// outcome in the local cache.
+    fn without_the_store(self: &Arc<Self>, request: &Request, began: Instant) -> Result<Option<Begun>, Error> {
+        if context::is_reentrant(&request.id, self.identity()) {
+            return Err(self.reject(request, &Rejected::Reentrant));
+        }
+        if let Some(submission) = &request.submission {
+            self.admit(request, submission, began)?;
+        }
+        let found = self.cache.as_ref().and_then(|cache| cache.find(&request.id, request.fingerprint, began));
+        found.map(|found| self.replay(request, found)).transpose()
+    }
+
     /// Claims the key of a call that only observes. It does not wait, and shares no flight: if it
     /// does not become the owner, its body runs at once, without a record. The decision of a
     /// guarded call is reported.
@@ -99,15 +106,9 @@ impl Runtime {
     }
 
     async fn try_to_own(self: &Arc<Self>, request: &Request) -> Result<Begun, Error> {
-        if context::is_reentrant(&request.id, self.identity()) {
-            return Err(self.reject(request, &Rejected::Reentrant));
-        }
         let began = clock::now();
-        if let Some(submission) = &request.submission {
-            self.admit(request, submission, began)?;
-        }
-        if let Some(found) = self.cache.as_ref().and_then(|cache| cache.find(&request.id, request.fingerprint, began)) {
-            return self.replay(request, found);
+        if let Some(known) = self.without_the_store(request, began)? {
+            return Ok(known);
         }
         let owner = self.store.owner();
         let answer = self.claim(request, owner).await;
