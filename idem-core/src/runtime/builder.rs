@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::ConfigError;
-use crate::lease::keeper::Keepers;
+use crate::lease::keeper::LeaseKeepers;
 use crate::observe::Observer;
 use crate::outcome::codec::{AnyCodec, Codec};
 use crate::policy::errors::{ErrorAction, Then};
@@ -368,7 +368,7 @@ impl Builder {
             settings.abandoned = Abandoned::Reject;
         }
         settings.remember_is_default = true;
-        let keepers = Keepers::new(store.clone(), observer);
+        let keepers = LeaseKeepers::new(store.clone(), observer);
         let runtime = Runtime {
             undoing: Arc::new(Undoing::new(store.clone(), observer, &keepers)),
             keepers,

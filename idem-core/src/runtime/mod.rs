@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::error::{ConfigError, Error, StoreError, StoreErrorKind};
-use crate::lease::keeper::Keepers;
+use crate::lease::keeper::LeaseKeepers;
 use crate::observe::{Decision, Observer};
 use crate::outcome::codec::AnyCodec;
 use crate::policy::errors::Then;
@@ -38,7 +38,7 @@ pub(crate) struct Runtime {
     pub(crate) cache: Option<LocalCache>,
     /// The subjects that sent too many invalid tokens, if that is limited.
     pub(crate) throttle: Option<Throttle>,
-    pub(crate) keepers: Keepers,
+    pub(crate) keepers: LeaseKeepers,
     pub(crate) background: Arc<Background>,
     pub(crate) undoing: Arc<Undoing>,
     /// Gives the trace context of the call that is running, if outcomes keep it.

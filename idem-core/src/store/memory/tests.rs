@@ -446,15 +446,15 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                     assert_eq!(now(store.inspect(&last.id)).unwrap(), found);
                 }
             }
-            let guarded = lock(&store.0.shards[0]);
-            assert_eq!(store.len(), guarded.records.len());
-            packs = packs.max(guarded.records.packs());
+            let locked = lock(&store.0.shards[0]);
+            assert_eq!(store.len(), locked.records.len());
+            packs = packs.max(locked.records.packs());
         }
         assert!(looked_at(&store) > 1_000 && packs > 2, "{} looked at, at most {packs} packs", looked_at(&store));
         // When all has expired, nothing is left: no place, no pack.
         clock.advance(1_000 * SECOND);
-        let mut guarded = lock(&store.0.shards[0]);
-        guarded.records.make_room(clock.elapsed(), &store.0.shared);
-        assert!(guarded.records.is_bare() && store.is_empty());
+        let mut locked = lock(&store.0.shards[0]);
+        locked.records.make_room(clock.elapsed(), &store.0.shared);
+        assert!(locked.records.is_bare() && store.is_empty());
     }
 }
