@@ -31,11 +31,11 @@ tokio::task_local! {
     static LONGEST_WAIT: Duration;
 }
 
-/// Makes a runtime the process's default, for good.
+/// Makes a runtime the default of the process. It cannot be replaced.
 ///
 /// # Errors
 ///
-/// If there is one already, or if the runtime was built with a setting that cannot be.
+/// If one is installed already, or if the runtime has an invalid setting.
 ///
 /// # Examples
 ///
@@ -60,8 +60,8 @@ pub fn install(idempotency: Idempotency) -> Result<(), ConfigError> {
 
 /// Makes a runtime the default inside one future: for tests, and for tenants.
 ///
-/// It follows the task. A task that is spawned inside has the installed runtime again, unless it is
-/// given this one.
+/// It holds for the current task. A task that is spawned inside uses the installed runtime, unless
+/// it has a `scope` of its own.
 ///
 /// # Examples
 ///
@@ -82,9 +82,8 @@ pub async fn scope<F: Future>(idempotency: Idempotency, future: F) -> F::Output 
     SCOPED.scope(idempotency, future).await
 }
 
-/// The call whose body is running: `None` outside, in a task that a body spawned, and where a body
-/// runs without its key being known (under [`Idempotency::disabled`], and with
-/// `missing_key = run`).
+/// Returns the call whose body is running. `None` outside a body, in a task that a body spawned,
+/// under [`Idempotency::disabled`], and in a call without a key under `missing_key = run`.
 ///
 /// # Examples
 ///
@@ -110,9 +109,9 @@ pub fn current() -> Option<Call> {
     innermost().filter(|call| !call.0.hidden)
 }
 
-/// Bounds how long the guarded calls of a future wait for one in flight: a call that waits holds
-/// what its caller has few of. The bodies themselves are not limited, and neither are the waits of
-/// their inner calls.
+/// Limits how long the guarded calls of a future wait for a call in flight, because a waiting call
+/// may hold a scarce resource of its caller. Bodies, and the waits of calls inside them, are not
+/// limited.
 pub async fn waiting_at_most<F: Future>(longest: Duration, future: F) -> F::Output {
     LONGEST_WAIT.scope(longest, future).await
 }
@@ -169,7 +168,7 @@ pub(crate) async fn unguarded<F: Future>(id: Option<&RecordId>, body: F) -> F::O
     CALL.scope(Call(Arc::new(inner)), body).await
 }
 
-/// The process's default runtime, if one was [installed](install).
+/// Returns the default runtime of the process, if one was [installed](install).
 pub fn installed() -> Option<Idempotency> {
     INSTALLED.get().cloned()
 }
@@ -265,29 +264,30 @@ impl Call {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The operation's name.
+    /// Returns the operation's name.
     pub fn operation(&self) -> &str {
         self.0.id.operation()
     }
 
-    /// 1 for the first claim of this key, +1 for each later one: also a fencing number, which a
-    /// sink can compare. 0 where the body runs unguarded, because the store failed
-    /// (`store_failure = run`).
+    /// Returns the attempt: 1 for the first claim of this key, one more for each later claim. It is
+    /// also a fencing number, which a downstream system can compare. 0 if the body runs unguarded
+    /// because the store failed (`store_failure = run`).
     pub fn attempt(&self) -> u64 {
         self.0.attempt
     }
 
-    /// Whether the attempt before this one was cut off, so that what became of its work is unknown.
+    /// Returns whether the attempt before this one was cut off, so that the result of its work is
+    /// unknown.
     pub fn after_abandoned(&self) -> bool {
         self.0.after_abandoned
     }
 
-    /// Returns a key for a call to a downstream service: the same each time this body runs for this
-    /// key, another for each name. Send it as that service's idempotency key.
+    /// Returns a key for a call to another service, which accepts it as an idempotency key. It is
+    /// the same whenever the body runs for this call's key, and differs for each name.
     ///
-    /// It is a UUID (version 8) made from a digest of operation, key and name, so it tells nothing
-    /// of the key. It does not depend on the attempt: a body that runs again after a crash sends
-    /// the same key again.
+    /// It is a UUID (version 8), made from a digest of operation, key and name, so it does not
+    /// reveal the key. It does not depend on the attempt: after a crash, the body sends the same
+    /// child key again.
     pub fn child_key(&self, name: &str) -> String {
         let mut digest = [0; 16];
         blake3::Hasher::new_derive_key("idem 2026 child key")
@@ -299,11 +299,11 @@ impl Call {
         Uuid::new_v8(digest).to_string()
     }
 
-    /// Has the call recorded as done, without the value that its body returns.
+    /// Records the call as done, without the value that its body returns.
     ///
-    /// For values that are too large to record, or that the store must not hold. The caller gets
-    /// its value, a duplicate gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). It holds for
-    /// this try of the body; errors that are kept are recorded all the same.
+    /// Use it for values that are too large to record, or that the store must not have. The caller
+    /// gets its value, and a duplicate gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). It
+    /// holds for this try of the body. Kept errors are recorded all the same.
     ///
     /// # Examples
     ///
@@ -328,27 +328,26 @@ impl Call {
         self.0.omits.store(true, Ordering::Relaxed);
     }
 
-    /// Records the outcome in a transaction of the body, together with the rows that it has written
+    /// Records the outcome in a transaction of the body, together with the rows that the body wrote
     /// there. The body then commits, and returns the value.
     ///
-    /// For bodies with effects outside of the database, which a lease guards. When the transaction
-    /// commits, the record is committed, and waiters wake; nothing is recorded once more when the
-    /// body returns. If the transaction is rolled back, the record is still in flight, and the
-    /// lease decides: return an error then, which releases the key.
+    /// Use it for bodies with a lease that also have effects outside the database. When the
+    /// transaction commits, the record is committed and waiters are woken. If the transaction is
+    /// rolled back, the record is still in flight: return an error then, which releases the key.
     ///
-    /// Commit soon: while the transaction is open it locks the record, and the lease cannot be
-    /// renewed. Does nothing where the body runs unguarded.
+    /// Commit soon: while the transaction is open, it locks the record, so the lease is not
+    /// renewed. If the body runs unguarded, this does nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::LeaseLost`] if somebody else is the owner now, and [`Error::Store`] if the database
-    /// failed. Nothing of this transaction is written then: what it has done is rolled back at
-    /// once. [`Error::Config`] if the runtime has another store than the transaction's database, or
-    /// if the call is [in a transaction](crate::Operation::run_in) itself.
+    /// [`Error::LeaseLost`] if another caller is the owner now, and [`Error::Store`] if the
+    /// database failed. Then the transaction is rolled back immediately, so nothing of it is
+    /// written. [`Error::Config`] if the runtime has another store than the transaction's database,
+    /// or if the call is [in a transaction](crate::Operation::run_in) itself.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, roll the transaction back.
+    /// If the future is dropped, roll the transaction back.
     ///
     /// # Examples
     ///

@@ -11,7 +11,7 @@ use crate::observe::{Decision, Observer};
 use crate::record::{Encoded, RecordId};
 use crate::versions::Versions;
 
-/// The value of a guarded call, and whether it was produced now or before.
+/// The value of a guarded call, and whether this call or an earlier one produced it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome<T> {
     value: T,
@@ -27,7 +27,7 @@ impl<T> Outcome<T> {
         Self { value, replayed: true }
     }
 
-    /// Whether an earlier call ran the body, and this is its recorded outcome.
+    /// Returns whether this is the recorded outcome of an earlier call.
     pub fn is_replayed(&self) -> bool {
         self.replayed
     }
@@ -204,8 +204,8 @@ impl<R, T, E> NoPolicy<E> for Witness<R, T, E> {
     }
 }
 
-/// A recorded outcome, found by [`Operation::begin`](crate::Operation::begin) or
-/// [`Operation::lookup`](crate::Operation::lookup).
+/// A recorded outcome that is not decoded yet. From [`Operation::begin`](crate::Operation::begin)
+/// or [`Operation::lookup`](crate::Operation::lookup).
 ///
 /// # Examples
 ///
@@ -232,19 +232,18 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Returns whether it is an error that was kept: read it with
-    /// [`decode_error`](Self::decode_error).
+    /// Returns whether it is a kept error: decode it with [`decode_error`](Self::decode_error).
     pub fn is_error(&self) -> bool {
         self.outcome.is_error
     }
 
     /// Decodes the value.
     ///
-    /// Of an axum handler that returns `Json<T>`, the outcome is the `T`.
+    /// For an axum handler that returns `Json<T>`, decode a `T`.
     ///
     /// # Errors
     ///
-    /// [`Error::Codec`] if it cannot be read as a `T`, or is an error.
+    /// [`Error::Codec`] if it fails to decode as `T`, or is a kept error.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         if self.is_error() {
             return Err(self.unreadable("it is an error that was kept, which this function or call does not expect"));
@@ -258,11 +257,11 @@ impl Recorded {
         T::from_stored(stored).ok_or_else(|| self.unreadable(&format!("it is no {}", std::any::type_name::<T>())))
     }
 
-    /// Decodes the error that was kept.
+    /// Decodes a kept error.
     ///
     /// # Errors
     ///
-    /// [`Error::Codec`] if it cannot be read as an `E`, or is a value.
+    /// [`Error::Codec`] if it fails to decode as `E`, or is a value.
     pub fn decode_error<E: DeserializeOwned>(&self) -> Result<E, Error> {
         if !self.is_error() {
             return Err(self.unreadable("it is a value, not an error that was kept"));

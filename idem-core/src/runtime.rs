@@ -20,10 +20,10 @@ use crate::store::{AnyStore, Store};
 use crate::throttle::Throttle;
 use crate::undo::Undoing;
 
-/// A runtime: a store, the defaults of all operations, and the leases of this process.
+/// A runtime: a store, the defaults of all operations, and the background work of this process.
 ///
-/// Cheap to clone; clones are the same runtime. It needs a tokio runtime with the time driver
-/// around its calls.
+/// It is cheap to clone, and all clones are one runtime. Calls must run on a tokio runtime whose
+/// time driver is enabled.
 ///
 /// # Examples
 ///
@@ -70,17 +70,17 @@ pub(crate) struct Runtime {
     pub(crate) is_strict: bool,
     /// The action on unlisted errors.
     pub(crate) unlisted: Then,
-    /// A setting that cannot be: every call is refused.
+    /// An invalid setting: every call is refused.
     pub(crate) problem: Option<ConfigError>,
 }
 
 impl Idempotency {
-    /// A runtime with the built-in defaults: `ttl` a day, `lease` 30 s, `wait` 5 s.
+    /// Creates a runtime with the built-in defaults: `ttl` 24 h, `lease` 30 s, `wait` 5 s.
     pub fn new(store: impl Store) -> Self {
         Self::builder(store).build()
     }
 
-    /// A runtime with defaults of your own.
+    /// Creates a builder, to set other defaults.
     pub fn builder(store: impl Store) -> Builder {
         Builder {
             store: AnyStore::new(store),
@@ -96,41 +96,43 @@ impl Idempotency {
         }
     }
 
-    /// A runtime that runs every body, unguarded: a switch for tests and emergencies.
+    /// Creates a runtime that runs every body, unguarded: for tests and emergencies.
     pub fn disabled() -> Self {
         Self { runtime: None }
     }
 
-    /// Returns the lease of operations that set none of their own; `None` where this runtime is
-    /// disabled.
+    /// Returns the default lease of operations; `None` if this runtime is disabled.
     pub fn lease(&self) -> Option<Duration> {
         self.runtime.as_ref().map(|runtime| runtime.settings.lease)
     }
 
-    /// Whether this runtime runs every body, unguarded.
+    /// Returns whether this runtime runs every body, unguarded.
     pub fn is_disabled(&self) -> bool {
         self.runtime.is_none()
     }
 
-    /// A call of an operation, by the operation's stable name: letters, digits and `_ - . / # @ +`,
-    /// in segments that may be joined by `::`, 128 bytes at most. A name that is none is
-    /// [`Error::Config`](crate::Error::Config) when the call is made.
+    /// Begins a call of the operation with this name.
+    ///
+    /// A name consists of letters, digits and `_ - . / # @ +`, in segments that may be joined by
+    /// `::`. It has 1 to 128 bytes. With an invalid name, the call fails with
+    /// [`Error::Config`](crate::Error::Config).
     pub fn operation<'a>(&self, name: impl Into<std::borrow::Cow<'a, str>>) -> Operation<'a> {
         Operation::new(self.clone(), name.into())
     }
 
-    /// Waits for the background work of this runtime: until [detached](Operation::run_detached)
-    /// bodies have ended, and every outcome and release that the store did not accept at once is
-    /// accepted or given up. For the end of a process, after it has stopped taking requests. Then,
-    /// or after `timeout`, the process can end.
+    /// Waits until the background work of this runtime has ended:
+    /// [detached](Operation::run_detached) bodies, and the commits, releases and undone claims that
+    /// the store has not accepted yet.
     ///
-    /// Nothing is stopped or refused: bodies that have callers are their callers' to wait for, and
-    /// the runtime can be used on. New background work is waited for too.
+    /// Call it before the process ends, after it has stopped accepting requests.
+    ///
+    /// It stops and refuses nothing, and also waits for work that begins meanwhile. It does not
+    /// wait for bodies that run in their callers' tasks. The runtime can still be used afterwards.
     ///
     /// # Errors
     ///
-    /// Says how much was still under way after `timeout`. It goes on as long as the process does.
-    /// What is cut then is abandoned, as in a crash.
+    /// [`Unfinished`] says how much work is left after `timeout`. The work continues while the
+    /// process lives. When the process ends, it is lost as in a crash.
     ///
     /// # Cancellation safety
     ///
@@ -193,8 +195,8 @@ impl Runtime {
     }
 }
 
-/// Makes an [`Idempotency`]: each setting is the default of all operations, and can be set again
-/// for each.
+/// Builds an [`Idempotency`]. Each setting is the default of all operations, and each operation can
+/// override it.
 ///
 /// # Examples
 ///
@@ -234,10 +236,10 @@ impl Builder {
     /// - Unlisted errors [`Abandon`](ErrorAction::Abandon) the record: their outcome is unknown.
     /// - After a crash the record is not run again: [`Abandoned::Reject`].
     ///
-    /// An explicit statement wins, whichever is written first:
+    /// Explicit settings override the profile, in any order of the calls:
     /// [`default_error`](Self::default_error) and [`abandoned`](Self::abandoned) of this builder,
-    /// and on an operation `abandoned = rerun` or `reconcile`, and each error that is listed. A
-    /// panic still releases the key.
+    /// and on an operation `abandoned = rerun` or `reconcile`, and each listed error. A panic still
+    /// releases the key.
     ///
     /// # Examples
     ///
@@ -265,9 +267,9 @@ impl Builder {
     /// variant that `#[derive(ErrorPolicy)]` finds without an action. Default:
     /// [`ErrorAction::Release`]; under [`strict`](Self::strict), [`ErrorAction::Abandon`].
     ///
-    /// It is one of these two. Keeping an error or running a body again asks something of the
-    /// error's type or the body's arguments, which only the function itself can say;
-    /// [`build`](Self::build) refuses them. What is listed is as it is listed, `_ => release` too.
+    /// Only these two actions are possible; [`build`](Self::build) refuses others, because keeping
+    /// errors and retrying bodies needs bounds on the function's types. A listed error keeps its
+    /// own action, `_ => release` included.
     ///
     /// # Examples
     ///
@@ -283,32 +285,33 @@ impl Builder {
         self
     }
 
-    /// How long a committed outcome is kept, from the commit. Default: 24 hours. At least 1 ms.
+    /// Sets how long a committed outcome is kept, from the commit. Default: 24 hours. At least 1
+    /// ms.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.settings.set_ttl(ttl);
         self
     }
 
-    /// How long it is known, from the commit, that there was an outcome; after `ttl` a duplicate
-    /// gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). Default: no longer than `ttl`. Not
-    /// shorter than `ttl`.
+    /// Sets how long the store remembers, from the commit, that there was an outcome. After `ttl` a
+    /// duplicate gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). Default: as `ttl`. At
+    /// least `ttl`.
     #[must_use]
     pub fn remember(mut self, remember: Duration) -> Self {
         self.settings.set_remember(remember);
         self
     }
 
-    /// Sets how long a silent owner keeps its key; renewed while the body runs. Default: 30 s. At
-    /// least 100 ms. Make it much longer than the store's time limits: if renewal fails, the body
-    /// is stopped.
+    /// Sets how long a crashed owner blocks its key. The lease is renewed while the body runs.
+    /// Default: 30 s. At least 100 ms. Make it much longer than the store's time limits: if renewal
+    /// fails, the body is stopped.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.set_lease(lease);
         self
     }
 
-    /// How long a duplicate waits for a call in flight. Default: 5 s.
+    /// Sets how long a duplicate waits for a call in flight. Default: 5 s.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.settings.set_wait(wait);
@@ -350,32 +353,31 @@ impl Builder {
         self
     }
 
-    /// How long an unsettled record protects its key, where abandoned records are rejected or asked
-    /// about. Default: 30 days. See [`Operation::hold`](crate::Operation::hold).
+    /// Sets how long an unsettled record protects its key, if abandoned records are rejected or
+    /// reconciled. Default: 30 days. See [`Operation::hold`](crate::Operation::hold).
     #[must_use]
     pub fn hold(mut self, hold: Duration) -> Self {
         self.settings.set_hold(hold);
         self
     }
 
-    /// How many attempts a key may have in all, after releases and crashes alike. Default: any
-    /// number. At least 1.
+    /// Sets how many attempts of a key may begin a body, after releases and crashes alike. Default:
+    /// any number. At least 1.
     #[must_use]
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
         self.settings.set_max_attempts(Some(max_attempts));
         self
     }
 
-    /// Only observes, for the first days in production: every body runs, and every caller gets what
-    /// its own body returned. What a guarded call would have decided is the event `observed`, with
-    /// the decision in `would`, and the counter `idem_observed_total`. Default: off.
+    /// Enables observe mode, for the first days in production. Every body runs, and every caller
+    /// gets the result of its own body. The event `observed` and the counter `idem_observed_total`
+    /// report in `would` what a guarded call would have decided. Default: off.
     ///
-    /// Everything else happens: keys are claimed, leases renewed, outcomes committed by the call
-    /// that owns the key. A call that does not become the owner (a duplicate, a mismatch, a call
-    /// while another one is in flight) runs its body at once beside the record, and records
-    /// nothing. So the record holds the outcome of its owner, and a call that guards finds what it
-    /// would find otherwise. No call fails with an error of `idem`, a store that fails and a wrong
-    /// setting included; see [`Operation::observe`](crate::Operation::observe).
+    /// Keys are still claimed, leases renewed, and outcomes committed by the owner of the key. Any
+    /// other call (a duplicate, a mismatch, a call while another one is in flight) runs its body
+    /// immediately and records nothing. So guarding processes can share the store. No call fails
+    /// with an error of `idem`, not even if the store fails or a setting is invalid. See
+    /// [`Operation::observe`](crate::Operation::observe).
     ///
     /// Nothing is protected meanwhile: two bodies of one key may run at the same time.
     ///
@@ -400,7 +402,7 @@ impl Builder {
         self
     }
 
-    /// How outcomes are written. Default: JSON.
+    /// Sets how outcomes are encoded. Default: JSON.
     #[must_use]
     pub fn codec(mut self, codec: impl Codec) -> Self {
         self.codec = AnyCodec::Other(Arc::new(codec));
@@ -410,15 +412,13 @@ impl Builder {
     /// Also keeps up to `max_entries` of this process's own outcomes in memory. A duplicate in the
     /// same process then gets its answer without asking the store. Default: 0, none.
     ///
-    /// An outcome stays for nine tenths of its `ttl` at most, and is given to no call with another
-    /// fingerprint; one above 64 KiB is left to the store. Other processes' outcomes are read from
-    /// the store each time, because their age is not known here.
+    /// An outcome stays in the cache for at most nine tenths of its `ttl`. Outcomes above 64 KiB
+    /// are not cached, nor are those of other processes, because this process does not know their
+    /// age. Fingerprints are compared as always.
     ///
-    /// If *another* runtime, here or in another process, [forgets](Operation::forget) a record, or
-    /// it is removed from the store by hand, it stays known here: duplicates get the old outcome
-    /// until its time is over. If a store loses confirmed records (a restart without its data, a
-    /// failover), this process still replays outcomes that others would run again. A
-    /// [`MemoryStore`](crate::MemoryStore) is in the process already and needs no cache.
+    /// If *another* runtime [forgets](Operation::forget) a record, or the store loses it, this
+    /// process still replays the cached outcome until its time is over. A
+    /// [`MemoryStore`](crate::MemoryStore) needs no cache.
     ///
     /// # Examples
     ///
@@ -434,17 +434,18 @@ impl Builder {
         self
     }
 
-    /// Limits invalid tokens. Once a subject has sent `max` invalid tokens (unknown, forged or
-    /// another's; not expired ones), each submission gets
+    /// Limits invalid tokens. After a subject has sent `max` invalid tokens (unknown, forged or
+    /// another subject's, but not expired ones), each of its submissions gets
     /// [`Error::Throttled`](crate::Error::Throttled), until `window` has passed since the first of
-    /// these. Default: no limit.
+    /// them. Default: no limit.
     ///
-    /// 128 random bits prevent guessing, with or without a limit. The limit keeps a trying client
-    /// from costing the store a command each time, and makes it visible. So each process counts for
-    /// itself and for each operation, without the store, and remembers the last 65,536 such
-    /// subjects. Concurrent calls are not held back. The caller must not choose the subject, and
-    /// other sites must not be able to send its forms (a cookie with `SameSite`). Otherwise others
-    /// can lock the subject out.
+    /// The 128 random bits of a token prevent guessing, with or without a limit. The limit saves
+    /// the store a command for each try, and makes such clients visible. So each process counts for
+    /// itself, for each operation, and remembers the last 65,536 such subjects. Calls that run at
+    /// the same time are not counted yet.
+    ///
+    /// The caller must not be able to choose the subject, and other sites must not be able to send
+    /// its forms (use a cookie with `SameSite`). Otherwise other people can lock the subject out.
     ///
     /// # Examples
     ///
@@ -461,16 +462,17 @@ impl Builder {
         self
     }
 
-    /// Keeps the trace of the call that ran with its outcome. The event `replayed` then names it as
-    /// its `detail`, and `inspect` gives it in the outcome's metadata. Default: off.
+    /// Stores the trace context of the call that ran together with its outcome. The event
+    /// `replayed` then has it as its `detail`, and `inspect` returns it in the outcome's metadata.
+    /// Default: off.
     ///
     /// `current` is called once for each outcome, in the span of the call, before the commit. It
-    /// returns a `traceparent` as the W3C recommendation Trace Context has it (version 00);
-    /// anything else is left out. With `tracing-opentelemetry`, it is what a
-    /// `TraceContextPropagator` writes of `Span::current().context()`.
+    /// returns a `traceparent` of the W3C recommendation Trace Context (version 00); any other text
+    /// is left out. With `tracing-opentelemetry`, let a `TraceContextPropagator` write it from
+    /// `Span::current().context()`.
     ///
-    /// Records with a trace are written in the third version of the format: first deploy a version
-    /// of `idem` that knows it to all processes.
+    /// Records with a trace need the third version of the stored format. So first update `idem` in
+    /// all processes, then enable this.
     ///
     /// # Examples
     ///
@@ -495,7 +497,7 @@ impl Builder {
         self
     }
 
-    /// Writes keys into events and spans as text, instead of a digest. They may be personal data.
+    /// Logs keys as text instead of digests, in events and spans. Keys may be personal data.
     /// Characters that are not printable, such as those that reverse or hide text, are
     /// percent-encoded.
     #[must_use]
@@ -504,9 +506,10 @@ impl Builder {
         self
     }
 
-    /// The runtime. With a setting that cannot be (a `lease` of zero, `remember` shorter than
-    /// `ttl`) it refuses to be installed and refuses every call, with
-    /// [`Error::Config`](crate::Error::Config); [`try_build`](Self::try_build) says so at once.
+    /// Builds the runtime. If a setting is invalid (a `lease` of zero, a `remember` shorter than
+    /// `ttl`), [`install`](crate::install) refuses the runtime, and every call fails with
+    /// [`Error::Config`](crate::Error::Config). Use [`try_build`](Self::try_build) to get the error
+    /// here.
     pub fn build(self) -> Idempotency {
         let problem = self.check().err();
         if let Some(problem) = &problem {
@@ -540,11 +543,11 @@ impl Builder {
         Idempotency { runtime: Some(Arc::new(runtime)) }
     }
 
-    /// The runtime, if its settings can be.
+    /// Builds the runtime, or returns an error if a setting is invalid.
     ///
     /// # Errors
     ///
-    /// Says which setting cannot be, and what to write.
+    /// The error says which setting is invalid, and what to write.
     pub fn try_build(self) -> Result<Idempotency, ConfigError> {
         self.check()?;
         Ok(self.build())
