@@ -1,9 +1,9 @@
 //! Guards on rows: a transition between states, a version, a lock.
 //!
-//! A statement that changes no row does not say why. These helpers do: the row was changed by this
-//! call, or by an earlier one with the same meaning, or something else is in the way. Each locks
-//! the row first, then looks and writes, in a transaction of the caller. The lock lasts until that
-//! transaction ends, and nothing counts before it commits.
+//! If an `UPDATE` changes no row, the database does not say why. These helpers do: they tell a
+//! duplicate from a refusal. Each locks the row, then reads it, then writes it, in the caller's
+//! transaction. The lock lasts until the transaction ends, and the answer is final only after its
+//! commit.
 //!
 //! The names of tables and columns are `&'static str`, are checked to be plain identifiers, and are
 //! quoted. So upper and lower case differ where the database distinguishes them. Values are always
@@ -76,7 +76,7 @@ pub struct States {
 pub enum Transition {
     /// The row was in one of the states that the transition starts from. It is in the new one now.
     Made,
-    /// The row is in the new state already: this is a duplicate.
+    /// The row is already in the new state: this is a duplicate.
     AlreadyMade,
     /// The row is in another state, and stays there.
     Refused {
