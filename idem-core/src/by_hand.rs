@@ -48,7 +48,7 @@ pub enum Begin {
 ///     Begin::Execute(lease) => {
 ///         let receipt = tokio::select! {
 ///             biased;
-///             () = lease.lost() => panic!("somebody else may be charging now"),
+///             () = lease.lost() => panic!("another caller may be charging now"),
 ///             receipt = charge() => receipt,
 ///         };
 ///         lease.commit(&receipt).await?;
@@ -137,8 +137,8 @@ impl Lease {
     ///
     /// [`Error::LeaseLost`] if another caller is the owner now: nothing was recorded.
     /// [`Error::Store`] if the store did not answer: the outcome may have been recorded, and you
-    /// may call this again. A value that fails to encode is no error: the call is recorded as done,
-    /// without the value.
+    /// may call this again. If the value fails to encode, the call is recorded as done, without the
+    /// value, and the result is `Ok`.
     ///
     /// # Cancellation safety
     ///

@@ -31,7 +31,7 @@ tokio::task_local! {
     static LONGEST_WAIT: Duration;
 }
 
-/// Makes a runtime the default of the process. It cannot be replaced.
+/// Makes a runtime the default of the process, permanently.
 ///
 /// # Errors
 ///
@@ -203,7 +203,7 @@ struct Inner {
     omits: AtomicBool,
     /// The body has had a transaction record its outcome.
     recorded: AtomicBool,
-    /// What such a transaction needs; `None` where no lease holds the record.
+    /// The parts that such a transaction needs; `None` if no lease holds the record.
     recording: Option<Recording>,
     /// The body has ended, though what it began may go on.
     over: AtomicBool,
@@ -487,7 +487,7 @@ impl Inherited {
     }
 }
 
-/// What the owner of a key needs to record its outcome.
+/// The parts that the owner of a key needs to record its outcome.
 pub(crate) struct Recording {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) term: Arc<Term>,
@@ -538,7 +538,7 @@ impl Recording {
         match tx.commit(store, &commit).await {
             Ok(Ownership::Held) => Ok(()),
             Ok(Ownership::Lost) => {
-                // Where even this fails, the connection is lost, and with it the transaction.
+                // If this fails too, the connection is lost, and with it the transaction.
                 let _ = tx.doom().await;
                 let why = "the transaction that was to record it is rolled back";
                 runtime.observer.decided_because(Decision::CommitRefused, &term.id, term.attempt, &why);

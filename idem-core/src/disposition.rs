@@ -1,4 +1,4 @@
-//! What a queue consumer does with a message whose handler failed.
+//! The consumer's action on a message whose handler failed.
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -175,8 +175,8 @@ impl Key {
         valid.then(|| Self(text.into()))
     }
 
-    /// Returns whether the text is a digest, because the key was too long or belongs to a token. A
-    /// key cannot be computed from its digest.
+    /// Returns whether the text is a digest, because the key was too long or belongs to a token.
+    /// The key is not computable from its digest.
     pub fn is_digest(&self) -> bool {
         self.0.starts_with('~')
     }

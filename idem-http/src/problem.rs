@@ -1,4 +1,4 @@
-//! The responses of the layer itself, when there is no response of the service.
+//! The layer's own responses.
 
 use std::fmt;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct Problem {
     pub status: StatusCode,
     /// A stable name such as `in_flight`, for programs. For an [`Error`], it is [`Error::code`].
     pub code: &'static str,
-    /// What happened, and what the client should do. For an [`Error`], it is
+    /// A message for the client: the event, and the next step. For an [`Error`], it is
     /// [`Error::client_message`].
     pub message: &'static str,
     /// The pause after which the same request can succeed; `None` if it never can.

@@ -446,7 +446,7 @@ fn exclusive(ty: &Type) -> Option<&TypeReference> {
 }
 
 impl Parameter {
-    /// The place of its type: what is no transaction is an error there.
+    /// The place of its type, for the error if that is not a transaction.
     pub(crate) fn place(&self) -> Span {
         let tokens = match &self.ty {
             Type::Reference(reference) => reference.elem.to_token_stream(),

@@ -6,7 +6,7 @@ use crate::error::BoxError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// There is no guarded body around, whose key the message id is made of.
+    /// The caller is not inside a guarded body, whose key would give the message id.
     #[error(
         "`publish` takes the message id from the guarded call around it, and there is none: call it inside a guarded body, and not in a task that the body spawns"
     )]

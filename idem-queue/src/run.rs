@@ -126,7 +126,7 @@ fn received<B: Broker>(
                     Some(Err(fault)) => fault,
                     None => Fault::passing("the broker has ended the subscription"),
                 },
-                // A client may wait for ever for a connection that ended while it was opened.
+                // A client may wait forever for a connection that ended while it was opened.
                 None => match tokio::time::timeout(OPENING, broker.open(room.clone()))
                     .await
                     .unwrap_or_else(|_| Err(Fault::passing("the broker did not answer in time")))

@@ -84,7 +84,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// What is to be done, of a call that runs a body. Says nothing yet, since a future that is not polled does nothing.
+    /// The description of a call that runs a body. It logs nothing yet, because a future that is
+    /// not polled does nothing.
     #[inline]
     pub(crate) fn prepare(mut self) -> Prepared<'a> {
         self.check_profile();
@@ -153,7 +154,8 @@ impl<'a> Draft<'a> {
 /// A call that is ready to be carried out, or cannot be.
 pub(crate) enum Prepared<'a> {
     Refused(Error),
-    /// The operation's name is that of the events. Without a runtime it is disabled, with one the key is missing.
+    /// The operation's name is for the events. Without a runtime the call is disabled; with a
+    /// runtime its key is missing.
     Unguarded(Cow<'a, str>, Option<Arc<Runtime>>),
     /// The body runs without a record, although a guarded call would fail with this.
     Observed(Cow<'a, str>, Error),

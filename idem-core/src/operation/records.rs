@@ -163,7 +163,7 @@ impl Operation<'_> {
     ///     Lookup::Outcome(receipt) => format!("receipt {receipt}"),
     ///     Lookup::Error(recorded) => format!("failed: {}", recorded.decode_error::<String>()?),
     ///     Lookup::InFlight { .. } => "is being carried out".to_owned(),
-    ///     Lookup::Abandoned { .. } => "was cut off, and somebody looks at it".to_owned(),
+    ///     Lookup::Abandoned { .. } => "was cut off, and an operator looks at it".to_owned(),
     ///     Lookup::AlreadyDone => "was carried out".to_owned(),
     ///     Lookup::Unknown => "was not carried out; it may be sent again".to_owned(),
     /// };

@@ -56,11 +56,11 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 /// | an error of other middleware | no | no |
 /// | the deadline, during a try | no | yes |
 ///
-/// With `x-should-retry` or `Stripe-Should-Retry`, `false` ends the tries, and `true` has any 5xx
-/// retried that is no answer. The pause before the next try is that of `Retry-After`, in seconds or
-/// as a date, or of `retry-after-ms`. Otherwise it doubles from [`backoff`](Self::backoff). Both
-/// have jitter. A `Retry-After` beyond the deadline ends the tries immediately. A request whose
-/// body is a stream is sent once.
+/// If `x-should-retry` or `Stripe-Should-Retry` is `false`, the tries end. If it is `true`, any 5xx
+/// is retried, unless it is an answer. The pause before the next try is that of `Retry-After`, in
+/// seconds or as a date, or of `retry-after-ms`. Otherwise it doubles from
+/// [`backoff`](Self::backoff). Both have jitter. A `Retry-After` beyond the deadline ends the tries
+/// immediately. A request whose body is a stream is sent once.
 ///
 /// If the client gives up and no try may have been carried out, the caller gets the last response
 /// or error. Otherwise the outcome is unknown: the caller gets [`UnknownOutcome`], which holds the

@@ -1,4 +1,4 @@
-//! What the plan says of mistakes.
+//! The plan's messages about mistakes.
 
 use super::{Args, Errors, Function, Plan};
 

@@ -83,7 +83,7 @@ pub enum Transition {
         /// The state found.
         found: String,
     },
-    /// There is no such row.
+    /// No row has this id.
     NoRow,
 }
 
@@ -104,7 +104,7 @@ impl States {
     ///
     /// # Errors
     ///
-    /// If a name is no plain identifier, or the database fails.
+    /// If a name is not a plain identifier, or the database fails.
     pub async fn advance<DB: Supported, I: Id<DB>>(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -145,7 +145,7 @@ impl States {
     ///
     /// # Errors
     ///
-    /// If a name is no plain identifier, or the database fails.
+    /// If a name is not a plain identifier, or the database fails.
     ///
     /// # Examples
     ///
@@ -204,7 +204,7 @@ pub enum Version {
         /// The version found.
         found: i64,
     },
-    /// There is no such row.
+    /// No row has this id.
     NoRow,
 }
 
@@ -218,16 +218,16 @@ impl Versions {
     /// Raises a row's version by one, if it is the version that was read.
     ///
     /// After [`Made`](Version::Made), update the other columns in the same transaction: the row is
-    /// locked. `key` names the edit: an Idempotency-Key, or `idem::current()`'s `child_key`. A retry
-    /// with the same key and the same `read` gets [`AlreadyMade`](Version::AlreadyMade), until
-    /// somebody makes another version.
+    /// locked. `key` names the edit: an Idempotency-Key, or `idem::current()`'s `child_key`. A
+    /// retry with the same key and the same `read` gets [`AlreadyMade`](Version::AlreadyMade),
+    /// until another version is made.
     ///
     /// Waits for other transactions that hold the row, as long as the database does. If the future
     /// is dropped, the row may or may not be changed: roll back.
     ///
     /// # Errors
     ///
-    /// If a name is no plain identifier, or the database fails.
+    /// If a name is not a plain identifier, or the database fails.
     ///
     /// # Examples
     ///
@@ -297,7 +297,7 @@ pub enum Locked {
     Held,
     /// Another transaction held it for as long as this one waited. The transaction stays usable.
     Busy,
-    /// There is no such row.
+    /// No row has this id.
     NoRow,
 }
 
@@ -316,7 +316,7 @@ impl Rows {
     ///
     /// # Errors
     ///
-    /// If a name is no plain identifier, or the database fails.
+    /// If a name is not a plain identifier, or the database fails.
     ///
     /// # Examples
     ///
@@ -331,7 +331,7 @@ impl Rows {
     ///
     /// match ACCOUNTS.lock(tx, 7_i64, Duration::from_secs(1)).await? {
     ///     Locked::Held => { /* read it, and write it */ }
-    ///     Locked::Busy => { /* somebody else works on it: try again later */ }
+    ///     Locked::Busy => { /* another worker has it: try again later */ }
     ///     Locked::NoRow => { /* no such account */ }
     /// }
     /// # Ok(())
@@ -357,7 +357,7 @@ impl Rows {
         })
     }
 
-    /// Where rows have no locks of their own, becomes the writer of the file.
+    /// Becomes the writer of the file, in a database without row locks.
     async fn write_lock<DB: Supported>(&self, tx: &mut Transaction<'_, DB>) -> Result<(), Error> {
         if !DB::LOCK.is_empty() {
             return Ok(());
