@@ -57,7 +57,7 @@ impl Served {
         }
     }
 
-    /// What it is compared with.
+    /// The subject that it is compared with.
     fn beside(self) -> Self {
         if self == Self::Redis { Self::Commands } else { Self::Bare }
     }
@@ -70,7 +70,7 @@ impl Served {
 /// The services, and how a client of theirs is known.
 pub(crate) struct Services {
     routers: [Router; Served::ALL.len()],
-    /// What axum-idempotent finds its session by.
+    /// The header by which axum-idempotent finds its session.
     session: HeaderValue,
     run: String,
 }

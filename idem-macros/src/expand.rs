@@ -398,7 +398,7 @@ impl Plan {
         quote_spanned!(here=> async move { #statements })
     }
 
-    /// What the body does.
+    /// The statements of the body.
     fn statements(&self, block: &Group, arguments: &Arguments) -> TokenStream {
         // One token, not the whole block: else an editor takes each token of the body for ours as
         // well.

@@ -61,17 +61,17 @@ pub(crate) fn check_errors(handling: &Handling, errors: &mut Errors) {
         Handling::Default => {}
         Handling::Policy(word) => errors.at(
             *word,
-            "`errors(policy)` allows a type to retry, and a body in a transaction is not tried again in place: leave it out, and the type still says what is kept",
+            "`errors(policy)` allows a type to retry, and a body in a transaction is not retried in place: leave it out, and the type still says what is kept",
         ),
         Handling::Arms(Matching { arms, .. }) => {
             for arm in arms {
                 let message = match arm.action.kind {
                     Kind::Keep(_) | Kind::Release => continue,
                     Kind::Retry(_) => {
-                        "a body in a transaction is not tried again in place: write `release`, and let the caller run the whole transaction again"
+                        "a body in a transaction is not retried in place: write `release`, and let the caller run the whole transaction again"
                     }
                     Kind::Abandon => {
-                        "nothing of a body in a transaction is ever unknown: its rows are rolled back. Write `release`"
+                        "the outcome of a body in a transaction is never unknown: its rows are rolled back. Write `release`"
                     }
                 };
                 errors.at(arm.action.word, message);
@@ -119,7 +119,7 @@ fn exclusive(ty: &Type) -> Option<&TypeReference> {
 }
 
 impl Parameter {
-    /// The place of its type: what is no transaction is an error there.
+    /// The place of its type, for the error if that is not a transaction.
     pub(crate) fn place(&self) -> Span {
         let tokens = match &self.ty {
             Type::Reference(reference) => reference.elem.to_token_stream(),

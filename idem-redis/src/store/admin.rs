@@ -36,7 +36,7 @@ struct Position {
     node: String,
     /// The cursor of its next `SCAN`.
     scan: String,
-    /// What comes before that.
+    /// Records that come before that.
     left: Vec<RecordId>,
 }
 

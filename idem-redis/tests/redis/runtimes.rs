@@ -31,7 +31,7 @@ fn a_question_to_replicas_does_not_stand_still_with_the_runtime_of_whoever_asked
     asks_from_a_runtime_that(std::mem::forget);
 }
 
-/// Questions are asked from a runtime that nobody drives any more, and to which this is done then.
+/// Sends questions from a runtime that is not driven any more, and then ends it in this way.
 fn asks_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
     let server = Server::start(&["--repl-diskless-sync-delay", "0"]);
     let replica = Server::start(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);

@@ -97,12 +97,12 @@ impl Inner {
             Some(Jump::Ahead(by)) => tracing::warn!(
                 target: "idem",
                 server = %self.server,
-                "the clock of Redis was set ahead by {by:.1?}, or another server with another clock took over: for one length of its lease, no key is taken over to whose lease that matters; keep the clocks of Redis in step (NTP)"
+                "the clock of Redis was set ahead by {by:.1?}, or another server with another clock took over: keys that it affects are taken over up to one lease later; keep the clocks of Redis in step (NTP)"
             ),
             Some(Jump::Back(by)) => tracing::warn!(
                 target: "idem",
                 server = %self.server,
-                "the clock of Redis was set back by {by:.1?}, or another server with another clock took over: records stay so much longer, abandoned ones too; keep the clocks of Redis in step (NTP)"
+                "the clock of Redis was set back by {by:.1?}, or another server with another clock took over: all records, abandoned ones too, are kept that much longer; keep the clocks of Redis in step (NTP)"
             ),
             None => {}
         }

@@ -169,7 +169,7 @@ async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<Failure>>, m
             }
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
-                    tracing::warn!(target: "idem", %error, "the connection to Redis cannot be replaced yet; trying on");
+                    tracing::warn!(target: "idem", %error, "the connection to Redis cannot be replaced yet; trying again");
                 }
                 let failure = inner.failure(error);
                 let is_refusal = failure.is_refusal;
