@@ -23,19 +23,19 @@ use crate::task::current;
 
 /// The next step of a call by hand. From [`Operation::begin`](crate::Operation::begin).
 ///
-/// It is complete, so it may be matched without a wildcard: what is to be added is added to
-/// [`Lease`] and [`Recorded`].
+/// No variant will be added, so you may match it without a wildcard.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is abandoned"]
 pub enum Begin {
-    /// Do the work, then commit it or give the key up.
+    /// This caller owns the key: do the work, then [commit](Lease::commit) or
+    /// [release](Lease::release).
     Execute(Lease),
-    /// It was done before; this is its outcome.
+    /// An earlier call did the work; this is its outcome.
     Replay(Recorded),
 }
 
-/// The right to do the work of a key, renewed until it is committed, released or dropped. Dropped,
-/// it is abandoned: the work was cut somewhere, and the lease has to run out.
+/// The right to do the work of a key. It is renewed until you commit, release or drop it. If you
+/// drop it, the record is abandoned when the lease ends, as after a crash.
 ///
 /// # Examples
 ///
@@ -49,7 +49,7 @@ pub enum Begin {
 ///     Begin::Execute(lease) => {
 ///         let receipt = tokio::select! {
 ///             biased;
-///             () = lease.lost() => panic!("somebody else may be charging now"),
+///             () = lease.lost() => panic!("another caller may be charging now"),
 ///             receipt = charge() => receipt,
 ///         };
 ///         lease.commit(&receipt).await?;
@@ -107,18 +107,18 @@ impl Lease {
         Self { guarded: None }
     }
 
-    /// 1 for the first claim of the key, +1 for each later one: also a fencing number. 0 where
-    /// nothing is guarded.
+    /// Returns the attempt: 1 for the first claim of the key, one more for each later claim. It is
+    /// also a fencing number. 0 if the call is unguarded.
     pub fn attempt(&self) -> u64 {
         self.guarded.as_ref().map_or(0, |guarded| guarded.term.attempt)
     }
 
-    /// Resolves when the lease is lost: the work must stop, because another caller may begin it.
-    /// Cancel safe.
+    /// Resolves when the lease is lost. The work must then stop, because another caller may begin
+    /// it. Cancel safe.
     ///
-    /// It looks at the lease at each poll. So in a `select!` that is `biased` and has it first, as
-    /// above, a process that was stopped for longer than its lease does not poll the work once
-    /// more. Of a call that only [observes](crate::Operation::observe), it never resolves.
+    /// It checks the lease at each poll. Put it first in a `select!` with `biased`, as in the
+    /// example above. Then a process that was paused for longer than its lease does not poll the
+    /// work once more. In [observe mode](crate::Operation::observe) it never resolves.
     pub async fn lost(&self) {
         match &self.guarded {
             Some(guarded) if !guarded.observes => {
@@ -137,13 +137,13 @@ impl Lease {
     /// # Errors
     ///
     /// [`Error::LeaseLost`] if another caller is the owner now: nothing was recorded.
-    /// [`Error::Store`] if the store could not answer; it may or may not have been recorded, and
-    /// this may be called again. A value that fails to encode is recorded as done, without the
-    /// value.
+    /// [`Error::Store`] if the store did not answer: the outcome may have been recorded, and you
+    /// may call this again. If the value fails to encode, the call is recorded as done, without the
+    /// value, and the result is `Ok`.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, the commit goes on in the background once the lease is dropped.
+    /// If the future is dropped, the commit continues in the background once the lease is dropped.
     pub async fn commit<T: Storable<Via>, Via>(&self, value: &T) -> Result<(), Error> {
         match &self.guarded {
             Some(guarded) => {
@@ -157,15 +157,15 @@ impl Lease {
         }
     }
 
-    /// Records an error as the outcome, so that duplicates get an equal one: what
+    /// Records an error as the outcome, so that duplicates get an equal error. It does what
     /// [`ErrorAction::Keep`](crate::ErrorAction::Keep) and, with a `ttl`,
-    /// [`ErrorAction::KeepFor`](crate::ErrorAction::KeepFor) do. A duplicate reads it with
+    /// [`ErrorAction::KeepFor`](crate::ErrorAction::KeepFor) do. A duplicate decodes it with
     /// [`Recorded::decode_error`].
     ///
     /// # Errors
     ///
-    /// As [`commit`](Self::commit), and [`Error::Config`] if the error cannot be written: nothing
-    /// was recorded.
+    /// As [`commit`](Self::commit), and [`Error::Config`] if the error fails to encode: then
+    /// nothing was recorded.
     ///
     /// # Cancellation safety
     ///
@@ -182,12 +182,12 @@ impl Lease {
         guarded.answered(held.try_out().await)
     }
 
-    /// Records the outcome in a transaction, together with the rows that it has written. The caller
+    /// Records the outcome in the caller's transaction, together with its rows. The caller then
     /// commits.
     ///
-    /// If the transaction is rolled back, the record is still in flight: [release](Self::release)
-    /// the key, or drop the lease, and the record is abandoned. Commit soon: while the transaction
-    /// is open it locks the record, and the lease cannot be renewed.
+    /// If the transaction is rolled back, the record is still in flight. Then
+    /// [release](Self::release) the key, or drop the lease to abandon the record. Commit soon:
+    /// while the transaction is open, it locks the record, so the lease is not renewed.
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl Lease {
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, roll the transaction back.
+    /// If the future is dropped, roll the transaction back.
     pub async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
     where
         X: Transaction<S>,
@@ -211,7 +211,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Gives the key up, so that a later call does the work.
+    /// Releases the key, so that a later call does the work.
     ///
     /// # Errors
     ///

@@ -176,7 +176,7 @@ impl Held {
         }
     }
 
-    /// What a transaction needs to record the outcome.
+    /// Returns the parts that a transaction needs to record the outcome.
     pub(crate) fn recording(&self) -> Option<Recording> {
         let parts = self.parts.as_ref()?;
         Some(Recording {

@@ -14,36 +14,36 @@ use crate::record::{RecordInfo, RecordState};
 use crate::runtime::Runtime;
 use crate::token::Flaw;
 
-/// The result of a call. From [`Operation::lookup`](crate::Operation::lookup).
+/// The result of a call with a key, from [`Operation::lookup`](crate::Operation::lookup).
 ///
-/// It is complete, so it may be matched without a wildcard. Fields may be added to a variant that
-/// has named ones.
+/// No variant will be added, so you may match it without a wildcard. Variants with named fields may
+/// get more fields.
 #[derive(Debug, Clone)]
 pub enum Lookup<T> {
-    /// It was carried out; this is what it gave.
+    /// The call was carried out, with this value.
     Outcome(T),
-    /// It was carried out and ended in an error that is kept: read it with
+    /// The call was carried out, and ended with this kept error: decode it with
     /// [`Recorded::decode_error`].
     Error(Recorded),
-    /// It is being carried out.
+    /// The call is being carried out.
     #[non_exhaustive]
     InFlight {
         /// Which attempt it is.
         attempt: u64,
-        /// When the owner's lease runs out, unless it is renewed: how long it can take at most
-        /// until the key is free, if the owner is gone.
+        /// The time until the owner's lease expires, unless it is renewed. If the owner crashed,
+        /// the key is free by then.
         retry_after: Duration,
     },
-    /// Its owner was cut off. The same call may run the body, or is rejected until an operator has
-    /// settled it, as [`abandoned`](crate::Operation::abandoned) says.
+    /// The owner was cut off. A call with this key runs the body, or is rejected until an operator
+    /// settles the record, as [`abandoned`](crate::Operation::abandoned) says.
     #[non_exhaustive]
     Abandoned {
         /// The attempt that was cut off.
         attempt: u64,
     },
-    /// It was carried out, and its outcome is not kept any more, or never could be.
+    /// The call was carried out, and its outcome expired, or could not be encoded.
     AlreadyDone,
-    /// As far as the store knows, it was not carried out. The key has no record, or the last
+    /// The call was not carried out, as far as the store knows: the key has no record, the last
     /// attempt released it, or it is an unused token. A call that is sent now runs the body.
     Unknown,
 }

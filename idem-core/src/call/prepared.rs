@@ -12,7 +12,8 @@ use crate::task::watch::{self, Seen};
 /// A call that is ready to be carried out, or cannot be.
 pub(crate) enum Prepared<'a> {
     Refused(Error),
-    /// The operation's name is that of the events. Without a runtime it is disabled, with one the key is missing.
+    /// The operation's name is for the events. Without a runtime the call is disabled; with a
+    /// runtime its key is missing.
     Unguarded(Cow<'a, str>, Option<Arc<Runtime>>),
     /// The body runs without a record, although a guarded call would fail with this.
     Observed(Cow<'a, str>, Error),

@@ -10,8 +10,8 @@ use crate::outcome::versions::Versions;
 use crate::record::{Encoded, RecordId};
 use crate::task::current;
 
-/// A recorded outcome, found by [`Operation::begin`](crate::Operation::begin) or
-/// [`Operation::lookup`](crate::Operation::lookup).
+/// A recorded outcome that is not decoded yet. From [`Operation::begin`](crate::Operation::begin)
+/// or [`Operation::lookup`](crate::Operation::lookup).
 ///
 /// # Examples
 ///
@@ -38,19 +38,18 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Returns whether it is an error that was kept: read it with
-    /// [`decode_error`](Self::decode_error).
+    /// Returns whether it is a kept error: decode it with [`decode_error`](Self::decode_error).
     pub fn is_error(&self) -> bool {
         self.outcome.is_error
     }
 
     /// Decodes the value.
     ///
-    /// Of an axum handler that returns `Json<T>`, the outcome is the `T`.
+    /// For an axum handler that returns `Json<T>`, decode a `T`.
     ///
     /// # Errors
     ///
-    /// [`Error::Codec`] if it cannot be read as a `T`, or is an error.
+    /// [`Error::Codec`] if it fails to decode as `T`, or is a kept error.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         if self.is_error() {
             return Err(self.unreadable("it is an error that was kept, which this function or call does not expect"));
@@ -64,11 +63,11 @@ impl Recorded {
         T::from_stored(stored).ok_or_else(|| self.unreadable(&format!("it is no {}", std::any::type_name::<T>())))
     }
 
-    /// Decodes the error that was kept.
+    /// Decodes a kept error.
     ///
     /// # Errors
     ///
-    /// [`Error::Codec`] if it cannot be read as an `E`, or is a value.
+    /// [`Error::Codec`] if it fails to decode as `E`, or is a value.
     pub fn decode_error<E: DeserializeOwned>(&self) -> Result<E, Error> {
         if !self.is_error() {
             return Err(self.unreadable("it is a value, not an error that was kept"));

@@ -1,7 +1,7 @@
 //! A guarded call in the caller's own transaction: the record is a row of that transaction.
 //!
-//! There is no lease here, no flight and no local cache. The database's locks are the lease, and
-//! nothing outside of the transaction may answer with what is not committed yet.
+//! Such calls use neither leases nor flights nor the local cache. The database's locks replace the
+//! lease, and nothing outside the transaction may replay an outcome that is not committed yet.
 
 use std::error::Error as StdError;
 use std::marker::PhantomData;
@@ -46,7 +46,7 @@ pub(crate) struct InTransaction<'a, R, T, E, P, S> {
     pub(crate) store: PhantomData<fn() -> S>,
 }
 
-/// What came of a call.
+/// The result of a call.
 enum Ran<T, E> {
     /// The caller commits.
     Done(Outcome<T>),
@@ -58,7 +58,7 @@ enum Ran<T, E> {
     Refused(Error),
 }
 
-/// What a claim has brought.
+/// The result of a claim.
 enum Began {
     Owner { attempt: u64, owner: Owner, from: Origin },
     Replay(Recorded),
@@ -294,7 +294,7 @@ where
         (self.witness.fail)(error)
     }
 
-    /// What a transaction failed with before or after the call.
+    /// The error of a transaction that failed before or after the call.
     fn store_failed(&self, error: StoreError) -> Error {
         match self.prepared {
             Prepared::Guarded(runtime, request) => runtime.failed(&request.id, error),
@@ -441,7 +441,7 @@ impl<X: Transaction<S>, S: Store> Open<'_, X, S> {
 
     async fn doom(&mut self) {
         self.depth = 0;
-        // Where even this fails, the connection is lost, and with it the transaction.
+        // If this fails too, the connection is lost, and with it the transaction.
         let _ = self.tx.doom().await;
     }
 

@@ -1,4 +1,4 @@
-//! Keys for those who call: made once, kept through all retries.
+//! Keys for clients: generated once, sent with every retry.
 
 use std::borrow::Cow;
 
@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 /// Makes new keys: `prefix-<uuid v7>`.
 ///
-/// For clients: make a key when the user starts something, keep it through every retry, and make
-/// another for the next thing. Keys made later sort later.
+/// For clients: generate a key when the user starts something, send it with every retry, and
+/// generate another one for the next thing. Later keys sort after earlier ones.
 ///
 /// # Examples
 ///
@@ -26,12 +26,12 @@ pub struct KeyGenerator {
 }
 
 impl KeyGenerator {
-    /// A generator of keys with a prefix; with an empty one, keys are a UUID alone.
+    /// Creates a generator of keys with this prefix. With an empty prefix, keys are plain UUIDs.
     pub fn new(prefix: impl Into<Cow<'static, str>>) -> Self {
         Self { prefix: prefix.into() }
     }
 
-    /// A new key, which no other call of this, in any process, gives again.
+    /// Generates a key that is unique among all processes.
     pub fn generate(&self) -> String {
         let id = Uuid::now_v7();
         if self.prefix.is_empty() { id.to_string() } else { format!("{}-{id}", self.prefix) }

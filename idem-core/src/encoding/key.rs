@@ -89,7 +89,7 @@ impl KeyWriter<'_> {
         }
     }
 
-    /// Says that this part has no value: the whole key is missing.
+    /// Marks this part as having no value, so that the whole key is missing.
     pub fn missing(&mut self) {
         *self.missing = true;
     }
@@ -149,7 +149,7 @@ impl fmt::Debug for KeyWriter<'_> {
 pub struct Key(Box<str>);
 
 impl Key {
-    /// Encodes a value; `None` if a part of it is missing.
+    /// Encodes a value as a key; `None` if a part of it is missing.
     pub fn encode<K: KeyPart + ?Sized>(value: &K) -> Option<Self> {
         let mut text = String::new();
         write_after(&mut text, value).then(|| Self(text.into_boxed_str()))
@@ -175,13 +175,13 @@ impl Key {
         valid.then(|| Self(text.into()))
     }
 
-    /// Whether the text is a digest, because the key was too long or is that of a token: it does
-    /// not lead back to what was digested.
+    /// Returns whether the text is a digest, because the key was too long or belongs to a token.
+    /// The key is not computable from its digest.
     pub fn is_digest(&self) -> bool {
         self.0.starts_with('~')
     }
 
-    /// The encoded text, without spaces, braces or control characters.
+    /// Returns the encoded text, without spaces, braces or control characters.
     ///
     /// Other characters are kept as they are, including format characters such as U+202E (which
     /// reverses the text after it) and U+200B (which is invisible). Escape them before you print a

@@ -1,4 +1,4 @@
-//! The fate of a message whose handler failed.
+//! The consumer's action on a message whose handler failed.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind};
 
 /// The action of a queue consumer on a message.
 ///
-/// It is complete, so it may be matched without a wildcard.
+/// No variant will be added, so you may match it without a wildcard.
 ///
 /// # Examples
 ///
@@ -24,16 +24,16 @@ use crate::error::{Error, ErrorKind};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disposition {
-    /// It is done with: acknowledged.
+    /// Acknowledges the message.
     Ack,
-    /// It comes again.
+    /// Has the message delivered again.
     Retry {
-        /// After this pause, at least.
+        /// The pause before it, at least.
         after: Duration,
     },
-    /// It is put aside for a person to look at: coming again would change nothing.
+    /// Dead-letters the message, because another delivery would fail in the same way.
     DeadLetter {
-        /// Why, in a few words, without anything from inside the message.
+        /// The reason in a few words, without contents of the message.
         reason: Cow<'static, str>,
     },
 }
@@ -48,14 +48,14 @@ const SHORTEST: Duration = Duration::from_millis(100);
 const UNTIL_REPAIRED: Duration = Duration::from_secs(30);
 
 impl Disposition {
-    /// Returns what becomes of a message whose handler failed with this error.
+    /// Returns the disposition of a message whose handler failed with this error.
     ///
     /// | error | disposition |
     /// | --- | --- |
-    /// | `InFlight` | `Retry`, when the owner's lease runs out: by then it is a duplicate, or its turn has come |
+    /// | `InFlight` | `Retry`, when the owner's lease ends: by then the owner has finished, or the message may run |
     /// | `Store`, `LeaseLost` | `Retry`, after a second |
-    /// | `Throttled` | `Retry`, when it says |
-    /// | `NotInstalled`, `Config` | `Retry`, after 30 s: the service is wrong, not the message |
+    /// | `Throttled` | `Retry`, after the error's `retry_after` |
+    /// | `NotInstalled`, `Config` | `Retry`, after 30 s: the mistake is in the service, not in the message |
     /// | `AlreadyDone`, `Duplicate` | `Ack` |
     /// | `AttemptsExhausted`, `MissingKey`, `FingerprintMismatch`, `Abandoned`, `Codec`, `MissingSubject`, `UnknownToken`, `Reentrant` | `DeadLetter`, with the error's code as its reason |
     pub fn of(error: &Error) -> Self {
@@ -118,7 +118,7 @@ impl Disposition {
     note = "or implement `idem::Dispose`; `Disposition::of` serves the `idem::Error` inside of it"
 )]
 pub trait Dispose {
-    /// Returns what the consumer does with the message.
+    /// Returns the action of the consumer on the message.
     fn disposition(&self) -> Disposition;
 }
 

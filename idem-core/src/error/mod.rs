@@ -12,10 +12,10 @@ use std::time::Duration;
 pub use self::kind::ErrorKind;
 use crate::encoding::key::KeyDigest;
 
-/// Why a guarded call did not give the body's result.
+/// The reason why a guarded call did not return the body's result.
 ///
-/// Each message says which operation, and what to do: it is for operators. Keys appear as a digest
-/// only, because they may be personal data. For clients, use
+/// The `Display` text is for operators: it names the operation and says what to do. Keys appear
+/// only as digests, because they may be personal data. For clients, use
 /// [`client_message`](Self::client_message); for HTTP responses,
 /// [`http_status`](Self::http_status).
 ///
@@ -40,9 +40,9 @@ use crate::encoding::key::KeyDigest;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another caller's body is running, and it did not end while this call was willing to wait.
+    /// Another caller's body is running, and did not end while this call waited.
     #[error(
-        "operation `{operation}`, key {key}: another call with this key is in flight; call again, if its owner is gone the key is free in {retry_after:.1?}"
+        "operation `{operation}`, key {key}: another call with this key is in flight; try again later: if its owner has crashed, the key is free in {retry_after:.1?}"
     )]
     #[non_exhaustive]
     InFlight {
@@ -50,15 +50,15 @@ pub enum Error {
         operation: Arc<str>,
         /// A digest of the key.
         key: KeyDigest,
-        /// The time until the owner's lease expires, unless it is renewed: if the owner is gone,
-        /// the key stays locked at most this long. Often the answer comes much sooner, so this does
-        /// not suit as a `Retry-After` for clients.
+        /// The time until the owner's lease expires, unless it is renewed. If the owner crashed,
+        /// the key is free by then. A living owner often answers much sooner, so use
+        /// [`retry_after`](Self::retry_after) for clients.
         retry_after: Duration,
     },
     /// The call was carried out before, and this operation answers duplicates with an error
-    /// (`duplicate = reject`); or an outcome is to be settled where there is one.
+    /// (`duplicate = reject`); or a record that has an outcome was to be settled.
     #[error(
-        "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome stays as it is"
+        "operation `{operation}`, key {key}: a call with this key was carried out before, and its outcome stays; to replace it, `forget` the key first"
     )]
     #[non_exhaustive]
     Duplicate {
@@ -67,9 +67,9 @@ pub enum Error {
         /// A digest of the key.
         key: KeyDigest,
     },
-    /// The call was carried out before, and its outcome is not kept any more, or never could be.
+    /// The call was carried out before, and its outcome expired, or could not be encoded.
     #[error(
-        "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome is not kept any more (see `ttl` and `remember`)"
+        "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome has expired or could not be encoded, so it is not replayed (see `ttl` and `remember`)"
     )]
     #[non_exhaustive]
     AlreadyDone {
@@ -89,8 +89,8 @@ pub enum Error {
         /// A digest of the key.
         key: KeyDigest,
     },
-    /// An earlier owner was cut off, what became of its work is unknown, and this operation wants
-    /// that settled first (`abandoned = reject`).
+    /// An earlier owner was cut off, so the result of its work is unknown, and this operation
+    /// requires that an operator settles it first (`abandoned = reject`).
     #[error(
         "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle`, `settle_error` or `forget` the key"
     )]
@@ -103,7 +103,7 @@ pub enum Error {
         /// The attempt that was cut off.
         attempt: u64,
     },
-    /// The body was begun `max_attempts` times and never succeeded.
+    /// The body began `max_attempts` times and never succeeded.
     #[error(
         "operation `{operation}`, key {key}: {attempts} attempts were made, the most that the operation allows; find out why, then `settle` or `forget` the key"
     )]
@@ -119,7 +119,7 @@ pub enum Error {
     /// The lease could not be renewed in time, or another caller took the key over: the body was
     /// stopped, or its commit refused.
     #[error(
-        "operation `{operation}`, key {key}: the lease of attempt {attempt} was lost, so the body was stopped or its outcome refused; the same call may be made again"
+        "operation `{operation}`, key {key}: the lease of attempt {attempt} was lost, so the body was stopped or its outcome refused; make the same call again"
     )]
     #[non_exhaustive]
     LeaseLost {
@@ -139,7 +139,7 @@ pub enum Error {
         /// The operation's name.
         operation: Arc<str>,
     },
-    /// A body called its own operation with its own key, and would have waited for itself.
+    /// A body called its own operation with its own key, so it would have waited for itself.
     #[error(
         "operation `{operation}`, key {key}: the body called its own operation with its own key, and would wait for itself; call the inner function, or use another key"
     )]
@@ -150,20 +150,19 @@ pub enum Error {
         /// A digest of the key.
         key: KeyDigest,
     },
-    /// The subject of a token has no value: `None`, or an empty text. No token is issued to it, and
-    /// none counts for it.
+    /// The subject of a token has no value: `None`, or an empty text.
     #[error(
-        "operation `{operation}`: the subject of the token is missing: a part of it is `None` or empty; is the caller logged in, does he have a session?"
+        "operation `{operation}`: the subject of the token is missing: a part of it is `None` or empty; check that the caller is logged in or has a session"
     )]
     #[non_exhaustive]
     MissingSubject {
         /// The operation's name.
         operation: Arc<str>,
     },
-    /// The token is unknown, expired, forged, or another subject's (or another operation's); which
-    /// of these, only the events say. The body did not run.
+    /// The token is unknown, expired, forged, or belongs to another subject or operation. Only the
+    /// events say which. The body did not run.
     #[error(
-        "operation `{operation}`, key {key}: the token does not count: it is unknown, its time is over, or it was issued to another subject, or for another operation; issue a new one, with a fresh form"
+        "operation `{operation}`, key {key}: the token is invalid: it is unknown or expired, or was issued to another subject or for another operation; issue a new one, with a fresh form"
     )]
     #[non_exhaustive]
     UnknownToken {
@@ -172,11 +171,11 @@ pub enum Error {
         /// A digest of the key that the token and the subject stand for.
         key: KeyDigest,
     },
-    /// This subject has sent too many tokens that do not count (see
-    /// [`Builder::limit_token_failures`](crate::Builder::limit_token_failures)). Nothing was asked
-    /// of the store.
+    /// This subject has sent too many invalid tokens (see
+    /// [`Builder::limit_token_failures`](crate::Builder::limit_token_failures)). The store was not
+    /// asked.
     #[error(
-        "operation `{operation}`, key {key}: the same subject has sent too many tokens that do not count; try again in {retry_after:.1?}"
+        "operation `{operation}`, key {key}: this subject has sent too many invalid tokens; try again in {retry_after:.1?}"
     )]
     #[non_exhaustive]
     Throttled {
@@ -184,11 +183,12 @@ pub enum Error {
         operation: Arc<str>,
         /// A digest of the key that the token and the subject stand for.
         key: KeyDigest,
-        /// When tokens of this subject are looked at again.
+        /// The time until tokens of this subject are checked again.
         retry_after: Duration,
     },
-    /// The store could not answer, so the body did not run (unless `store_failure = run`). From a
-    /// lease held by hand: the step may or may not have been carried out, and may be called again.
+    /// The store did not answer, so the body did not run (unless `store_failure = run`). From a
+    /// step of a [`Lease`](crate::Lease): the step may have been carried out, and may be called
+    /// again.
     #[error("operation `{operation}`, key {key}: the store failed: {source}")]
     #[non_exhaustive]
     Store {
@@ -199,11 +199,11 @@ pub enum Error {
         /// The store's error.
         source: StoreError,
     },
-    /// The value at the key failed to decode: another program's data, a damaged record, one of a
-    /// newer version, or an outcome whose type has changed. Nothing was run and nothing was
-    /// changed.
+    /// The value at the key failed to decode. It is another program's data, a damaged record, a
+    /// record of a later version, or an outcome whose type has changed. No body ran, and nothing
+    /// was changed.
     #[error(
-        "operation `{operation}`, key {key}: the stored record cannot be read: {reason}; the body was not run again; repair or `forget` the key"
+        "operation `{operation}`, key {key}: the stored record is unreadable: {reason}; no body ran; repair or `forget` the key"
     )]
     #[non_exhaustive]
     Codec {
@@ -214,7 +214,8 @@ pub enum Error {
         /// What is wrong with it.
         reason: Arc<str>,
     },
-    /// No runtime was found: none is installed, and no [`scope`](crate::scope) is around the call.
+    /// There is no runtime: none is installed, and the call is not inside a
+    /// [`scope`](crate::scope).
     #[error(
         "operation `{operation}`: no idempotency runtime; call `idem::install(..)` at start-up, wrap the call in `idem::scope(..)`, or name one with `runtime = \"..\"`"
     )]
@@ -223,7 +224,7 @@ pub enum Error {
         /// The operation's name.
         operation: Arc<str>,
     },
-    /// The runtime or the call was given a setting that cannot be. Nothing was run.
+    /// The runtime or the call has an invalid setting. No body ran.
     #[error("operation `{operation}`: {reason}")]
     #[non_exhaustive]
     Config {
@@ -235,10 +236,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the very same call may succeed later without anybody doing anything:
-    /// [`InFlight`](Self::InFlight), [`LeaseLost`](Self::LeaseLost),
-    /// [`Throttled`](Self::Throttled), and [`Store`](Self::Store) where the store's failure may
-    /// pass.
+    /// Returns whether the same call may succeed later by itself: [`InFlight`](Self::InFlight),
+    /// [`LeaseLost`](Self::LeaseLost), [`Throttled`](Self::Throttled), and [`Store`](Self::Store)
+    /// if the store's failure is temporary.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::InFlight { .. } | Self::LeaseLost { .. } | Self::Throttled { .. } => true,
@@ -249,10 +249,9 @@ impl Error {
 
     /// Returns how long to wait before the same call is made again; `None` if that would not help.
     ///
-    /// In flight, it is one second, or less if the owner's lease ends sooner: an owner that lives
-    /// answers long before its lease ends. Throttled, it is the time until tokens of the subject
-    /// are looked at again. Otherwise it is one second. HTTP's `Retry-After` has whole seconds:
-    /// round up.
+    /// For [`InFlight`](Self::InFlight) it is one second, or less if the owner's lease ends sooner.
+    /// For [`Throttled`](Self::Throttled) it is the time until tokens of the subject are checked
+    /// again. Otherwise it is one second. HTTP's `Retry-After` has whole seconds: round up.
     pub fn retry_after(&self) -> Option<Duration> {
         const SOON: Duration = Duration::from_secs(1);
         match self {
@@ -283,7 +282,7 @@ impl Error {
         }
     }
 
-    /// Returns the operation that failed.
+    /// Returns the name of the operation that failed.
     pub fn operation(&self) -> &str {
         match self {
             Self::InFlight { operation, .. }
@@ -306,8 +305,8 @@ impl Error {
     }
 }
 
-/// A setting of a runtime that cannot be, found by
-/// [`Builder::try_build`](crate::Builder::try_build), or a runtime that cannot be installed.
+/// An invalid setting of a runtime, found by [`Builder::try_build`](crate::Builder::try_build), or
+/// a second runtime that was to be installed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(pub(crate) Arc<str>);
@@ -318,7 +317,7 @@ impl ConfigError {
     }
 }
 
-/// Why a store could not carry out a step.
+/// The reason why a store did not carry out a step.
 #[derive(Debug, Clone)]
 pub struct StoreError {
     kind: StoreErrorKind,
@@ -344,36 +343,36 @@ impl std::error::Error for StoreError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// The store is unreachable, or not able to answer now (starting, failing over, read-only for
-    /// the moment). The step may have been carried out: only the reply is known to be missing.
+    /// The store is unreachable, or unable to answer now (starting, failing over, read-only for the
+    /// moment). The step may have been carried out, because only its reply is known to be missing.
     Unavailable,
-    /// No answer came in time. The step may have been carried out, or may yet be.
+    /// No answer came in time. The step may have been carried out, or may be later.
     Timeout,
-    /// The store takes no new records: its memory or capacity is used up. The step was not carried
-    /// out.
+    /// The store accepts no new records, because its memory or capacity is used up. The step was
+    /// not carried out.
     Full,
     /// The store refused the step: wrong password, missing rights, unsupported version. The step
     /// was not carried out.
     Refused,
-    /// The value at the key is not a record that this version can read. It was left untouched.
+    /// The value at the key is not a record that this version can read. It was not changed.
     Unreadable,
 }
 
 impl StoreError {
-    /// A failure of a kind, with what happened and what to do, in plain words, without secrets.
+    /// Creates an error. The message says what happened and what to do, in plain words, without
+    /// secrets.
     pub fn new(kind: StoreErrorKind, message: impl Into<Arc<str>>) -> Self {
         Self { kind, message: message.into(), source: None, is_unsent: false }
     }
 
-    /// With the error that caused it.
+    /// Adds the error that caused it.
     #[must_use]
     pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
         self
     }
 
-    /// Says that the step was not sent at all, so that it was not carried out, whatever the kind of
-    /// failure.
+    /// Marks the step as not sent, so that it was certainly not carried out.
     #[must_use]
     pub fn unsent(mut self) -> Self {
         self.is_unsent = true;
@@ -385,13 +384,13 @@ impl StoreError {
         self.kind
     }
 
-    /// Whether the same step may succeed later without anybody doing anything.
+    /// Returns whether the same step may succeed later by itself.
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout | StoreErrorKind::Full)
     }
 
-    /// Whether the step may have been carried out although it failed, so that only asking again, as
-    /// the same owner, can tell.
+    /// Returns whether the step may have been carried out although it failed. Only the same step,
+    /// sent again by the same owner, can tell.
     pub fn is_unknown(&self) -> bool {
         !self.is_unsent && matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout)
     }

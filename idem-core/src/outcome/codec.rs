@@ -1,8 +1,8 @@
-//! How an outcome is turned into bytes, and back.
+//! Outcomes as bytes.
 //!
-//! JSON unless the runtime is given another codec: a rolling deployment that adds a field still
-//! replays, and a person can read a record. The codec's id is stored with the outcome, so that two
-//! codecs never read each other's bytes.
+//! The default is JSON: a rolling deployment that adds a field still replays, and people can read a
+//! record. The codec's id is stored with the outcome, so that two codecs never read each other's
+//! bytes.
 
 use std::cell::Cell;
 use std::fmt;
@@ -68,10 +68,9 @@ impl fmt::Debug for CodecContext<'_> {
     }
 }
 
-/// Another way than JSON to turn outcomes into bytes: for
-/// [`Builder::codec`](crate::Builder::codec).
+/// Encodes and decodes outcomes, instead of JSON: for [`Builder::codec`](crate::Builder::codec).
 ///
-/// Values and kept errors are both written by it. See [`CodecContext`] for the context of each.
+/// It encodes values and kept errors. [`CodecContext`] says which.
 ///
 /// # Examples
 ///
@@ -110,24 +109,23 @@ impl fmt::Debug for CodecContext<'_> {
 /// let idempotency = idem::Idempotency::builder(idem::MemoryStore::new()).codec(Pretty).build();
 /// ```
 pub trait Codec: Send + Sync + 'static {
-    /// The name that is stored with each outcome. Two codecs that cannot read each other's bytes
-    /// must have different names.
+    /// Returns the name that is stored with each outcome. Two codecs that do not read each other's
+    /// bytes must have different names.
     fn id(&self) -> CodecId;
 
-    /// Writes a value.
+    /// Encodes a value.
     ///
     /// # Errors
     ///
-    /// If the value cannot be written. The call's outcome is then recorded as done, without the
-    /// value.
+    /// If the value fails to encode. The call is then recorded as done, without the value.
     fn encode(&self, context: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure>;
 
-    /// Reads a value: hands a deserialiser over `bytes` to `read`, once, and refuses what is left
-    /// over.
+    /// Decodes a value: calls `read` once, with a deserializer over `bytes`, and refuses bytes that
+    /// are left over.
     ///
     /// # Errors
     ///
-    /// If the bytes cannot be read. The duplicate gets `Error::Codec`; the body is not run again.
+    /// If the bytes fail to decode. The duplicate gets `Error::Codec`, and no body runs.
     fn decode(
         &self,
         context: CodecContext<'_>,
@@ -135,8 +133,8 @@ pub trait Codec: Send + Sync + 'static {
         read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecFailure>;
 
-    /// Returns the codec with this name, if this one reads what that wrote before it was replaced.
-    /// Default: `None`. What is new is always written by this codec itself.
+    /// Returns the codec with this name, if this codec replaced it and still reads its outcomes.
+    /// Default: `None`. New outcomes are always encoded by this codec itself.
     fn earlier(&self, id: CodecId) -> Option<&dyn Codec> {
         let _ = id;
         None

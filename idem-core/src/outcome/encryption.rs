@@ -321,8 +321,8 @@ pub trait EncryptionKeys: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If that cannot be said. The duplicate gets [`Error::Codec`](crate::Error::Codec), and no
-    /// body runs.
+    /// If the source of keys fails. The duplicate gets [`Error::Codec`](crate::Error::Codec), and
+    /// no body runs.
     fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure>;
 }
 

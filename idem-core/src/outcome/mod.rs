@@ -10,7 +10,7 @@ pub(crate) mod versions;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The value of a guarded call, and whether it was produced now or before.
+/// The value of a guarded call, and whether this call or an earlier one produced it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome<T> {
     value: T,
@@ -26,7 +26,7 @@ impl<T> Outcome<T> {
         Self { value, replayed: true }
     }
 
-    /// Whether an earlier call ran the body, and this is its recorded outcome.
+    /// Returns whether this is the recorded outcome of an earlier call.
     pub fn is_replayed(&self) -> bool {
         self.replayed
     }

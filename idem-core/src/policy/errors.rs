@@ -9,42 +9,40 @@ use crate::policy::settings::MAX_LENGTH;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorAction {
-    /// The error is the outcome: it is recorded like a value, for as long, and duplicates get an
-    /// equal one. The body does not run again.
+    /// Records the error as the outcome, like a value. Duplicates get an equal error, and the body
+    /// does not run again.
     ///
-    /// An error that cannot be written is released, and that is logged. So is every error of a body
-    /// in which another guarded call failed with an [`Error`], which may be inside of it: that one
-    /// is never kept.
+    /// If the error fails to encode, the key is released, and the event `error_not_kept` is logged.
+    /// The same happens if another guarded call inside the body failed with an [`Error`], because
+    /// the body's error may contain it.
     Keep,
-    /// As [`Keep`](Self::Keep), but for this long, in place of `ttl` and `remember`: after that the
-    /// next call runs the body. At least a millisecond.
+    /// Keeps the error for this long, instead of `ttl` and `remember`. After that the next call
+    /// runs the body. At least 1 ms.
     KeepFor(Duration),
-    /// The key is given up, and the next call runs the body.
+    /// Releases the key. The next call runs the body.
     Release,
-    /// The body runs again, in this very call.
+    /// Runs the body again, in this call.
     Retry(Retry),
-    /// The outcome of the body's work is unknown, as after a timeout of a request that was sent.
-    /// The record is abandoned at once, without waiting for the end of the lease. The next call
-    /// runs the body, is rejected, or asks, as [`abandoned`](crate::Operation::abandoned) and
+    /// Abandons the record immediately, because the outcome of the body's work is unknown, as after
+    /// a timeout of a request that was sent. The next call runs the body, is rejected or
+    /// reconciles, as [`abandoned`](crate::Operation::abandoned) and
     /// [`reconcile`](crate::Operation::reconcile) say.
     Abandon,
-    /// Nobody has said what becomes of this error:
-    /// [`Builder::default_error`](crate::Builder::default_error) decides. So it is with every error
-    /// of a function or a call without a policy, and with each variant that
-    /// `#[derive(ErrorPolicy)]` finds without an action.
+    /// Does what [`Builder::default_error`](crate::Builder::default_error) says, because no policy
+    /// names this error. This is the action on every error of a call without a policy, and on each
+    /// variant without an action under `#[derive(ErrorPolicy)]`.
     Unlisted,
 }
 
-/// The action on an error that a body returned, for policies that keep no errors: they require
-/// nothing of the error's type. For [`Operation::errors`](crate::Operation::errors), in place of
-/// [`ErrorAction`].
+/// The action on an error that a body returned, for policies that keep no errors, so that any error
+/// type works. For [`Operation::errors`](crate::Operation::errors), in place of [`ErrorAction`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnkeptAction {
     /// As [`ErrorAction::Release`].
     Release,
-    /// As [`ErrorAction::Retry`]. A retry that ends in [`then_keep`](Retry::then_keep) has nothing
-    /// to keep with: it releases the key, and the event `error_not_kept` says so.
+    /// As [`ErrorAction::Retry`]. A retry that ends in [`then_keep`](Retry::then_keep) releases the
+    /// key instead, and logs the event `error_not_kept`.
     Retry(Retry),
     /// As [`ErrorAction::Abandon`].
     Abandon,
@@ -91,12 +89,12 @@ mod sealed {
     }
 }
 
-/// How a body is tried again in place: under the same lease, which is renewed meanwhile, and as the
-/// same attempt.
+/// The settings of retries in one call. They run under the same lease, which is renewed meanwhile,
+/// and as the same attempt.
 ///
-/// The pause before the first retry is the backoff. It doubles with each further one, up to a
-/// longest pause. Each is then lengthened at random by up to a half. So calls that failed together
-/// do not come back together, and none comes back before the time that an error may have named.
+/// The pause before the first retry is the backoff. Each further pause is twice as long, up to
+/// `max_backoff`. A random part of up to a half is added to each pause. So calls that failed
+/// together do not retry together, and none retries before the time that an error may have named.
 ///
 /// # Examples
 ///
@@ -128,38 +126,39 @@ pub(crate) enum Then {
 }
 
 impl Retry {
-    /// Allows up to `max` more tries of one call, all its errors together. The backoff is 100 ms
-    /// and doubles up to 10 s (or the backoff, if that is longer). Then the key is released.
+    /// Allows up to `max` more tries of one call, counted over all its errors. The backoff is 100
+    /// ms and doubles up to 10 s (or the backoff, if that is longer). After the last try the key is
+    /// released.
     pub const fn new(max: u32) -> Self {
         Self { max, backoff: Duration::from_millis(100), max_backoff: None, then: Then::Release }
     }
 
-    /// The pause before the first retry.
+    /// Sets the pause before the first retry. Default: 100 ms.
     pub const fn backoff(mut self, backoff: Duration) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// The longest pause, to which the backoff doubles, before it is lengthened at random. It holds
-    /// for the backoff as well.
+    /// Sets the longest pause, without the random part; it limits the backoff too. Default: 10 s,
+    /// or the backoff if that is longer.
     pub const fn max_backoff(mut self, max_backoff: Duration) -> Self {
         self.max_backoff = Some(max_backoff);
         self
     }
 
-    /// To keep the error of the last try, as [`ErrorAction::Keep`] does.
+    /// Keeps the error of the last try, as [`ErrorAction::Keep`] does.
     pub const fn then_keep(mut self) -> Self {
         self.then = Then::Keep(None);
         self
     }
 
-    /// To keep the error of the last try, as [`ErrorAction::KeepFor`] does.
+    /// Keeps the error of the last try, as [`ErrorAction::KeepFor`] does.
     pub const fn then_keep_for(mut self, ttl: Duration) -> Self {
         self.then = Then::Keep(Some(ttl));
         self
     }
 
-    /// To abandon the record after the last try, as [`ErrorAction::Abandon`] does.
+    /// Abandons the record after the last try, as [`ErrorAction::Abandon`] does.
     pub const fn then_abandon(mut self) -> Self {
         self.then = Then::Abandon;
         self
@@ -255,7 +254,7 @@ impl Tries {
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say what becomes of its errors",
+    message = "`{Self}` has no error policy",
     label = "has no error policy",
     note = "derive it, `#[derive(idem::ErrorPolicy)]` with `#[idem(keep)]`, `#[idem(release)]` or `#[idem(retry(..))]` on the variants",
     note = "or write the arms on the function: `errors(OrderError::Declined(_) => keep, _ => release)`"
@@ -265,8 +264,8 @@ pub trait ErrorPolicy {
     /// after retries; else [`Never`]. What is kept must be `Serialize` and `DeserializeOwned`.
     type Keeps: Frequency;
     /// [`Sometimes`] if [`action`](Self::action) may say [`Retry`](ErrorAction::Retry), else
-    /// [`Never`]. A function whose error type retries says `errors(policy)`, and its arguments must
-    /// be such that they can be used again.
+    /// [`Never`]. A function whose error type retries must say `errors(policy)`, and its arguments
+    /// must be `Clone` or references.
     type Retries: Frequency;
 
     /// Returns the action for a call whose body returned this error.
@@ -310,7 +309,7 @@ impl Frequency for Never {
     message = "the error policy of this type retries, which this function must allow: write `errors(policy)`",
     label = "some errors of this type are retried",
     note = "a retried body needs arguments that can be used again: `Clone`, or references",
-    note = "or say on this function what becomes of each error: `errors(OrderError::Declined(_) => keep, _ => release)`"
+    note = "or give each error an action on this function: `errors(OrderError::Declined(_) => keep, _ => release)`"
 )]
 pub trait RunsOnce {}
 

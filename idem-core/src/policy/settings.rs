@@ -8,11 +8,11 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum InFlight {
-    /// Waits for it to end, for at most the `wait` time, and then takes its outcome, or its turn.
-    /// The default.
+    /// Waits for the other call's end, for at most `wait`. Then it replays the outcome, or runs its
+    /// own body if the other call released the key. The default.
     #[default]
     Wait,
-    /// Gets [`Error::InFlight`](crate::Error::InFlight) at once.
+    /// Gets [`Error::InFlight`](crate::Error::InFlight) immediately.
     Reject,
 }
 
@@ -31,8 +31,8 @@ pub enum Duplicate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Abandoned {
-    /// Runs the body again, as the next attempt. The default. To ask first what became of it, see
-    /// [`Operation::reconcile`](crate::Operation::reconcile).
+    /// Runs the body again, as the next attempt. The default. To find out first what the earlier
+    /// attempt did, use [`Operation::reconcile`](crate::Operation::reconcile).
     #[default]
     Rerun,
     /// Gets [`Error::Abandoned`](crate::Error::Abandoned), until the key is settled or forgotten,
@@ -49,7 +49,7 @@ pub enum StoreFailure {
     /// Gets [`Error::Store`](crate::Error::Store); the body does not run. The default.
     #[default]
     Reject,
-    /// Runs the body unguarded: available before correct.
+    /// Runs the body unguarded, for operations that prefer availability to correctness.
     Run,
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The name of a codec, as it stands in each record: 1 to 8 lower-case letters and digits.
+/// The name of a codec, stored in each record: 1 to 8 lower-case letters and digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CodecId {
     text: [u8; 8],
@@ -17,7 +17,7 @@ impl CodecId {
     #[cfg(feature = "encryption")]
     pub(crate) const XCHACHA: Self = Self { text: *b"xchacha\0", len: 7 };
 
-    /// Reads a name; `None` unless it is 1 to 8 lower-case letters and digits.
+    /// Parses a name; `None` unless it is 1 to 8 lower-case letters and digits.
     pub fn parse(name: &[u8]) -> Option<Self> {
         let valid = name.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
         let len = u8::try_from(name.len()).ok().filter(|len| valid && (1..=8).contains(len))?;

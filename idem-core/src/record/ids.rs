@@ -59,7 +59,7 @@ impl RecordId {
         Self { text: text.into(), operation_len: operation.len() }
     }
 
-    /// The operation's name.
+    /// Returns the operation's name.
     pub fn operation(&self) -> &str {
         self.text.get(..self.operation_len).unwrap_or_default()
     }
@@ -105,7 +105,8 @@ pub fn is_valid_operation(name: &str) -> bool {
 
 /// The identity of one claim: its holder may commit, renew and release.
 ///
-/// 122 random bits from the operating system, so that neither forked processes nor cloned machines share one.
+/// 122 random bits from the operating system, so that forked processes and cloned machines get
+/// different ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(u128);
 

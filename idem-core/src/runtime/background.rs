@@ -10,8 +10,8 @@ use crate::base::sync::Notify;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
 use crate::observe::{self, Unattended};
 
-/// How many steps that the store did not take may be tried again at once, and how many bytes their
-/// outcomes may have in all. More are given up, and said so.
+/// How many steps may be retried at the same time, and how many bytes their outcomes may have.
+/// Beyond that, steps are dropped and logged.
 const MAX_STEPS: usize = 10_000;
 const MAX_BYTES: usize = 64 << 20;
 
@@ -33,13 +33,14 @@ pub(crate) struct Background {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct Unfinished {
-    /// Detached bodies. If the process ends now, they are cut, and their records abandoned.
+    /// Detached bodies that still run. If the process ends now, they are cut off, and their records
+    /// are abandoned.
     pub bodies: usize,
-    /// Commits and releases that the store does not take. If the process ends now, the outcomes of
-    /// these bodies are not recorded, and their records are abandoned.
+    /// Commits and releases that the store has not accepted. If the process ends now, these
+    /// outcomes are not recorded, and the records are abandoned.
     pub steps: usize,
-    /// Claims of calls that have failed, of which the store has not said yet whether they were
-    /// carried out. If the process ends now, their keys may be locked for one lease.
+    /// Claims of failed calls that may have been carried out. If the process ends now, their keys
+    /// may be locked for one lease.
     pub claims: usize,
 }
 

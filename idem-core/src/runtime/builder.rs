@@ -19,12 +19,12 @@ use crate::store::{AnyStore, Store};
 use crate::token::throttle::Throttle;
 
 impl Idempotency {
-    /// A runtime with the built-in defaults: `ttl` a day, `lease` 30 s, `wait` 5 s.
+    /// Creates a runtime with the built-in defaults: `ttl` 24 h, `lease` 30 s, `wait` 5 s.
     pub fn new(store: impl Store) -> Self {
         Self::builder(store).build()
     }
 
-    /// A runtime with defaults of your own.
+    /// Creates a builder, to set other defaults.
     pub fn builder(store: impl Store) -> Builder {
         Builder {
             store: AnyStore::new(store),
@@ -41,8 +41,8 @@ impl Idempotency {
     }
 }
 
-/// Makes an [`Idempotency`]: each setting is the default of all operations, and can be set again
-/// for each.
+/// Builds an [`Idempotency`]. Each setting is the default of all operations, and each operation can
+/// override it.
 ///
 /// # Examples
 ///
@@ -82,10 +82,10 @@ impl Builder {
     /// - Unlisted errors [`Abandon`](ErrorAction::Abandon) the record: their outcome is unknown.
     /// - After a crash the record is not run again: [`Abandoned::Reject`].
     ///
-    /// An explicit statement wins, whichever is written first:
+    /// Explicit settings override the profile, in any order of the calls:
     /// [`default_error`](Self::default_error) and [`abandoned`](Self::abandoned) of this builder,
-    /// and on an operation `abandoned = rerun` or `reconcile`, and each error that is listed. A
-    /// panic still releases the key.
+    /// and on an operation `abandoned = rerun` or `reconcile`, and each listed error. A panic still
+    /// releases the key.
     ///
     /// # Examples
     ///
@@ -113,9 +113,9 @@ impl Builder {
     /// variant that `#[derive(ErrorPolicy)]` finds without an action. Default:
     /// [`ErrorAction::Release`]; under [`strict`](Self::strict), [`ErrorAction::Abandon`].
     ///
-    /// It is one of these two. Keeping an error or running a body again asks something of the
-    /// error's type or the body's arguments, which only the function itself can say;
-    /// [`build`](Self::build) refuses them. What is listed is as it is listed, `_ => release` too.
+    /// Only these two actions are possible; [`build`](Self::build) refuses others, because keeping
+    /// errors and retrying bodies needs bounds on the function's types. A listed error keeps its
+    /// own action, `_ => release` included.
     ///
     /// # Examples
     ///
@@ -131,32 +131,33 @@ impl Builder {
         self
     }
 
-    /// How long a committed outcome is kept, from the commit. Default: 24 hours. At least 1 ms.
+    /// Sets how long a committed outcome is kept, from the commit. Default: 24 hours. At least 1
+    /// ms.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.settings.set_ttl(ttl);
         self
     }
 
-    /// How long it is known, from the commit, that there was an outcome; after `ttl` a duplicate
-    /// gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). Default: no longer than `ttl`. Not
-    /// shorter than `ttl`.
+    /// Sets how long the store remembers, from the commit, that there was an outcome. After `ttl` a
+    /// duplicate gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). Default: as `ttl`. At
+    /// least `ttl`.
     #[must_use]
     pub fn remember(mut self, remember: Duration) -> Self {
         self.settings.set_remember(remember);
         self
     }
 
-    /// Sets how long a silent owner keeps its key; renewed while the body runs. Default: 30 s. At
-    /// least 100 ms. Make it much longer than the store's time limits: if renewal fails, the body
-    /// is stopped.
+    /// Sets how long a crashed owner blocks its key. The lease is renewed while the body runs.
+    /// Default: 30 s. At least 100 ms. Make it much longer than the store's time limits: if renewal
+    /// fails, the body is stopped.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.set_lease(lease);
         self
     }
 
-    /// How long a duplicate waits for a call in flight. Default: 5 s.
+    /// Sets how long a duplicate waits for a call in flight. Default: 5 s.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.settings.set_wait(wait);
@@ -198,32 +199,31 @@ impl Builder {
         self
     }
 
-    /// How long an unsettled record protects its key, where abandoned records are rejected or asked
-    /// about. Default: 30 days. See [`Operation::hold`](crate::Operation::hold).
+    /// Sets how long an unsettled record protects its key, if abandoned records are rejected or
+    /// reconciled. Default: 30 days. See [`Operation::hold`](crate::Operation::hold).
     #[must_use]
     pub fn hold(mut self, hold: Duration) -> Self {
         self.settings.set_hold(hold);
         self
     }
 
-    /// How many attempts a key may have in all, after releases and crashes alike. Default: any
-    /// number. At least 1.
+    /// Sets how many attempts of a key may begin a body, after releases and crashes alike. Default:
+    /// any number. At least 1.
     #[must_use]
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
         self.settings.set_max_attempts(Some(max_attempts));
         self
     }
 
-    /// Only observes, for the first days in production: every body runs, and every caller gets what
-    /// its own body returned. What a guarded call would have decided is the event `observed`, with
-    /// the decision in `would`, and the counter `idem_observed_total`. Default: off.
+    /// Enables observe mode, for the first days in production. Every body runs, and every caller
+    /// gets the result of its own body. The event `observed` and the counter `idem_observed_total`
+    /// report in `would` what a guarded call would have decided. Default: off.
     ///
-    /// Everything else happens: keys are claimed, leases renewed, outcomes committed by the call
-    /// that owns the key. A call that does not become the owner (a duplicate, a mismatch, a call
-    /// while another one is in flight) runs its body at once beside the record, and records
-    /// nothing. So the record holds the outcome of its owner, and a call that guards finds what it
-    /// would find otherwise. No call fails with an error of `idem`, a store that fails and a wrong
-    /// setting included; see [`Operation::observe`](crate::Operation::observe).
+    /// Keys are still claimed, leases renewed, and outcomes committed by the owner of the key. Any
+    /// other call (a duplicate, a mismatch, a call while another one is in flight) runs its body
+    /// immediately and records nothing. So guarding processes can share the store. No call fails
+    /// with an error of `idem`, not even if the store fails or a setting is invalid. See
+    /// [`Operation::observe`](crate::Operation::observe).
     ///
     /// Nothing is protected meanwhile: two bodies of one key may run at the same time.
     ///
@@ -248,7 +248,7 @@ impl Builder {
         self
     }
 
-    /// How outcomes are written. Default: JSON.
+    /// Sets how outcomes are encoded. Default: JSON.
     #[must_use]
     pub fn codec(mut self, codec: impl Codec) -> Self {
         self.codec = AnyCodec::Other(Arc::new(codec));
@@ -258,9 +258,9 @@ impl Builder {
     /// Also keeps up to `max_entries` of this process's own outcomes in memory. A duplicate in the
     /// same process then gets its answer without asking the store. Default: 0, none.
     ///
-    /// An outcome stays for nine tenths of its `ttl` at most, and is given to no call with another
-    /// fingerprint; one above 64 KiB is left to the store. Other processes' outcomes are read from
-    /// the store each time, because their age is not known here.
+    /// An outcome stays in the cache for at most nine tenths of its `ttl`. Outcomes above 64 KiB
+    /// are not cached, nor are those of other processes, because this process does not know their
+    /// age. Fingerprints are compared as always.
     ///
     /// If *another* runtime, here or in another process, [forgets](crate::Operation::forget) a record, or
     /// it is removed from the store by hand, it stays known here: duplicates get the old outcome
@@ -282,17 +282,18 @@ impl Builder {
         self
     }
 
-    /// Limits invalid tokens. Once a subject has sent `max` invalid tokens (unknown, forged or
-    /// another's; not expired ones), each submission gets
+    /// Limits invalid tokens. After a subject has sent `max` invalid tokens (unknown, forged or
+    /// another subject's, but not expired ones), each of its submissions gets
     /// [`Error::Throttled`](crate::Error::Throttled), until `window` has passed since the first of
-    /// these. Default: no limit.
+    /// them. Default: no limit.
     ///
-    /// 128 random bits prevent guessing, with or without a limit. The limit keeps a trying client
-    /// from costing the store a command each time, and makes it visible. So each process counts for
-    /// itself and for each operation, without the store, and remembers the last 65,536 such
-    /// subjects. Concurrent calls are not held back. The caller must not choose the subject, and
-    /// other sites must not be able to send its forms (a cookie with `SameSite`). Otherwise others
-    /// can lock the subject out.
+    /// The 128 random bits of a token prevent guessing, with or without a limit. The limit saves
+    /// the store a command for each try, and makes such clients visible. So each process counts for
+    /// itself, for each operation, and remembers the last 65,536 such subjects. Calls that run at
+    /// the same time are not counted yet.
+    ///
+    /// The caller must not be able to choose the subject, and other sites must not be able to send
+    /// its forms (use a cookie with `SameSite`). Otherwise other people can lock the subject out.
     ///
     /// # Examples
     ///
@@ -309,16 +310,17 @@ impl Builder {
         self
     }
 
-    /// Keeps the trace of the call that ran with its outcome. The event `replayed` then names it as
-    /// its `detail`, and `inspect` gives it in the outcome's metadata. Default: off.
+    /// Stores the trace context of the call that ran together with its outcome. The event
+    /// `replayed` then has it as its `detail`, and `inspect` returns it in the outcome's metadata.
+    /// Default: off.
     ///
     /// `current` is called once for each outcome, in the span of the call, before the commit. It
-    /// returns a `traceparent` as the W3C recommendation Trace Context has it (version 00);
-    /// anything else is left out. With `tracing-opentelemetry`, it is what a
-    /// `TraceContextPropagator` writes of `Span::current().context()`.
+    /// returns a `traceparent` of the W3C recommendation Trace Context (version 00); any other text
+    /// is left out. With `tracing-opentelemetry`, let a `TraceContextPropagator` write it from
+    /// `Span::current().context()`.
     ///
-    /// Records with a trace are written in the third version of the format: first deploy a version
-    /// of `idem` that knows it to all processes.
+    /// Records with a trace need the third version of the stored format. So first update `idem` in
+    /// all processes, then enable this.
     ///
     /// # Examples
     ///
@@ -343,7 +345,7 @@ impl Builder {
         self
     }
 
-    /// Writes keys into events and spans as text, instead of a digest. They may be personal data.
+    /// Logs keys as text instead of digests, in events and spans. Keys may be personal data.
     /// Characters that are not printable, such as those that reverse or hide text, are
     /// percent-encoded.
     #[must_use]
@@ -352,13 +354,14 @@ impl Builder {
         self
     }
 
-    /// The runtime. With a setting that cannot be (a `lease` of zero, `remember` shorter than
-    /// `ttl`) it refuses to be installed and refuses every call, with
-    /// [`Error::Config`](crate::Error::Config); [`try_build`](Self::try_build) says so at once.
+    /// Builds the runtime. If a setting is invalid (a `lease` of zero, a `remember` shorter than
+    /// `ttl`), [`install`](crate::install) refuses the runtime, and every call fails with
+    /// [`Error::Config`](crate::Error::Config). Use [`try_build`](Self::try_build) to get the error
+    /// here.
     pub fn build(self) -> Idempotency {
         let problem = self.check().err();
         if let Some(problem) = &problem {
-            tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of a setting that cannot be");
+            tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of an invalid setting");
         }
         let unlisted = self.unlisted().unwrap_or(Then::Abandon);
         let Self {
@@ -388,11 +391,11 @@ impl Builder {
         Idempotency { runtime: Some(Arc::new(runtime)) }
     }
 
-    /// The runtime, if its settings can be.
+    /// Builds the runtime, or returns an error if a setting is invalid.
     ///
     /// # Errors
     ///
-    /// Says which setting cannot be, and what to write.
+    /// The error says which setting is invalid, and what to write.
     pub fn try_build(self) -> Result<Idempotency, ConfigError> {
         self.check()?;
         Ok(self.build())

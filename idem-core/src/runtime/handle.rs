@@ -8,10 +8,10 @@ use crate::error::ConfigError;
 use crate::runtime::Runtime;
 use crate::runtime::background::Unfinished;
 
-/// A runtime: a store, the defaults of all operations, and the leases of this process.
+/// A runtime: a store, the defaults of all operations, and the background work of this process.
 ///
-/// Cheap to clone; clones are the same runtime. It needs a tokio runtime with the time driver
-/// around its calls.
+/// It is cheap to clone, and all clones are one runtime. Calls must run on a tokio runtime whose
+/// time driver is enabled.
 ///
 /// # Examples
 ///
@@ -36,18 +36,17 @@ pub struct Idempotency {
 }
 
 impl Idempotency {
-    /// A runtime that runs every body, unguarded: a switch for tests and emergencies.
+    /// Creates a runtime that runs every body, unguarded: for tests and emergencies.
     pub fn disabled() -> Self {
         Self { runtime: None }
     }
 
-    /// Returns the lease of operations that set none of their own; `None` where this runtime is
-    /// disabled.
+    /// Returns the default lease of operations; `None` if this runtime is disabled.
     pub fn lease(&self) -> Option<Duration> {
         self.runtime.as_ref().map(|runtime| runtime.settings.lease)
     }
 
-    /// Whether this runtime runs every body, unguarded.
+    /// Returns whether this runtime runs every body, unguarded.
     pub fn is_disabled(&self) -> bool {
         self.runtime.is_none()
     }
@@ -57,13 +56,15 @@ impl Idempotency {
     /// accepted or given up. For the end of a process, after it has stopped taking requests. Then,
     /// or after `timeout`, the process can end.
     ///
-    /// Nothing is stopped or refused: bodies that have callers are their callers' to wait for, and
-    /// the runtime can be used on. New background work is waited for too.
+    /// Call it before the process ends, after it has stopped accepting requests.
+    ///
+    /// It stops and refuses nothing, and also waits for work that begins meanwhile. It does not
+    /// wait for bodies that run in their callers' tasks. The runtime can still be used afterwards.
     ///
     /// # Errors
     ///
-    /// Says how much was still under way after `timeout`. It goes on as long as the process does.
-    /// What is cut then is abandoned, as in a crash.
+    /// [`Unfinished`] says how much work is left after `timeout`. The work continues while the
+    /// process lives. When the process ends, it is lost as in a crash.
     ///
     /// # Cancellation safety
     ///

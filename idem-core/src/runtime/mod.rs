@@ -47,7 +47,7 @@ pub(crate) struct Runtime {
     pub(crate) is_strict: bool,
     /// The action on unlisted errors.
     pub(crate) unlisted: Then,
-    /// A setting that cannot be: every call is refused.
+    /// An invalid setting: every call is refused.
     pub(crate) problem: Option<ConfigError>,
 }
 

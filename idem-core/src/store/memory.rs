@@ -204,9 +204,10 @@ impl MemoryStore {
         let mut locked = lock(&self.0.shards[index]);
         let target = Target { id, hash, now: self.0.clock.elapsed() };
         let answer = step(&mut LockedStep { shared, locked: &mut locked, target });
-        locked.records.tend(target.now, shared);
+        let taken = locked.records.tend(target.now, shared);
         let earlier = self.0.publish(index, &locked.records);
         drop(locked);
+        drop(taken);
         if let (Some(due), Some(sweeper)) = (earlier, &self.0.sweeper)
             && sweeper.is_late_for(due)
         {
@@ -331,8 +332,12 @@ impl Inner {
     /// Drops what has expired in a shard.
     fn sweep(&self, shard: usize, now: Duration) -> Swept {
         let mut locked = lock(&self.shards[shard]);
-        let (before, after) = locked.records.make_room(now, &self.shared);
+        let before = locked.records.count();
+        let taken = locked.records.make_room(now, &self.shared);
+        let after = locked.records.count();
         self.publish(shard, &locked.records);
+        drop(locked);
+        drop(taken);
         Swept { looked_at: before, dropped: before - after }
     }
 

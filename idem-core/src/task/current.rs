@@ -22,9 +22,8 @@ tokio::task_local! {
     pub(super) static CALL: Call;
 }
 
-/// The call whose body is running: `None` outside, in a task that a body spawned, and where a body
-/// runs without its key being known (under [`Idempotency::disabled`], and with
-/// `missing_key = run`).
+/// Returns the call whose body is running. `None` outside a body, in a task that a body spawned,
+/// under [`Idempotency::disabled`], and in a call without a key under `missing_key = run`.
 ///
 /// # Examples
 ///
@@ -86,7 +85,7 @@ struct CallState {
     omits: AtomicBool,
     /// The body has had a transaction record its outcome.
     recorded: AtomicBool,
-    /// What such a transaction needs; `None` where no lease holds the record.
+    /// The parts that such a transaction needs; `None` if no lease holds the record.
     recording: Option<Recording>,
     /// The body has ended, though what it began may go on.
     over: AtomicBool,
@@ -170,29 +169,30 @@ impl Call {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The operation's name.
+    /// Returns the operation's name.
     pub fn operation(&self) -> &str {
         self.0.id.operation()
     }
 
-    /// 1 for the first claim of this key, +1 for each later one: also a fencing number, which a
-    /// sink can compare. 0 where the body runs unguarded, because the store failed
-    /// (`store_failure = run`).
+    /// Returns the attempt: 1 for the first claim of this key, one more for each later claim. It is
+    /// also a fencing number, which a downstream system can compare. 0 if the body runs unguarded
+    /// because the store failed (`store_failure = run`).
     pub fn attempt(&self) -> u64 {
         self.0.attempt
     }
 
-    /// Whether the attempt before this one was cut off, so that what became of its work is unknown.
+    /// Returns whether the attempt before this one was cut off, so that the result of its work is
+    /// unknown.
     pub fn after_abandoned(&self) -> bool {
         self.0.after_abandoned
     }
 
-    /// Returns a key for a call to a downstream service: the same each time this body runs for this
-    /// key, another for each name. Send it as that service's idempotency key.
+    /// Returns a key for a call to another service, which accepts it as an idempotency key. It is
+    /// the same whenever the body runs for this call's key, and differs for each name.
     ///
-    /// It is a UUID (version 8) made from a digest of operation, key and name, so it tells nothing
-    /// of the key. It does not depend on the attempt: a body that runs again after a crash sends
-    /// the same key again.
+    /// It is a UUID (version 8), made from a digest of operation, key and name, so it does not
+    /// reveal the key. It does not depend on the attempt: after a crash, the body sends the same
+    /// child key again.
     pub fn child_key(&self, name: &str) -> String {
         let mut digest = [0; 16];
         blake3::Hasher::new_derive_key("idem 2026 child key")
@@ -204,11 +204,11 @@ impl Call {
         Uuid::new_v8(digest).to_string()
     }
 
-    /// Has the call recorded as done, without the value that its body returns.
+    /// Records the call as done, without the value that its body returns.
     ///
-    /// For values that are too large to record, or that the store must not hold. The caller gets
-    /// its value, a duplicate gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). It holds for
-    /// this try of the body; errors that are kept are recorded all the same.
+    /// Use it for values that are too large to record, or that the store must not have. The caller
+    /// gets its value, and a duplicate gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). It
+    /// holds for this try of the body. Kept errors are recorded all the same.
     ///
     /// # Examples
     ///
@@ -233,27 +233,26 @@ impl Call {
         self.0.omits.store(true, Ordering::Relaxed);
     }
 
-    /// Records the outcome in a transaction of the body, together with the rows that it has written
+    /// Records the outcome in a transaction of the body, together with the rows that the body wrote
     /// there. The body then commits, and returns the value.
     ///
-    /// For bodies with effects outside of the database, which a lease guards. When the transaction
-    /// commits, the record is committed, and waiters wake; nothing is recorded once more when the
-    /// body returns. If the transaction is rolled back, the record is still in flight, and the
-    /// lease decides: return an error then, which releases the key.
+    /// Use it for bodies with a lease that also have effects outside the database. When the
+    /// transaction commits, the record is committed and waiters are woken. If the transaction is
+    /// rolled back, the record is still in flight: return an error then, which releases the key.
     ///
-    /// Commit soon: while the transaction is open it locks the record, and the lease cannot be
-    /// renewed. Does nothing where the body runs unguarded.
+    /// Commit soon: while the transaction is open, it locks the record, so the lease is not
+    /// renewed. If the body runs unguarded, this does nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::LeaseLost`] if somebody else is the owner now, and [`Error::Store`] if the database
-    /// failed. Nothing of this transaction is written then: what it has done is rolled back at
-    /// once. [`Error::Config`] if the runtime has another store than the transaction's database, or
-    /// if the call is [in a transaction](crate::Operation::run_in) itself.
+    /// [`Error::LeaseLost`] if another caller is the owner now, and [`Error::Store`] if the
+    /// database failed. Then the transaction is rolled back immediately, so nothing of it is
+    /// written. [`Error::Config`] if the runtime has another store than the transaction's database,
+    /// or if the call is [in a transaction](crate::Operation::run_in) itself.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, roll the transaction back.
+    /// If the future is dropped, roll the transaction back.
     ///
     /// # Examples
     ///

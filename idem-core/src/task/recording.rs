@@ -13,7 +13,7 @@ use crate::record::{Commit, Encoded, Ownership};
 use crate::runtime::Runtime;
 use crate::store::{Store, Transaction};
 
-/// What the owner of a key needs to record its outcome.
+/// The parts that the owner of a key needs to record its outcome.
 pub(crate) struct Recording {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) term: Arc<Term>,
@@ -64,7 +64,7 @@ impl Recording {
         match tx.commit(store, &commit).await {
             Ok(Ownership::Held) => Ok(()),
             Ok(Ownership::Lost) => {
-                // Where even this fails, the connection is lost, and with it the transaction.
+                // If this fails too, the connection is lost, and with it the transaction.
                 let _ = tx.doom().await;
                 let why = "the transaction that was to record it is rolled back";
                 runtime.observer.decided_because(Decision::CommitRefused, &term.id, term.attempt, &why);

@@ -14,11 +14,11 @@ tokio::task_local! {
     pub(super) static SCOPED: Idempotency;
 }
 
-/// Makes a runtime the process's default, for good.
+/// Makes a runtime the default of the process, permanently.
 ///
 /// # Errors
 ///
-/// If there is one already, or if the runtime was built with a setting that cannot be.
+/// If one is installed already, or if the runtime has an invalid setting.
 ///
 /// # Examples
 ///
@@ -43,8 +43,8 @@ pub fn install(idempotency: Idempotency) -> Result<(), ConfigError> {
 
 /// Makes a runtime the default inside one future: for tests, and for tenants.
 ///
-/// It follows the task. A task that is spawned inside has the installed runtime again, unless it is
-/// given this one.
+/// It holds for the current task. A task that is spawned inside uses the installed runtime, unless
+/// it has a `scope` of its own.
 ///
 /// # Examples
 ///
@@ -65,7 +65,7 @@ pub async fn scope<F: Future>(idempotency: Idempotency, future: F) -> F::Output 
     SCOPED.scope(idempotency, future).await
 }
 
-/// The process's default runtime, if one was [installed](install).
+/// Returns the default runtime of the process, if one was [installed](install).
 pub fn installed() -> Option<Idempotency> {
     INSTALLED.get().cloned()
 }

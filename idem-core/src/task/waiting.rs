@@ -9,9 +9,9 @@ tokio::task_local! {
     static LONGEST_WAIT: Duration;
 }
 
-/// Bounds how long the guarded calls of a future wait for one in flight: a call that waits holds
-/// what its caller has few of. The bodies themselves are not limited, and neither are the waits of
-/// their inner calls.
+/// Limits how long the guarded calls of a future wait for a call in flight, because a waiting call
+/// may hold a scarce resource of its caller. Bodies, and the waits of calls inside them, are not
+/// limited.
 pub async fn waiting_at_most<F: Future>(longest: Duration, future: F) -> F::Output {
     LONGEST_WAIT.scope(longest, future).await
 }

@@ -10,19 +10,18 @@ tokio::task_local! {
     static WATCH: Arc<Watch>;
 }
 
-/// Runs a future, and reports what became of the guarded calls in it.
+/// Runs a future, and reports whether the guarded calls in it ran or replayed.
 ///
-/// A replayed outcome is equal to the first one, so the function that returns it does not tell them
-/// apart. Its caller can: by wrapping the call, or, as a layer of a web server, by wrapping the
-/// handler.
+/// A replayed outcome is equal to the first one, so its caller sees no difference. To see it, wrap
+/// the call, or the handler of a web server as a layer does.
 ///
-/// Guarded calls inside the body of a guarded call do not count: if an outer body ran, its caller
-/// got a new outcome. A `detached` call counts; one in a task that the future spawns itself is not
-/// seen. Watches may be nested, and each sees the calls in it.
+/// Guarded calls inside the body of a guarded call do not count: if the outer body ran, its caller
+/// got a new outcome. A `detached` call counts. A call in a task that the future spawns does not.
+/// Watches may be nested, and each counts the calls inside it.
 ///
 /// # Cancellation safety
 ///
-/// As that of the future. The report is lost with it.
+/// As that of the future. If it is dropped, the report is lost.
 ///
 /// # Examples
 ///
@@ -64,31 +63,32 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether there was a guarded call, and each one returned a recorded outcome, be it a value or
-    /// a kept error.
+    /// Returns whether there was a guarded call, and every one returned a recorded outcome: a value
+    /// or a kept error.
     pub fn is_replayed(&self) -> bool {
         self.replayed > 0 && self.executed == 0 && self.failed == 0
     }
 
-    /// How many calls ran their bodies, unguarded ones included. A disabled runtime does not count
-    /// at all.
+    /// Returns how many calls ran their bodies, unguarded ones included. Calls of a disabled
+    /// runtime do not count.
     pub fn executed(&self) -> u32 {
         self.executed
     }
 
-    /// How many calls returned a recorded outcome.
+    /// Returns how many calls returned a recorded outcome.
     pub fn replayed(&self) -> u32 {
         self.replayed
     }
 
-    /// How many calls did neither and failed with an [`Error`](crate::Error).
+    /// Returns how many calls failed with an [`Error`](crate::Error), without running a body or
+    /// replaying.
     pub fn failed(&self) -> u32 {
         self.failed
     }
 
-    /// How many of the executed calls returned an outcome that the store has not recorded: the
-    /// commit failed and is retried in the background, or was refused because another caller has
-    /// claimed the key since. Do not acknowledge the work yet.
+    /// Returns how many executed calls returned an outcome that the store has not recorded. Either
+    /// the commit failed and is retried in the background, or it was refused because another caller
+    /// has claimed the key. Do not acknowledge such work yet.
     pub fn unrecorded(&self) -> u32 {
         self.unrecorded
     }

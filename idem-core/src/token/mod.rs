@@ -1,5 +1,4 @@
-//! One-time tokens: what a server gives out with a form, and a submission brings back. They are
-//! given out in `issue.rs`.
+//! One-time tokens: a server issues one with a form (`issue.rs`), and the submission sends it back.
 //!
 //! A token is 27 bytes, in base64url 36 characters:
 //!
@@ -63,11 +62,11 @@ use crate::observe::Decision;
 use crate::policy::settings::MAX_LENGTH;
 use crate::record::RecordId;
 
-/// A one-time token: given out with a form by [`Operation::issue`](crate::Operation::issue),
-/// brought back by its submission.
+/// A one-time token: [`Operation::issue`](crate::Operation::issue) makes it for a form, and the
+/// submission sends it back.
 ///
-/// It holds 128 random bits from the operating system, and counts for one operation and one subject
-/// alone. `Display` and serde write it whole, as 36 characters that need no escaping in HTML and
+/// It holds 128 random bits from the operating system, and is valid only for one operation and one
+/// subject. `Display` and serde write it whole, as 36 characters that need no escaping in HTML and
 /// URLs (letters, digits, `-` and `_`). `Debug` shows the first four, so that it does not get into
 /// logs by accident. The token and the subject's session together allow a submission.
 ///
@@ -203,11 +202,11 @@ impl<'de> Deserialize<'de> for Token {
     }
 }
 
-/// A text that is not a token: `idem` did not make it, or it was changed on its way.
+/// The error of a text that is not a token: `idem` did not make it, or it was changed.
 ///
-/// It does not say what the text was.
+/// It does not contain the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("this is no token: it was cut short or changed on its way, or was never one")]
+#[error("this is not a token of idem: it was cut short, was changed, or never was one")]
 pub struct InvalidToken(());
 
 /// The token of a submission: a [`Token`], or a text that should be one.
@@ -222,11 +221,11 @@ pub struct InvalidToken(());
     note = "a token is an `idem::Token`, a `String`, a `&str`, or an `Option` of these"
 )]
 pub trait AsToken {
-    /// The token, if this is one.
+    /// Returns the token.
     ///
     /// # Errors
     ///
-    /// Fails if it is none.
+    /// If this is not a token.
     fn as_token(&self) -> Result<Token, InvalidToken>;
 }
 
@@ -286,8 +285,8 @@ impl Subject {
 }
 
 impl KeyDigest {
-    /// The digest by which events name the subject of a token (`subject 1f0c..`); `None` if a part
-    /// of it is missing.
+    /// Returns the digest by which events name the subject of a token (`subject 1f0c..`); `None` if
+    /// a part of it is missing.
     ///
     /// # Examples
     ///

@@ -83,7 +83,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// What is to be done, of a call that runs a body. Says nothing yet, since a future that is not polled does nothing.
+    /// The description of a call that runs a body. It logs nothing yet, because a future that is
+    /// not polled does nothing.
     #[inline]
     pub(crate) fn prepare(mut self) -> Prepared<'a> {
         self.check_profile();

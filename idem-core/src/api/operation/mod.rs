@@ -1,4 +1,4 @@
-//! A guarded call without the attribute, which itself is written with nothing else.
+//! A guarded call without the attribute. Code that the attribute generates uses the same calls.
 
 mod draft;
 mod records;
@@ -24,12 +24,12 @@ use crate::record::RecordId;
 use crate::runtime::handle::Idempotency;
 use crate::token::{AsToken, Submission};
 
-/// One call of an operation: its key, its fingerprint, and what differs from the runtime's
-/// defaults. From [`Idempotency::operation`].
+/// One call of an operation: its key, its fingerprint, and its settings. [`Idempotency::operation`]
+/// begins it; methods such as [`run`](Self::run) and [`begin`](Self::begin) carry it out.
 ///
-/// Key and fingerprint are computed when they are given, once. `Q` is what it
-/// [asks](Self::reconcile) of an abandoned record, and `P` its [policy](Self::errors) for errors;
-/// both are `()` unless they are given.
+/// Key and fingerprint are computed once, when they are set. `Q` is the type of
+/// [`reconcile`](Self::reconcile)'s closure, and `P` that of the [policy](Self::errors) for errors;
+/// both are `()` by default.
 #[must_use = "nothing happens until it is run"]
 pub struct Operation<'a, Q = (), P = ()> {
     pub(crate) draft: Draft<'a>,
@@ -61,9 +61,11 @@ impl<P, E, A> fmt::Debug for Errors<P, E, A> {
 }
 
 impl Idempotency {
-    /// A call of an operation, by the operation's stable name: letters, digits and `_ - . / # @ +`,
-    /// in segments that may be joined by `::`, 128 bytes at most. A name that is none is
-    /// [`Error::Config`](crate::Error::Config) when the call is made.
+    /// Begins a call of the operation with this name.
+    ///
+    /// A name consists of letters, digits and `_ - . / # @ +`, in segments that may be joined by
+    /// `::`. It has 1 to 128 bytes. With an invalid name, the call fails with
+    /// [`Error::Config`](crate::Error::Config).
     pub fn operation<'a>(&self, name: impl Into<Cow<'a, str>>) -> Operation<'a> {
         Operation::new(self.clone(), name.into())
     }
@@ -101,7 +103,7 @@ impl<'a> Operation<'a> {
 }
 
 impl<'a, Q, P> Operation<'a, Q, P> {
-    /// The key: what identifies this call among all calls of the operation.
+    /// Sets the key, which identifies this call among all calls of the operation.
     #[inline]
     pub fn key<K: KeyPart + ?Sized>(mut self, key: &K) -> Self {
         if self.draft.wants_key(self.draft.submission.is_some()) {
@@ -110,13 +112,13 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// Instead of a key: a token that was [issued](Self::issue) for this operation, and the subject
-    /// that it was issued to. The call is the submission that the token stands for.
+    /// Sets a token instead of a key, and the subject that it was [issued](Self::issue) to, for
+    /// this operation.
     ///
-    /// The body runs for the first submission alone. Later ones are duplicates, as with a key. A
-    /// token that is unknown, expired, forged or another's makes the call fail with
-    /// [`Error::UnknownToken`], which does not tell these apart; events do. The subject is what the
-    /// server knows of the caller, never a field of the form.
+    /// The body runs only for the first submission; later ones are duplicates, as with a key. If
+    /// the token is unknown, expired, forged or another subject's, the call fails with
+    /// [`Error::UnknownToken`]. The error does not say which; the events do. Take the subject from
+    /// the server's own knowledge of the caller, never from the form.
     ///
     /// A call with a token never runs without the store: `store_failure` is `reject`, whatever it
     /// is set to. A subject that is `None` or empty is [`Error::MissingSubject`]. The outcome is
@@ -137,13 +139,13 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// The digest by which logs and errors name the key; `None` where it is missing.
+    /// Returns the digest by which logs and errors name the key; `None` if the key is missing.
     pub fn digest(&self) -> Option<KeyDigest> {
         self.draft.id.as_ref().map(RecordId::digest)
     }
 
-    /// Sets the value that must be equal when the key comes again: the request, or a part of it.
-    /// With another one, a call gets [`Error::FingerprintMismatch`].
+    /// Sets the value that must be equal when the key comes again: the request, or a part of it. If
+    /// it differs, the call gets [`Error::FingerprintMismatch`].
     #[inline]
     pub fn fingerprint<T: FingerprintPart + ?Sized>(self, value: &T) -> Self {
         self.fingerprinted(|| Fingerprint::of(value))
@@ -160,23 +162,25 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// Says that there is nothing that must be equal when the key comes again: the key alone says
-    /// all of the request. Under [`Builder::strict`](crate::Builder::strict) a call says either
-    /// this or its [fingerprint](Self::fingerprint).
+    /// States that this operation has no fingerprint, because the key alone describes the request.
+    /// [`Builder::strict`](crate::Builder::strict) requires either this or a
+    /// [fingerprint](Self::fingerprint).
     #[inline]
     pub fn no_fingerprint(mut self) -> Self {
         (self.draft.fingerprint, self.draft.has_no_fingerprint) = (None, true);
         self
     }
 
-    /// How long the outcome is kept, from the commit.
+    /// Sets how long the outcome is kept, from the commit. Default: that of the runtime, 24 hours.
+    /// At least 1 ms.
     #[inline]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.draft.settings.set_ttl(ttl);
         self
     }
 
-    /// How long it is known, from the commit, that there was an outcome. Not shorter than `ttl`.
+    /// Sets how long the store remembers, from the commit, that there was an outcome. Default: that
+    /// of the runtime, as `ttl`. At least `ttl`.
     #[inline]
     pub fn remember(mut self, remember: Duration) -> Self {
         self.draft.settings.set_remember(remember);
@@ -188,9 +192,9 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// claim or last renewal. Default: 30 days. From 1 ms to 100 years; the record is never kept
     /// for less than `ttl`, `remember` and two leases.
     ///
-    /// With `reject`, the first call after that runs the body, as the next attempt, with the event
-    /// `hold_ended`. With `reconcile`, each call asks for as long as there is a record. It ends
-    /// after twice this time, and nothing is known of the key then. A commit counts its own times.
+    /// With `reject`, the first call after the hold runs the body as the next attempt, and logs
+    /// `hold_ended`. With `reconcile`, each call asks for as long as the record exists. The record
+    /// ends after twice the hold. After a commit, `ttl` and `remember` apply instead.
     ///
     /// # Examples
     ///
@@ -217,14 +221,15 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// How long an owner that is not heard of keeps the key.
+    /// Sets how long a crashed owner blocks the key. Default: that of the runtime, 30 s. At least
+    /// 100 ms.
     #[inline]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.draft.settings.set_lease(lease);
         self
     }
 
-    /// To wait for a call in flight, for at most this long.
+    /// Waits for a call in flight, for at most this long. Default: that of the runtime, 5 s.
     #[inline]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.draft.settings.set_wait(wait);
@@ -246,7 +251,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// Sets what a call does if an earlier owner was cut off.
+    /// Sets what a call does if an earlier owner was cut off. Default: it runs the body again.
     #[inline]
     pub fn abandoned(mut self, abandoned: Abandoned) -> Self {
         self.draft.settings.abandoned = abandoned;
@@ -267,41 +272,42 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// Only observes this operation: its body runs whatever the record says, and the caller gets
-    /// what its own body returned. What a guarded call would have decided is the event `observed`
-    /// and the counter `idem_observed_total`. [`Builder::observe`](crate::Builder::observe) says it
-    /// for all operations of a runtime.
+    /// Enables observe mode for this operation: its body runs whatever the record says, and the
+    /// caller gets the result of its own body. The event `observed` and the counter
+    /// `idem_observed_total` report what a guarded call would have decided.
+    /// [`Builder::observe`](crate::Builder::observe) does this for all operations of a runtime.
     ///
-    /// - The owner of the key commits and releases as always. Its body is not stopped if its lease
-    ///   is lost; the commit is refused then, if another caller has claimed the key since.
-    /// - Any other call runs its body at once, without a wait, and records nothing.
-    ///   [`current`](crate::current) knows its key, with attempt 0.
+    /// - The owner of the key commits and releases as always. If its lease is lost, its body
+    ///   continues, and the commit is refused if another caller has claimed the key.
+    /// - Any other call runs its body immediately and records nothing. [`current`](crate::current)
+    ///   has its key, with attempt 0.
     /// - If the store fails, the key is missing, a token is invalid or a setting is invalid, the
     ///   body runs.
-    /// - A [question](Self::reconcile) is not asked. Errors are kept, released and tried again as
-    ///   the policy says.
-    /// - [`begin`](Self::begin) always gives a lease.
+    /// - [`reconcile`](Self::reconcile) is not called. Errors are kept, released and retried as the
+    ///   policy says.
+    /// - [`begin`](Self::begin) always returns a lease.
     ///
-    /// A call still waits for the store's answer to its claim, so a store that is down costs it the
-    /// store's time limit.
+    /// A call still waits for the store's answer to its claim. So if the store is down, each call
+    /// takes the store's time limit longer.
     #[inline]
     pub fn observe(mut self) -> Self {
         self.draft.settings.observes = true;
         self
     }
 
-    /// How many attempts the key may have in all, after releases and crashes alike. An attempt
-    /// whose [question](Self::reconcile) failed is not counted; one that was cut off while it asked
-    /// is.
+    /// Sets how many attempts of the key may begin a body, after releases and crashes alike.
+    /// Default: any number. At least 1. An attempt whose [`reconcile`](Self::reconcile) failed does
+    /// not count. An attempt that was cut off during `reconcile` counts.
     #[inline]
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
         self.draft.settings.set_max_attempts(Some(max_attempts));
         self
     }
 
-    /// To ask what became of the work of an owner that was cut off, before the body runs again:
-    /// `Some` is committed and given, `None` runs the body. An `Err` reaches the caller, and the
-    /// next call asks again, as the next attempt, which does not count towards `max_attempts`.
+    /// Sets a closure that finds out what an earlier owner did before it was cut off. It is called
+    /// before the body would run again. If it returns `Some`, that value is committed and returned.
+    /// If it returns `None`, the body runs. If it returns an `Err`, the caller gets it, and the
+    /// next call asks again; the attempt does not count towards `max_attempts`.
     pub fn reconcile<R, Asked>(self, reconcile: R) -> Operation<'a, Reconcile<R>, P>
     where
         R: FnOnce() -> Asked,
@@ -317,14 +323,14 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// Sets what becomes of the call when the body returns an error. Without this, each error is
+    /// Sets the policy for errors that the body returns. Without a policy, every error is
     /// [unlisted](crate::Builder::default_error), and releases the key.
     ///
     /// A policy that returns [`ErrorAction`] may keep errors, so `E` must be
-    /// `Serialize + DeserializeOwned`. One that returns [`UnkeptAction`](crate::UnkeptAction) keeps
-    /// none, and requires nothing of `E`. The body must be a closure that can be called again: it
-    /// must not consume its captures. [`errors_by_type`](Self::errors_by_type) uses the policy of
-    /// the type.
+    /// `Serialize + DeserializeOwned`. A policy that returns [`UnkeptAction`](crate::UnkeptAction)
+    /// keeps none, and works with any `E`. The body must be a closure that can be called several
+    /// times: it must not consume its captures. [`errors_by_type`](Self::errors_by_type) uses the
+    /// policy of the type.
     ///
     /// # Examples
     ///
@@ -387,8 +393,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self.with_policy(policy, A::Keeps::keeper())
     }
 
-    /// Sets what becomes of the call when the body returns an error, as the error's type says with
-    /// [`ErrorPolicy`].
+    /// Uses the policy of the error's type, its [`ErrorPolicy`].
     ///
     /// `E` must be `Serialize + DeserializeOwned` if its policy keeps errors.
     ///
@@ -432,11 +437,11 @@ impl<Q, P, E: std::error::Error, A> Operation<'_, Q, Errors<P, E, A>> {
     /// Keeps no error that has an [`Error`] among its [sources](std::error::Error::source): the key
     /// is released, with the event `error_not_kept`.
     ///
-    /// An annotated function does so by itself. A call by hand has to ask, because `errors` takes
-    /// every error type. It matters if a guarded call fails outside of this body, such as in a
-    /// spawned task, and its error is passed in. (One that fails inside of the body is noticed
-    /// without this.) An `Error` under thiserror's `#[error(transparent)]` does not count as a
-    /// source: mark that variant `#[serde(skip)]`.
+    /// Annotated functions do so by themselves. A call by hand must ask for it, because `errors`
+    /// accepts error types without sources. It matters if a guarded call fails outside this body,
+    /// for example in a spawned task, and its error is passed in. A guarded call that fails inside
+    /// the body is noticed anyway. An `Error` under thiserror's `#[error(transparent)]` does not
+    /// count as a source: mark that variant `#[serde(skip)]`.
     ///
     /// # Examples
     ///

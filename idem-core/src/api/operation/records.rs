@@ -16,9 +16,9 @@ use crate::record::{Encoded, RecordId, RecordInfo, RecordState, Removed};
 use crate::task::current;
 
 impl<Q, P> Operation<'_, Q, P> {
-    /// Says who changes the record by hand with this call, and why: for [`settle`](Self::settle),
-    /// [`forget`](Self::forget) and [`release`](Self::release), whose events say it as their
-    /// `detail`. A settled record keeps it, as long as its outcome.
+    /// States who changes the record with this call, and why: for [`settle`](Self::settle),
+    /// [`forget`](Self::forget) and [`release`](Self::release). Their events have it as `detail`,
+    /// and a settled record keeps it as long as its outcome.
     ///
     /// `who` has 1 to 128 bytes, `why` up to 512; the call is
     /// [`Error::Config`](crate::Error::Config) otherwise.
@@ -50,8 +50,8 @@ impl<Q, P> Operation<'_, Q, P> {
 }
 
 impl Operation<'_> {
-    /// Removes the record, so that the next call runs the body as the first attempt again. Says
-    /// whether there was one.
+    /// Removes the record, so that the next call runs the body as a first attempt. Returns whether
+    /// there was a record.
     ///
     /// # Errors
     ///
@@ -78,9 +78,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Gives an abandoned record up, so that the next call runs the body as the next attempt: for
-    /// work that is known not to have been done. Says whether there was one. The attempt count
-    /// stays, and goes up by one for this.
+    /// Releases an abandoned record, so that the next call runs the body as the next attempt: for
+    /// work that was certainly not done. Returns whether there was a record. The attempt count
+    /// stays, and grows by one.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl Operation<'_> {
         }
     }
 
-    /// What is known of the record, `None` if there is none.
+    /// Returns the record's state, attempt, ages and outcome; `None` if there is no record.
     ///
     /// # Errors
     ///
@@ -125,16 +125,16 @@ impl Operation<'_> {
         runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))
     }
 
-    /// Asks what became of the call with this key, without claiming it: for a caller that got no
-    /// answer, and for one that wants to show progress.
+    /// Looks up the result of the call with this key, without claiming the key: for a caller that
+    /// got no answer, or that shows progress.
     ///
-    /// It asks the store, once, and answers at once. It changes nothing, stops no body, and does
-    /// not wait for a call in flight. [`Builder::local_cache`](crate::Builder::local_cache) and
-    /// other calls of this process are not asked, so the answer is never older than the lookup.
+    /// It asks the store once. It changes nothing, and does not wait for a call in flight. It does
+    /// not use the [`local_cache`](crate::Builder::local_cache), so the answer is never older than
+    /// the lookup.
     ///
-    /// Fingerprints are compared if this lookup is [given one](Self::fingerprint). Without, it says
-    /// what is at the key, whatever the arguments were: that is how a caller finds out what a key
-    /// was used for after an [`Error::FingerprintMismatch`].
+    /// If you set a [`fingerprint`](Self::fingerprint), it is compared. If you set none, the lookup
+    /// returns whatever is at the key. So after an [`Error::FingerprintMismatch`], a caller can
+    /// find out what its key was used for.
     ///
     /// An invalid [token](Self::token) is [`Lookup::Unknown`]. If invalid tokens are limited, it
     /// counts as a failure of its subject. Under
@@ -143,9 +143,9 @@ impl Operation<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::Codec`] if the outcome does not decode as `T`, [`Error::FingerprintMismatch`] as
-    /// said, [`Error::Store`], [`Error::MissingKey`] and, with a token, [`Error::MissingSubject`]
-    /// and [`Error::Throttled`].
+    /// [`Error::Codec`] if the outcome does not decode as `T`, [`Error::FingerprintMismatch`] if
+    /// you set a fingerprint that differs, [`Error::Store`], [`Error::MissingKey`] and, with a
+    /// token, [`Error::MissingSubject`] and [`Error::Throttled`].
     ///
     /// # Cancellation safety
     ///
@@ -163,7 +163,7 @@ impl Operation<'_> {
     ///     Lookup::Outcome(receipt) => format!("receipt {receipt}"),
     ///     Lookup::Error(recorded) => format!("failed: {}", recorded.decode_error::<String>()?),
     ///     Lookup::InFlight { .. } => "is being carried out".to_owned(),
-    ///     Lookup::Abandoned { .. } => "was cut off, and somebody looks at it".to_owned(),
+    ///     Lookup::Abandoned { .. } => "was cut off, and an operator looks at it".to_owned(),
     ///     Lookup::AlreadyDone => "was carried out".to_owned(),
     ///     Lookup::Unknown => "was not carried out; it may be sent again".to_owned(),
     /// };
@@ -180,21 +180,21 @@ impl Operation<'_> {
         runtime.lookup(&request).await?.decode()
     }
 
-    /// Commits an outcome by hand: for an abandoned record, once its outcome is known. It also
-    /// works for a key without a record, a released record, or an unused token, if the call was
-    /// carried out elsewhere.
+    /// Commits an outcome by hand, for an abandoned record whose outcome has been found out. It
+    /// also works for a key without a record, a released record, or an unused token, if the call
+    /// was carried out elsewhere.
     ///
-    /// It knows nothing of an attribute: give it the operation's own [`ttl`](Self::ttl) and
-    /// [`remember`](Self::remember), and a value of the function's outcome type, or later
-    /// duplicates cannot read it. An abandoned record keeps its fingerprint; where there is none,
-    /// give that too.
+    /// It does not know the options of an attribute. So set the operation's own [`ttl`](Self::ttl)
+    /// and [`remember`](Self::remember), and give a value of the function's outcome type; otherwise
+    /// duplicates fail to decode it. An abandoned record has its fingerprint already. If there is
+    /// no record, set the [`fingerprint`](Self::fingerprint) too.
     ///
     /// # Errors
     ///
     /// [`Error::InFlight`] if a call is in flight, [`Error::Duplicate`] if there is an outcome,
-    /// [`Error::AlreadyDone`] if there was one. After [`Error::Store`] it may be recorded all the
-    /// same: it is tried again in the background. [`Error::Config`] if the value cannot be written.
-    /// [`Error::Store`] and [`Error::MissingKey`].
+    /// [`Error::AlreadyDone`] if there was one. [`Error::Config`] if the value fails to encode.
+    /// [`Error::MissingKey`]. [`Error::Store`]: the outcome may be recorded all the same, because
+    /// `idem` tries again in the background.
     ///
     /// # Cancellation safety
     ///
@@ -208,8 +208,8 @@ impl Operation<'_> {
         settled.inspect_err(|_| current::trouble())
     }
 
-    /// As [`settle`](Self::settle), with an error: for a record whose work is known to have failed
-    /// for good. Duplicates then get it as one that was kept.
+    /// Commits an error by hand, like [`settle`](Self::settle), for work that has certainly failed.
+    /// Duplicates get it as a kept error.
     ///
     /// # Errors
     ///

@@ -18,22 +18,21 @@ use crate::policy::errors::Action;
 use crate::task::current;
 
 impl<Q> Operation<'_, Q> {
-    /// Runs the body, or gives what it gave before.
+    /// Runs the body, or returns the recorded outcome of an earlier call.
     ///
-    /// The body runs if this call is the first of its key, or every earlier one failed. Then its
-    /// `Ok` is recorded, and its `Err` gives the key up for the next call, unless
-    /// [`Builder::default_error`](crate::Builder::default_error) says otherwise. It is stopped (its
-    /// future is dropped) if the lease is lost.
+    /// The body runs if no earlier call with the key has succeeded. An `Ok` is recorded. An `Err`
+    /// releases the key, or does what [`Builder::default_error`](crate::Builder::default_error)
+    /// says. If the lease is lost, the body is stopped: its future is dropped.
     ///
     /// # Errors
     ///
-    /// The body's own, or an [`Error`], turned into one.
+    /// The body's error, or an [`Error`] converted into the body's error type.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped while the body runs, the record stays in flight until its lease runs out: the body
-    /// was cut somewhere. Dropped after the body has ended, the outcome is recorded all the same,
-    /// in the background.
+    /// If the future is dropped while the body runs, the record stays in flight until its lease
+    /// ends, as after a crash. If it is dropped after the body has ended, the outcome is still
+    /// recorded, in the background.
     ///
     /// # Examples
     ///
@@ -113,21 +112,21 @@ where
     P: Fn(&E) -> A,
     A: Action,
 {
-    /// Runs the body, or gives what it gave before, its error included, if that was kept.
+    /// Runs the body, or returns the recorded outcome of an earlier call: a value or a kept error.
     ///
-    /// What is said of [`run`](Operation::run) without a policy holds here too; only what becomes
-    /// of an `Err` is as the policy says. The closure is called once for each try.
+    /// It does the same as [`run`](Operation::run) without a policy, except that the policy decides
+    /// about an `Err`. The closure is called once for each try.
     ///
     /// # Errors
     ///
-    /// The body's own, now or before, or an [`Error`], turned into one. The errors of a
-    /// [question](Self::reconcile) are not asked of the policy.
+    /// The body's error, a kept error of an earlier call, or an [`Error`] converted into the body's
+    /// error type. Errors of [`reconcile`](Self::reconcile) do not go through the policy.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped while the body runs, the record stays in flight until its lease runs out. Dropped
-    /// between two tries, the key is given up: no body was cut. Dropped after the last one, its
-    /// outcome is recorded all the same, in the background.
+    /// If the future is dropped while the body runs, the record stays in flight until its lease
+    /// ends. If it is dropped between two tries, the key is released, because no body was running.
+    /// If it is dropped after the last try, the outcome is still recorded, in the background.
     pub async fn run<T, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
     where
         Q: Question<T, E>,
@@ -191,12 +190,12 @@ impl Operation<'_> {
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run), but for the body's own. With `missing_key = run` a missing key is an
-    /// error all the same.
+    /// An [`Error`], as from [`run`](Self::run). A missing key is an error even with
+    /// `missing_key = run`.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, it gives back what it may have claimed.
+    /// If the future is dropped, a claim that it may have made is undone.
     pub async fn begin(self) -> Result<Begin, Error> {
         self.try_begin().await.inspect_err(|_| current::trouble())
     }

@@ -13,7 +13,7 @@ use crate::outcome::{Outcome, Storable};
 use crate::policy::errors::{Action, ErrorAction};
 use crate::store::{Store, Transaction, Transactions};
 
-/// What becomes of errors in a transaction: a policy, or none.
+/// The policy for errors in a transaction, or `()` for none.
 pub trait InTransactionPolicy<E>: sealed::IntoPolicy<E> {}
 
 mod sealed {
@@ -42,28 +42,28 @@ impl<P: Fn(&E) -> A, E, A: Action> IntoPolicy<E> for Errors<P, E, A> {
 impl<P: Fn(&E) -> A, E, A: Action> InTransactionPolicy<E> for Errors<P, E, A> {}
 
 impl<'a, P> Operation<'a, (), P> {
-    /// Runs the body in a transaction of the caller's, or gives what it gave before. The record is
-    /// a row of that transaction, so rows and record are committed together, or neither is.
+    /// Runs the body in the caller's transaction, or returns the recorded outcome of an earlier
+    /// call. The record is a row of that transaction, so rows and record are committed together, or
+    /// neither is.
     ///
-    /// The caller commits, whatever this returns: an error that is kept is recorded by that commit,
-    /// and of any other error nothing is left in the transaction. A concurrent call with the same
-    /// key waits for the end of the transaction, for at most [`wait`](Self::wait).
+    /// The caller commits, whatever this returns. The commit records a kept error; any other error
+    /// has left nothing in the transaction. A concurrent call with the same key waits for the end
+    /// of the transaction, for at most [`wait`](Self::wait).
     ///
-    /// `lease`, `abandoned`, `store_failure` and `max_attempts` are for records that a lease holds.
-    /// Here, they say what becomes of such a record that is found. An error whose action is `Retry`
-    /// or `Abandon` is released.
+    /// `lease`, `abandoned`, `store_failure` and `max_attempts` matter only if the key already has
+    /// a record of a call with a lease. An error whose action is `Retry` or `Abandon` is released.
     ///
     /// # Errors
     ///
-    /// The body's own, now or before, or an [`Error`], turned into one. [`Error::Store`] that
-    /// [`is_retryable`](Error::is_retryable): roll back, and run the whole transaction again, as
-    /// [`transaction`](Self::transaction) does.
+    /// The body's error, a kept error of an earlier call, or an [`Error`] converted into the body's
+    /// error type. [`Error::Store`] that [`is_retryable`](Error::is_retryable): roll back, and run
+    /// the whole transaction again, as [`transaction`](Self::transaction) does.
     /// [`Error::Config`]: the runtime has another store than the transaction's database.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, nothing of the call is left in the transaction, which stays usable. So it is after
-    /// a panic of the body.
+    /// If the future is dropped, or the body panics, nothing of the call is left in the
+    /// transaction, which stays usable.
     pub fn run_in<X, S, T, E, F, Via>(self, tx: &mut X, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
     where
         X: Transaction<S>,
@@ -81,11 +81,12 @@ impl<'a, P> Operation<'a, (), P> {
         }
     }
 
-    /// Runs the body in a transaction that this begins and commits, or gives what it gave before.
+    /// Begins a transaction, runs the body in it and commits; or returns the recorded outcome of an
+    /// earlier call.
     ///
-    /// The whole transaction runs again after a serialization failure, a deadlock, and where the
-    /// database is busy, up to 20 times with growing pauses. Such a conflict is recognised at the
-    /// statements of `idem`, at `COMMIT`, and in the body's error through
+    /// After a serialization failure, a deadlock or a busy database, the whole transaction runs
+    /// again, up to 20 times with growing pauses. Such a conflict is recognised at the statements
+    /// of `idem`, at `COMMIT`, and in the body's error through
     /// [`Error::source`](std::error::Error::source). [`rerun_when`](Self::rerun_when) replaces that
     /// rule for the body's errors.
     ///
@@ -93,11 +94,12 @@ impl<'a, P> Operation<'a, (), P> {
     ///
     /// As [`run_in`](Self::run_in). A `COMMIT` that the database refuses, for a deferred
     /// constraint, is [`Error::Store`], and nothing is recorded. If the connection is lost during
-    /// `COMMIT`, rows and record exist both or not at all: the next call finds out.
+    /// `COMMIT`, rows and record either both exist or neither does. The next call finds out.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, the transaction is rolled back. Dropped during `COMMIT`, it is committed or not.
+    /// If the future is dropped, the transaction is rolled back; if it is dropped during `COMMIT`,
+    /// it may be committed.
     pub fn transaction<B, S, T, E, F, Via>(self, begins: &B, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
     where
         B: Transactions<S>,
@@ -110,9 +112,9 @@ impl<'a, P> Operation<'a, (), P> {
         self.rerun_when(|error: &E| sources(Some(error), B::is_conflict)).transaction(begins, body)
     }
 
-    /// Says after which errors of the body the whole [transaction](Self::transaction) runs again,
-    /// in place of a look at the error's sources. For error types that hide what the driver said,
-    /// or are no [`std::error::Error`].
+    /// Sets after which errors of the body the whole [transaction](Self::transaction) runs again,
+    /// instead of looking at the error's sources. Use it for error types that hide the driver's
+    /// error, or do not implement [`std::error::Error`].
     ///
     /// # Examples
     ///

@@ -13,10 +13,9 @@ impl<Q, P> Operation<'_, Q, P> {
     /// Sets the version of the outcome's type. Default: 1. It is stored with each outcome from
     /// version 2 on, and costs nothing before.
     ///
-    /// Raise it when the type changes so that what was recorded before cannot be read as the new
-    /// type, or means something else, and say how the earlier versions are
-    /// [upgraded](Self::upgrade). A change that serde reads by itself, such as a new field with a
-    /// default, needs no new version.
+    /// Raise it if serde fails to read earlier outcomes as the new type, or if they would mean
+    /// something else, and [upgrade](Self::upgrade) the earlier versions. A change that serde reads
+    /// by itself, such as a new field with a default, needs no new version.
     ///
     /// An outcome of a later version than this one is [`Error::Codec`](crate::Error::Codec), and so
     /// is one of an earlier version without an upgrade. No body runs in either case. Errors that
@@ -62,11 +61,11 @@ impl<Q, P> Operation<'_, Q, P> {
         self
     }
 
-    /// Says how an outcome that was written as an earlier version of its type becomes one of the
-    /// [current](Self::outcome_version) version. The record stays as it is.
+    /// Sets how an outcome of version `from` becomes one of the [current](Self::outcome_version)
+    /// version. The record stays as it is.
     ///
-    /// `Old` is the type of that time: `DeserializeOwned`. `upgrade` makes the type that the call
-    /// expects now.
+    /// `Old` is the outcome's type of version `from`, and must be `DeserializeOwned`. `upgrade`
+    /// returns the current type.
     pub fn upgrade<Old, New, Via>(mut self, from: u32, upgrade: impl Fn(Old) -> New + Send + Sync + 'static) -> Self
     where
         Old: DeserializeOwned,
