@@ -40,7 +40,7 @@ use crate::key::KeyDigest;
 pub enum Error {
     /// Another caller's body is running, and did not end while this call waited.
     #[error(
-        "operation `{operation}`, key {key}: another call with this key is in flight; call again, if its owner is gone the key is free in {retry_after:.1?}"
+        "operation `{operation}`, key {key}: another call with this key is in flight; try again later: if its owner has crashed, the key is free in {retry_after:.1?}"
     )]
     #[non_exhaustive]
     InFlight {
@@ -56,7 +56,7 @@ pub enum Error {
     /// The call was carried out before, and this operation answers duplicates with an error
     /// (`duplicate = reject`); or a record that has an outcome was to be settled.
     #[error(
-        "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome stays as it is"
+        "operation `{operation}`, key {key}: a call with this key was carried out before, and its outcome stays; to replace it, `forget` the key first"
     )]
     #[non_exhaustive]
     Duplicate {
@@ -67,7 +67,7 @@ pub enum Error {
     },
     /// The call was carried out before, and its outcome expired, or could not be encoded.
     #[error(
-        "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome is not kept any more (see `ttl` and `remember`)"
+        "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome has expired or could not be encoded, so it is not replayed (see `ttl` and `remember`)"
     )]
     #[non_exhaustive]
     AlreadyDone {
@@ -117,7 +117,7 @@ pub enum Error {
     /// The lease could not be renewed in time, or another caller took the key over: the body was
     /// stopped, or its commit refused.
     #[error(
-        "operation `{operation}`, key {key}: the lease of attempt {attempt} was lost, so the body was stopped or its outcome refused; the same call may be made again"
+        "operation `{operation}`, key {key}: the lease of attempt {attempt} was lost, so the body was stopped or its outcome refused; make the same call again"
     )]
     #[non_exhaustive]
     LeaseLost {
@@ -150,7 +150,7 @@ pub enum Error {
     },
     /// The subject of a token has no value: `None`, or an empty text.
     #[error(
-        "operation `{operation}`: the subject of the token is missing: a part of it is `None` or empty; is the caller logged in, does he have a session?"
+        "operation `{operation}`: the subject of the token is missing: a part of it is `None` or empty; check that the caller is logged in or has a session"
     )]
     #[non_exhaustive]
     MissingSubject {
@@ -160,7 +160,7 @@ pub enum Error {
     /// The token is unknown, expired, forged, or belongs to another subject or operation. Only the
     /// events say which. The body did not run.
     #[error(
-        "operation `{operation}`, key {key}: the token does not count: it is unknown, its time is over, or it was issued to another subject, or for another operation; issue a new one, with a fresh form"
+        "operation `{operation}`, key {key}: the token is invalid: it is unknown or expired, or was issued to another subject or for another operation; issue a new one, with a fresh form"
     )]
     #[non_exhaustive]
     UnknownToken {
@@ -173,7 +173,7 @@ pub enum Error {
     /// [`Builder::limit_token_failures`](crate::Builder::limit_token_failures)). The store was not
     /// asked.
     #[error(
-        "operation `{operation}`, key {key}: the same subject has sent too many tokens that do not count; try again in {retry_after:.1?}"
+        "operation `{operation}`, key {key}: this subject has sent too many invalid tokens; try again in {retry_after:.1?}"
     )]
     #[non_exhaustive]
     Throttled {
@@ -201,7 +201,7 @@ pub enum Error {
     /// record of a later version, or an outcome whose type has changed. No body ran, and nothing
     /// was changed.
     #[error(
-        "operation `{operation}`, key {key}: the stored record cannot be read: {reason}; the body was not run again; repair or `forget` the key"
+        "operation `{operation}`, key {key}: the stored record is unreadable: {reason}; no body ran; repair or `forget` the key"
     )]
     #[non_exhaustive]
     Codec {

@@ -267,7 +267,7 @@ pub(crate) fn keep_for(ttl: Duration) -> Duration {
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say what becomes of its errors",
+    message = "`{Self}` has no error policy",
     label = "has no error policy",
     note = "derive it, `#[derive(idem::ErrorPolicy)]` with `#[idem(keep)]`, `#[idem(release)]` or `#[idem(retry(..))]` on the variants",
     note = "or write the arms on the function: `errors(OrderError::Declined(_) => keep, _ => release)`"
@@ -322,7 +322,7 @@ impl Frequency for Never {
     message = "the error policy of this type retries, which this function must allow: write `errors(policy)`",
     label = "some errors of this type are retried",
     note = "a retried body needs arguments that can be used again: `Clone`, or references",
-    note = "or say on this function what becomes of each error: `errors(OrderError::Declined(_) => keep, _ => release)`"
+    note = "or give each error an action on this function: `errors(OrderError::Declined(_) => keep, _ => release)`"
 )]
 pub trait RunsOnce {}
 

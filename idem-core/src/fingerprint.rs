@@ -118,7 +118,7 @@ impl fmt::Debug for Fingerprint {
 
 /// The value's own `Serialize` failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the fingerprint's value cannot be serialised: {0}")]
+#[error("the fingerprint's value failed to serialize: {0}")]
 pub struct FingerprintError(String);
 
 impl ser::Error for FingerprintError {

@@ -513,7 +513,7 @@ impl Builder {
     pub fn build(self) -> Idempotency {
         let problem = self.check().err();
         if let Some(problem) = &problem {
-            tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of a setting that cannot be");
+            tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of an invalid setting");
         }
         let unlisted = self.unlisted().unwrap_or(Then::Abandon);
         let Self {

@@ -204,7 +204,7 @@ impl<'de> Deserialize<'de> for Token {
 ///
 /// It does not contain the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("this is no token: it was cut short or changed on its way, or was never one")]
+#[error("this is not a token of idem: it was cut short, was changed, or never was one")]
 pub struct InvalidToken(());
 
 /// The token of a submission: a [`Token`], or a text that should be one.

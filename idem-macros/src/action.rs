@@ -82,7 +82,7 @@ impl Action {
     fn of(input: ParseStream<'_>, errors: &mut Errors, actions: &[(&str, &str)]) -> syn::Result<Option<Self>> {
         let expected = || diag::alternatives(actions.iter().map(|(_, example)| *example));
         let word = Ident::parse_any(input).map_err(|error| {
-            let what = if input.is_empty() { "an action is missing here" } else { "this is no action" };
+            let what = if input.is_empty() { "an action is missing here" } else { "this is not an action" };
             Error::new(error.span(), format!("{what}: write {}", expected()))
         })?;
         let name = word.to_string();

@@ -388,17 +388,17 @@ pub(crate) fn check_errors(handling: &Handling, errors: &mut Errors) {
         Handling::Default => {}
         Handling::Policy(word) => errors.at(
             *word,
-            "`errors(policy)` allows a type to retry, and a body in a transaction is not tried again in place: leave it out, and the type still says what is kept",
+            "`errors(policy)` allows a type to retry, and a body in a transaction is not retried in place: leave it out, and the type still says what is kept",
         ),
         Handling::Arms(Matching { arms, .. }) => {
             for arm in arms {
                 let message = match arm.action.kind {
                     Kind::Keep(_) | Kind::Release => continue,
                     Kind::Retry(_) => {
-                        "a body in a transaction is not tried again in place: write `release`, and let the caller run the whole transaction again"
+                        "a body in a transaction is not retried in place: write `release`, and let the caller run the whole transaction again"
                     }
                     Kind::Abandon => {
-                        "nothing of a body in a transaction is ever unknown: its rows are rolled back. Write `release`"
+                        "the outcome of a body in a transaction is never unknown: its rows are rolled back. Write `release`"
                     }
                 };
                 errors.at(arm.action.word, message);

@@ -56,7 +56,7 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
         Data::Struct(_) => Vec::new(),
         Data::Union(data) => {
             let message =
-                "a union cannot say what becomes of it, since it does not say which field is set: use an enum";
+                "a union cannot have a policy, since it does not say which field is set: use an enum";
             errors.at(data.union_token.span, message);
             Vec::new()
         }

@@ -95,7 +95,7 @@ impl Function {
         match output {
             ReturnType::Type(_, future) if async_trait::future_output(future).is_some() => {
                 let message = format!(
-                    "`{name}` gives a future but is no `async fn`: write `async fn {name}` and return what the future gives"
+                    "`{name}` returns a future but is not an `async fn`: write `async fn {name}`, and return the output of the future"
                 );
                 errors.on(future, message);
             }

@@ -143,7 +143,7 @@ impl Plan {
             if let Some(error) = function.as_ref().and_then(Function::needs_name) {
                 errors.push(error);
             } else if let Some(token) = &args.token {
-                let message = "tokens are issued under the operation's name, so it must be said: write for example `name = \"orders.submit\"`, and issue with `operation(\"orders.submit\").issue(..)`";
+                let message = "tokens are issued under the operation's name, so it needs a `name`: write for example `name = \"orders.submit\"`, and issue with `operation(\"orders.submit\").issue(..)`";
                 errors.at(token.keyword.span(), message);
             }
         }
@@ -224,15 +224,15 @@ fn check_identity(args: &Args, errors: &mut Errors) {
         }
         (Some(_), Some(token), _) => {
             let message =
-                "`token` takes the place of `key`: a submission is known by its token alone, so leave one of them out";
+                "`token` takes the place of `key`: a submission is identified by its token alone, so leave one of them out";
             errors.at(token.keyword.span(), message);
         }
         (_, None, Some(subject)) => {
-            let message = "`subject` says whom a `token` was issued to, and there is none: write for example `token = \"form.token\"`, or leave `subject` out";
+            let message = "`subject` is the visitor that a `token` was issued to, and there is no `token`: write for example `token = \"form.token\"`, or leave `subject` out";
             errors.at(subject.keyword.span(), message);
         }
         (None, Some(token), None) => {
-            let message = "`token` needs a `subject`: whom it was issued to, by what the server knows of the caller; write for example `subject = \"user.id\"`";
+            let message = "`token` needs a `subject`, the visitor that it was issued to, as the server knows it: write for example `subject = \"user.id\"`";
             errors.at(token.keyword.span(), message);
         }
         _ => {}
@@ -246,7 +246,7 @@ fn check_identity(args: &Args, errors: &mut Errors) {
             && value.to_token_stream().to_string() == "run"
         {
             let message = format!(
-                "a call with a token never runs without the store, which alone knows whether the token counts: leave `{keyword}` out"
+                "a call with a token never runs without the store, because only the store knows whether the token is valid: leave `{keyword}` out"
             );
             errors.on(value, message);
         }

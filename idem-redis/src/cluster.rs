@@ -269,7 +269,7 @@ async fn keep_slots(inner: Weak<Inner>, doubt: Arc<Notify>) {
         doubt.notified().await;
         let Some(inner) = inner.upgrade() else { return };
         if let Err(error) = inner.refresh().await {
-            tracing::debug!(target: "idem", %error, "no node of the Redis Cluster says who has which slot; asking on");
+            tracing::debug!(target: "idem", %error, "no node of the Redis Cluster says which slots it has; asking again");
         }
         drop(inner);
         sleep(PAUSE).await;

@@ -216,7 +216,7 @@ impl<'a> Facts<'a> {
             }
             (Some("standalone"), true) => {
                 return Err(refused(format!(
-                    "Redis ({server}) is no node of a cluster; write `redis://host:port`, or hand over a connection that is none to a cluster"
+                    "Redis ({server}) is not a node of a cluster; write `redis://host:port`, or hand over a connection to a single server"
                 )));
             }
             // Its replicas answer too, and take no part.

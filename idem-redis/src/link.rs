@@ -344,12 +344,12 @@ impl Inner {
             Some(Jump::Ahead(by)) => tracing::warn!(
                 target: "idem",
                 server = %self.server,
-                "the clock of Redis was set ahead by {by:.1?}, or another server with another clock took over: for one length of its lease, no key is taken over to whose lease that matters; keep the clocks of Redis in step (NTP)"
+                "the clock of Redis was set ahead by {by:.1?}, or another server with another clock took over: keys that it affects are taken over up to one lease later; keep the clocks of Redis in step (NTP)"
             ),
             Some(Jump::Back(by)) => tracing::warn!(
                 target: "idem",
                 server = %self.server,
-                "the clock of Redis was set back by {by:.1?}, or another server with another clock took over: records stay so much longer, abandoned ones too; keep the clocks of Redis in step (NTP)"
+                "the clock of Redis was set back by {by:.1?}, or another server with another clock took over: all records, abandoned ones too, are kept that much longer; keep the clocks of Redis in step (NTP)"
             ),
             None => {}
         }
@@ -507,7 +507,7 @@ async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<Failure>>, m
             }
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
-                    tracing::warn!(target: "idem", %error, "the connection to Redis cannot be replaced yet; trying on");
+                    tracing::warn!(target: "idem", %error, "the connection to Redis cannot be replaced yet; trying again");
                 }
                 let failure = inner.failure(error);
                 let is_refusal = failure.is_refusal;

@@ -70,7 +70,7 @@ impl Place {
         }
         let db = db.unwrap_or_else(|| path_db.trim_end_matches('/').to_owned());
         if !db.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(refused(format!("the Redis URL `{}` has a database that is no number", disguised(parts.text))));
+            return Err(refused(format!("the Redis URL `{}` has a database that is not a number", disguised(parts.text))));
         }
         let hosts = parts.hosts(SENTINEL_PORT)?;
         let data = Target::parse(&format!("{}://{}localhost/{db}", parts.base, parts.user))?;

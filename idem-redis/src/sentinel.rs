@@ -144,7 +144,7 @@ async fn address(
     let answer: Value = question.query_async(connection).await.map_err(|error| failed(&sentinel.name, error))?;
     if matches!(answer, Value::Nil) {
         return Err(refused(format!(
-            "the Sentinel {} knows no master of the name `{master}`; it stands at the end of the URL, and behind `sentinel monitor` in sentinel.conf",
+            "the Sentinel {} knows no master named `{master}`; write the name of `sentinel monitor` in sentinel.conf at the end of the URL",
             sentinel.name
         )));
     }
@@ -225,7 +225,7 @@ pub(crate) async fn must_be_master(connection: &mut MultiplexedConnection, serve
             _ => Err(StoreError::new(
                 StoreErrorKind::Unavailable,
                 format!(
-                    "Redis ({server}) is no master: the Sentinels are making another server the master, or have just done so"
+                    "Redis ({server}) is not a master: the Sentinels are making another server the master, or have just done so"
                 ),
             )
             .with_source(NoMaster)),

@@ -100,7 +100,7 @@ pub(crate) async fn ask(mut connection: MultiplexedConnection, host: &str, serve
     let answer = redis::cmd("CLUSTER").arg("SLOTS").query_async::<Value>(&mut connection).await;
     let answer = answer.map_err(|error| match error.detail() {
         Some(detail) if detail.contains("cluster support disabled") => refused(format!(
-            "Redis ({server}) is no node of a cluster; write `redis://` (or `rediss://`) in place of `redis+cluster://`"
+            "Redis ({server}) is not a node of a cluster; write `redis://` (or `rediss://`) in place of `redis+cluster://`"
         )),
         _ => failed(server, error),
     })?;
