@@ -15,12 +15,14 @@ mod diag;
 mod duration;
 mod error_policy;
 mod expand;
+mod handling;
 mod item;
 mod key_part;
 mod paths;
 mod plan;
 #[cfg(test)]
 mod snapshots;
+mod transaction;
 mod value;
 mod versions;
 

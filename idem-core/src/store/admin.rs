@@ -39,8 +39,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 
 use super::Store;
+use crate::encoding::key::{Key, KeyDigest};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::key::{Key, KeyDigest};
 use crate::record::{Audit, Encoded, Record, RecordId, RecordInfo, RecordState};
 
 /// A store whose records an operator can list and decide about.
