@@ -195,7 +195,7 @@ impl Lease {
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, roll the transaction back.
+    /// If the future is dropped, roll the transaction back.
     pub async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
     where
         X: Transaction<S>,

@@ -59,7 +59,7 @@ impl RecordId {
         Self { text: text.into(), operation_len: operation.len() }
     }
 
-    /// The operation's name.
+    /// Returns the operation's name.
     pub fn operation(&self) -> &str {
         self.text.get(..self.operation_len).unwrap_or_default()
     }
