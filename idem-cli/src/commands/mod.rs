@@ -76,7 +76,7 @@ pub(crate) async fn find(store: &AnyStore, operation: &str, key: &str) -> Result
         }
     }
     Err(Failure::NoRecord(format!(
-        "no record of `{}` with the key `{}`; `idem list --operation {0}` shows those that there are",
+        "no record of `{}` with the key `{}`; `idem list --operation {0}` shows the keys of its records",
         print::shown(operation),
         print::shown(key)
     )))
