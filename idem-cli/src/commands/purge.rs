@@ -29,7 +29,7 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
     }
     if state == Some(State::InFlight) && !args.consent.force {
         return Err(Failure::Refused(
-            "the bodies of records in flight are running. With `--force` their records are removed all the same, and the bodies continue until their owners notice".to_owned(),
+            "records in flight are alive: their bodies are running. With `--force` they are removed all the same, and the bodies continue until their owners notice".to_owned(),
         ));
     }
     let mut listing = Listing::all().operation(valid(&args.operation)?).limit(BATCH);
