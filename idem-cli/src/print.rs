@@ -152,7 +152,7 @@ pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
     line("operation", id.operation())?;
     line("key", &shown(id.key()))?;
     if is_digest(id) {
-        line("", "(a digest: the key was too long, or is that of a token; it does not lead back)")?;
+        line("", "(a digest: the key was too long, or is that of a token)")?;
     }
     line("digest", &id.digest().to_string())?;
     line("state", state(info.state))?;

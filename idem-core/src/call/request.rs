@@ -1,4 +1,4 @@
-//! What a call asks of the store.
+//! A call's request to the store.
 
 use std::time::Duration;
 

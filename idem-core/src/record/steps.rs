@@ -1,4 +1,4 @@
-//! What callers ask of a store, and what it answers.
+//! The questions to a store, and its answers.
 
 use std::time::Duration;
 

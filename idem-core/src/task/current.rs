@@ -169,7 +169,7 @@ impl Call {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns the operation's name.
+    /// The operation's name.
     pub fn operation(&self) -> &str {
         self.0.id.operation()
     }

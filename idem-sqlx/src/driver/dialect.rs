@@ -171,7 +171,7 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
 
     fn schema(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<Schema, sqlx::Error>> + Send;
 
-    /// Creates the table where there is none.
+    /// Creates the table, if it does not exist.
     fn create(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     fn judge(error: &dyn DatabaseError) -> Judgement;
