@@ -18,14 +18,14 @@ use self::slot::Slot;
 use self::sweeper::{NEVER, Sweeper, nanos};
 use self::waiting::{Waiters, Waiting};
 use super::{Store, StoreHandle};
-use crate::clock::{Clock, TokioClock};
+use crate::base::clock::{Clock, TokioClock};
+use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::base::sync::{Mutex, MutexGuard};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
     Claim, Claimed, Commit, Issue, Issued, OnClaim, OnStep, Ownership, Record, RecordId, RecordInfo, Release, Removed,
     Renewal,
 };
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, MutexGuard};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
 

@@ -9,10 +9,9 @@ use fastrand::Rng;
 use futures_util::FutureExt as _;
 
 use super::*;
-use crate::codec::CodecId;
-use crate::fingerprint::Fingerprint;
-use crate::key::Key;
-use crate::record::{Encoded, Origin, Owner, ReleaseTo};
+use crate::encoding::fingerprint::Fingerprint;
+use crate::encoding::key::Key;
+use crate::record::{CodecId, Encoded, Origin, Owner, ReleaseTo};
 
 #[derive(Clone, Default)]
 struct ByHand(Arc<Mutex<Duration>>);
