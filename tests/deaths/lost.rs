@@ -5,7 +5,7 @@ use crate::matrix::At::{On, Woken};
 use crate::matrix::Leaves::{Abandoned, Committed, InFlight, Nothing, Released};
 use crate::matrix::Next::{Replays, Runs};
 use crate::matrix::Soon::{AfterLease, AtOnce, WithAnswer};
-use crate::matrix::{Death, Row, all};
+use crate::matrix::{Death, Row, on_each_server};
 use crate::wire::Leg::{Reply, Request};
 use crate::wire::Step::{Claim, Commit, Release, Renew, Subscribe, TakeOver, Undo, Watch};
 
@@ -57,12 +57,7 @@ const SILENT: &[Row] = &[
     (Woken(Reply),            Released(1),   Runs(2),    WithAnswer, 1, "store"),
 ];
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p9_and_p10_a_request_or_reply_lost_with_its_connection_is_noticed_by_nobody() {
-    all(Death::Lost, CUT).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p9_and_p10_a_connection_that_falls_silent_locks_nobody_out_and_has_no_body_run_twice() {
-    all(Death::Silent, SILENT).await;
+on_each_server! {
+    p9_and_p10_a_request_or_reply_lost_with_its_connection_is_noticed_by_nobody: super::Death::Lost, super::CUT;
+    p9_and_p10_a_connection_that_falls_silent_locks_nobody_out_and_has_no_body_run_twice: super::Death::Silent, super::SILENT;
 }
