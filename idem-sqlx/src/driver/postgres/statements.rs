@@ -133,6 +133,17 @@ impl Statements {
     }
 }
 
+#[cfg(test)]
+impl Statements {
+    /// Changes every text.
+    pub(super) fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        macro_rules! each {
+            ($($name:ident),*) => { $(self.$name = change(&self.$name).into();)* };
+        }
+        each!(insert, insert_all, read, window, window_in_flight, put_owned, put_as_read, remove, renew, mark, sweep, sweep_outcomes);
+    }
+}
+
 /// Sets the limit of the transaction that was there before [`limit`].
 pub(super) const UNLIMIT: &str = "SELECT set_config('lock_timeout', current_setting('idem.lock_timeout'), true)";
 
