@@ -284,8 +284,8 @@ const POSTGRES: &[Mistake] = &[
     mistake("what was taken over is forgotten", "took_over = $16", "took_over = nullif($16, $16)", ""),
     mistake("what is left is what there was", "ceil(extract(epoch FROM expires_at - statement_timestamp()) * 1000)", "ceil(extract(epoch FROM expires_at - coalesce(leased_at, statement_timestamp())) * 1000)", ""),
     mistake("a lease as long as the hold", "extract(epoch FROM lease_until - leased_at)", "extract(epoch FROM expires_at - leased_at)", ""),
-    mistake("a sweep of all", "WHERE expires_at <= statement_timestamp() ORDER BY", "ORDER BY", ""),
-    mistake("a sweep of all outcomes", "AND valid_until <= statement_timestamp()", "AND valid_until IS NOT NULL", ""),
+    mistake("a sweep of all", "expires_at <= statement_timestamp()", "expires_at IS NOT NULL", ""),
+    mistake("a sweep of all outcomes", "valid_until <= statement_timestamp()", "valid_until IS NOT NULL", ""),
     mistake("a sweep of outcomes that forgets that there was one", "SET state = 'done', valid_until", "SET state = 'released', valid_until", ""),
 ];
 
