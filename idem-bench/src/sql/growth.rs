@@ -85,8 +85,12 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
     let grown = bytes(place.dir())?.saturating_sub(before);
     #[allow(clippy::cast_precision_loss)]
     figures.push(
-        Figure::new("bytes that the files grow by for each new record after the sweep", Unit::Bytes, vec![grown as f64 / expired as f64])
-            .beside("the room of deleted rows is used again"),
+        Figure::new(
+            "bytes that the files grow by for each new record after the sweep",
+            Unit::Bytes,
+            vec![grown as f64 / expired as f64],
+        )
+        .beside("the room of deleted rows is used again"),
     );
     Ok(Group { title: format!("{}, {records} records", place.database.name()), figures })
 }
@@ -113,7 +117,9 @@ async fn fill(place: &Place, from: u64, to: u64) -> Result<()> {
         Database::Postgres => format!("SELECT i FROM generate_series({from}, {last}) AS n (i)"),
         Database::Mariadb => format!("SELECT seq AS i FROM seq_{from}_to_{last}"),
         Database::Sqlite => {
-            format!("WITH RECURSIVE n (i) AS (SELECT {from} UNION ALL SELECT i + 1 FROM n WHERE i < {last}) SELECT i FROM n")
+            format!(
+                "WITH RECURSIVE n (i) AS (SELECT {from} UNION ALL SELECT i + 1 FROM n WHERE i < {last}) SELECT i FROM n"
+            )
         }
     };
     let numbers = numbers(to - 1);
@@ -139,9 +145,15 @@ async fn fill(place: &Place, from: u64, to: u64) -> Result<()> {
 /// Has one in ten expire, as far as the store knows.
 async fn expire(place: &Place) -> Result<u64> {
     let text = match place.database {
-        Database::Postgres => format!("UPDATE idem_records SET expires_at = now() - interval '1 second' WHERE revision % {EXPIRES} = 0 AND state = 'committed'"),
-        Database::Mariadb => format!("UPDATE idem_records SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE revision % {EXPIRES} = 0 AND state = 'committed'"),
-        Database::Sqlite => format!("UPDATE idem_records SET expires_at = (unixepoch() - 1) * 1000 WHERE revision % {EXPIRES} = 0 AND state = 'committed'"),
+        Database::Postgres => format!(
+            "UPDATE idem_records SET expires_at = now() - interval '1 second' WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
+        ),
+        Database::Mariadb => format!(
+            "UPDATE idem_records SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
+        ),
+        Database::Sqlite => format!(
+            "UPDATE idem_records SET expires_at = (unixepoch() - 1) * 1000 WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
+        ),
     };
     execute(place, text).await
 }

@@ -66,8 +66,16 @@ async fn finds<P: Place>(place: P, mistakes: &'static [Mistake]) {
             let none = mistake_of_none(mistake);
             let right = Arc::new(place.another(number + 1000, none).await);
             if mistake.found_by.is_empty() {
-                let report = suite::run_all({ let subject = subject.clone(); move || Shared(subject.clone()) }).await;
-                return Some(format!("{}: {:?}", mistake.name, report.failures().map(|(name, _)| name).collect::<Vec<_>>()));
+                let report = suite::run_all({
+                    let subject = subject.clone();
+                    move || Shared(subject.clone())
+                })
+                .await;
+                return Some(format!(
+                    "{}: {:?}",
+                    mistake.name,
+                    report.failures().map(|(name, _)| name).collect::<Vec<_>>()
+                ));
             }
             let trial = suite::trials().find(|trial| trial.name() == mistake.found_by).expect(mistake.found_by);
             let wrong = trial.run(move || Shared(subject.clone())).await;

@@ -139,7 +139,8 @@ async fn a_full_disk_of_postgres_takes_no_new_key_and_loses_nothing() {
     .await;
     let meanwhile = idempotency.operation("orders").key("meanwhile").run(async || {
         // After an insert, since before one it would be called for rows that are there.
-        let full = "CREATE TRIGGER is_full AFTER INSERT OR UPDATE ON idem_records FOR EACH ROW EXECUTE FUNCTION is_full()";
+        let full =
+            "CREATE TRIGGER is_full AFTER INSERT OR UPDATE ON idem_records FOR EACH ROW EXECUTE FUNCTION is_full()";
         Server::execute(&server, full).await;
         Ok::<_, idem_core::Error>(2)
     });

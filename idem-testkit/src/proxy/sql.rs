@@ -172,9 +172,8 @@ mod tests {
     #[test]
     fn mysql_carries_out_the_statement_whose_number_the_server_gave() {
         let mut session = Session::default();
-        let packet = |number: u8, payload: &[u8]| {
-            [&[u8::try_from(payload.len()).unwrap(), 0, 0, number], payload].concat()
-        };
+        let packet =
+            |number: u8, payload: &[u8]| [&[u8::try_from(payload.len()).unwrap(), 0, 0, number], payload].concat();
         // What answers the greeting is no command.
         let hello = packet(1, b"\x03SELECT 1");
         assert_eq!(mysql(&hello, &mut session), Frame::Whole(Words::new(), hello.len()));

@@ -144,7 +144,19 @@ impl Statements {
         macro_rules! each {
             ($($name:ident),*) => { $(self.$name = change(&self.$name).into();)* };
         }
-        each!(insert, then_read, read, window, window_in_flight, put_owned, put_as_read, remove, renew, sweep, sweep_outcomes);
+        each!(
+            insert,
+            then_read,
+            read,
+            window,
+            window_in_flight,
+            put_owned,
+            put_as_read,
+            remove,
+            renew,
+            sweep,
+            sweep_outcomes
+        );
     }
 }
 

@@ -141,7 +141,20 @@ impl Statements {
         macro_rules! each {
             ($($name:ident),*) => { $(self.$name = change(&self.$name).into();)* };
         }
-        each!(insert, insert_all, read, window, window_in_flight, put_owned, put_as_read, remove, renew, mark, sweep, sweep_outcomes);
+        each!(
+            insert,
+            insert_all,
+            read,
+            window,
+            window_in_flight,
+            put_owned,
+            put_as_read,
+            remove,
+            renew,
+            mark,
+            sweep,
+            sweep_outcomes
+        );
     }
 }
 

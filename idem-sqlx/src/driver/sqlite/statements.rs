@@ -93,7 +93,19 @@ impl Statements {
         macro_rules! each {
             ($($name:ident),*) => { $(self.$name = change(&self.$name).into();)* };
         }
-        each!(insert, insert_only, read, window, window_in_flight, put_owned, put_as_read, remove, renew, sweep, sweep_outcomes);
+        each!(
+            insert,
+            insert_only,
+            read,
+            window,
+            window_in_flight,
+            put_owned,
+            put_as_read,
+            remove,
+            renew,
+            sweep,
+            sweep_outcomes
+        );
     }
 }
 
