@@ -58,7 +58,7 @@ pub(crate) struct Mutant<S> {
 }
 
 impl<S> Mutant<S> {
-    pub(crate) fn new(inner: S, flaw: Flaw, raw: Raw) -> Self {
+    pub(super) fn new(inner: S, flaw: Flaw, raw: Raw) -> Self {
         Self { inner, flaw, raw, other: Mutex::default() }
     }
 
