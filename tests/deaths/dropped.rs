@@ -50,6 +50,6 @@ const UNHEARD: &[Row] = &[
 ];
 
 on_each_server! {
-    p8_and_p10_a_call_dropped_at_any_step_is_undone_carried_on_or_a_crash: super::Death::Dropped, super::DROPPED;
-    p9_and_p10_the_same_if_what_it_sent_before_it_was_dropped_is_lost: super::Death::DroppedUnheard, super::UNHEARD;
+    p8_and_p10_a_call_dropped_at_any_step_is_undone_carried_on_or_a_crash: super::Death::Dropped, super::DROPPED, super::DROPPED;
+    p9_and_p10_the_same_if_what_it_sent_before_it_was_dropped_is_lost: super::Death::DroppedUnheard, super::UNHEARD, super::UNHEARD;
 }

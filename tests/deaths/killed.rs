@@ -47,6 +47,6 @@ const UNHEARD: &[Row] = &[
 ];
 
 on_each_server! {
-    p5_a_process_killed_at_any_step_leaves_the_key_to_the_next_caller_within_a_lease: super::Death::Killed, super::HEARD;
-    p5_the_same_if_what_it_sent_before_it_was_killed_never_arrives: super::Death::KilledUnheard, super::UNHEARD;
+    p5_a_process_killed_at_any_step_leaves_the_key_to_the_next_caller_within_a_lease: super::Death::Killed, super::HEARD, super::HEARD;
+    p5_the_same_if_what_it_sent_before_it_was_killed_never_arrives: super::Death::KilledUnheard, super::UNHEARD, super::UNHEARD;
 }

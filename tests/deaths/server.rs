@@ -69,13 +69,21 @@ impl Server {
     }
 }
 
+/// The operation of the first step of a process on a database.
+pub(crate) const FIRST: &str = "first";
+
 /// A process, as far as that can be had inside one: a runtime with connections of its own.
 pub(crate) async fn process(url: &str) -> Idempotency {
-    match url.split("://").next() {
+    let idempotency = match url.split("://").next() {
         #[cfg(feature = "postgres")]
         Some("postgres") => Idempotency::new(idem::PostgresStore::connect(url).await.unwrap()),
         #[cfg(feature = "mysql")]
         Some("mysql") => Idempotency::new(idem::MySqlStore::connect(url).await.unwrap()),
-        _ => Idempotency::new(RedisStore::connect(url).await.unwrap()),
-    }
+        _ => return Idempotency::new(RedisStore::connect(url).await.unwrap()),
+    };
+    // Connects, and looks at the table: on a busy machine that takes longer than a lease of these
+    // tests.
+    let first = idempotency.operation(FIRST).key("k").inspect().await;
+    assert!(first.is_ok_and(|found| found.is_none()));
+    idempotency
 }

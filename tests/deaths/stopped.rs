@@ -36,5 +36,5 @@ const STOPPED: &[Row] = &[
 
 #[cfg(target_os = "linux")]
 on_each_server! {
-    p1_and_p3_a_process_stopped_at_any_step_begins_nothing_and_changes_nothing_when_it_goes_on: super::Death::Stopped, super::STOPPED;
+    p1_and_p3_a_process_stopped_at_any_step_begins_nothing_and_changes_nothing_when_it_goes_on: super::Death::Stopped, super::STOPPED, super::STOPPED;
 }

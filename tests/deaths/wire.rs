@@ -3,7 +3,7 @@
 use idem_redis::redis::Script;
 use idem_testkit::{Passing, Proxy};
 
-use crate::server::Kind;
+use crate::server::{FIRST, Kind};
 
 /// A step, as one command to Redis, or the statement to a database that carries it out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +81,9 @@ impl Step {
             Self::Undo => has("DELETE FROM") && has("AND revision = "),
             Self::Subscribe => has("LISTEN"),
             // MariaDB takes no mark: its waiters only look.
-            Self::Watch => has("SET waited = true") || has("TIMESTAMPDIFF") && statement.starts_with(b"SELECT"),
+            Self::Watch => {
+                has("SET waited = true") || has("DIV 1000") && statement.starts_with(b"SELECT") && !with(FIRST)
+            }
         }
     }
 }
