@@ -82,9 +82,9 @@ struct RunArgs {
     /// How many processes of workers there are at once
     #[arg(long, default_value_t = 4)]
     workers: usize,
-    /// The lease, in ms
-    #[arg(long, default_value_t = 400)]
-    lease: u64,
+    /// The lease, in ms; 400 with Redis and 1000 with databases unless it is given
+    #[arg(long)]
+    lease: Option<u64>,
     /// How many replicas acknowledge each claim and commit; as many as there are unless it is
     /// given. With fewer, a failover loses what was acknowledged now and then, which this finds
     #[arg(long)]
@@ -132,7 +132,7 @@ async fn run_once(args: RunArgs) -> Result<bool> {
         kinds,
         processes: args.workers.max(1),
         length: Duration::from_secs(args.seconds),
-        lease: Duration::from_millis(args.lease),
+        lease: args.lease.map_or_else(|| args.topology.lease(), Duration::from_millis),
         seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
         replicas: args.replicas.unwrap_or_else(|| args.topology.replicas()),
         mutant: args.mutant.map(name_of),
@@ -158,7 +158,7 @@ async fn mutants(topology: Topology, seconds: u64, seed: u64, only: Vec<Flaw>) -
             kinds: Kind::value_variants().iter().copied().filter(|kind| topology.suffers(*kind)).collect(),
             processes: 4,
             length: Duration::from_secs(seconds),
-            lease: Duration::from_millis(400),
+            lease: topology.lease(),
             seed,
             replicas: topology.replicas(),
             mutant: Some(name_of(*flaw)),

@@ -67,6 +67,15 @@ impl Topology {
         }
     }
 
+    /// The lease, unless another one is asked for. To connect to a database takes many times as long
+    /// as to Redis, and a step that is not over in three eighths of a lease has failed.
+    pub(crate) fn lease(self) -> Duration {
+        match self {
+            Self::Single | Self::Sentinel | Self::Cluster => Duration::from_millis(400),
+            Self::Postgres | Self::PostgresPair | Self::Mariadb | Self::Sqlite => Duration::from_millis(1_000),
+        }
+    }
+
     /// Whether another server takes the place of one that is gone.
     pub(crate) fn fails_over(self) -> bool {
         matches!(self, Self::Sentinel | Self::Cluster | Self::PostgresPair)

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 async fn work(args: &Args, journal: Journal) -> Result<()> {
-    let place = Place::open(&args.url, args.replicas).await?;
+    let place = Place::open(&args.url, Duration::from_millis(args.lease), args.replicas).await?;
     let raw = place.raw(&args.url).await?;
     let idempotency = match place {
         Place::Redis(store) => perhaps_wrong(store, raw, args, &journal),

@@ -15,7 +15,10 @@ use idem_sqlx::sqlx::{self, ConnectOptions as _, Executor as _, MySqlPool, PgPoo
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 
 /// How long a step of the store may take: well below a lease, as the documentation says.
-const TIME_LIMIT: Duration = Duration::from_millis(150);
+fn time_limit(lease: Duration) -> Duration {
+    lease * 3 / 8
+}
+
 /// The time for a replica to acknowledge, with servers that fail over.
 const REPLICA: Duration = Duration::from_millis(100);
 /// For as long as the store may be down when a process is started.
@@ -33,21 +36,22 @@ pub(super) enum Place {
 
 impl Place {
     /// Opens the store that a URL names. It may be down just now, by a fault of the run.
-    pub(super) async fn open(url: &str, replicas: u32) -> Result<Self> {
+    pub(super) async fn open(url: &str, lease: Duration, replicas: u32) -> Result<Self> {
+        let limit = time_limit(lease);
         Ok(match url.split("://").next() {
             Some("postgres") => {
-                let pool = postgres(url)?;
-                Self::Postgres(PostgresStore::builder(pool.clone()).time_limit(TIME_LIMIT).build(), pool)
+                let pool = postgres(url, limit)?;
+                Self::Postgres(PostgresStore::builder(pool.clone()).time_limit(limit).build(), pool)
             }
             Some("mysql") => {
-                let pool = mariadb(url)?;
-                Self::Mariadb(MySqlStore::builder(pool.clone()).time_limit(TIME_LIMIT).build(), pool)
+                let pool = mariadb(url, limit)?;
+                Self::Mariadb(MySqlStore::builder(pool.clone()).time_limit(limit).build(), pool)
             }
             Some("sqlite") => {
-                let pool = sqlite(url)?;
-                Self::Sqlite(SqliteStore::builder(pool.clone()).time_limit(TIME_LIMIT).build(), pool)
+                let pool = sqlite(url, limit)?;
+                Self::Sqlite(SqliteStore::builder(pool.clone()).time_limit(limit).build(), pool)
             }
-            _ => Self::Redis(redis(url, replicas).await?),
+            _ => Self::Redis(redis(url, limit, replicas).await?),
         })
     }
 
@@ -62,11 +66,11 @@ impl Place {
     }
 }
 
-async fn redis(url: &str, replicas: u32) -> Result<RedisStore> {
+async fn redis(url: &str, limit: Duration, replicas: u32) -> Result<RedisStore> {
     let mut tries = CONNECT;
     loop {
         tries -= 1;
-        let builder = RedisStore::builder().url(url).time_limit(TIME_LIMIT);
+        let builder = RedisStore::builder().url(url).time_limit(limit);
         let builder = if replicas == 0 { builder } else { builder.replicas(replicas, REPLICA) };
         match builder.connect().await {
             Ok(store) => return Ok(store),
@@ -78,28 +82,28 @@ async fn redis(url: &str, replicas: u32) -> Result<RedisStore> {
 
 // The pools are those of `connect`, but for the limit.
 
-fn postgres(url: &str) -> Result<PgPool> {
-    let limit = format!("{}ms", TIME_LIMIT.as_millis());
+fn postgres(url: &str, limit: Duration) -> Result<PgPool> {
+    let of_server = format!("{}ms", limit.as_millis());
     let options: PgConnectOptions = url.parse()?;
-    let options = options.options([("statement_timeout", &limit), ("lock_timeout", &limit)]);
-    let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(TIME_LIMIT);
+    let options = options.options([("statement_timeout", &of_server), ("lock_timeout", &of_server)]);
+    let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(limit);
     Ok(pool.test_before_acquire(false).connect_lazy_with(options.disable_statement_logging()))
 }
 
-fn mariadb(url: &str) -> Result<MySqlPool> {
+fn mariadb(url: &str, limit: Duration) -> Result<MySqlPool> {
     let options: MySqlConnectOptions = url.parse()?;
-    let pool = MySqlPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(TIME_LIMIT);
+    let pool = MySqlPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(limit);
     let pool = pool.test_before_acquire(false).after_connect(|on, _| {
         Box::pin(async move { on.execute("SET SESSION innodb_lock_wait_timeout = 1").await.map(drop) })
     });
     Ok(pool.connect_lazy_with(options.disable_statement_logging()))
 }
 
-fn sqlite(url: &str) -> Result<SqlitePool> {
+fn sqlite(url: &str, limit: Duration) -> Result<SqlitePool> {
     let options: SqliteConnectOptions = url.parse()?;
-    let options = options.busy_timeout(TIME_LIMIT * 3 / 4).journal_mode(SqliteJournalMode::Wal);
+    let options = options.busy_timeout(limit * 3 / 4).journal_mode(SqliteJournalMode::Wal);
     let options = options.synchronous(SqliteSynchronous::Full).disable_statement_logging();
-    let pool = SqlitePoolOptions::new().max_connections(4).acquire_timeout(TIME_LIMIT);
+    let pool = SqlitePoolOptions::new().max_connections(4).acquire_timeout(limit);
     Ok(pool.test_before_acquire(false).connect_lazy_with(options))
 }
 
