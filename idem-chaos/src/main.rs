@@ -82,7 +82,7 @@ struct RunArgs {
     /// How many processes of workers there are at once
     #[arg(long, default_value_t = 4)]
     workers: usize,
-    /// The lease, in ms; 400 with Redis and 1000 with databases unless it is given
+    /// The lease, in ms; 400 with Redis and 2000 with databases unless it is given
     #[arg(long)]
     lease: Option<u64>,
     /// How many replicas acknowledge each claim and commit; as many as there are unless it is

@@ -72,15 +72,17 @@ pub(crate) struct Fault {
 /// A stretch of faults, and then a quiet one, in which it can be seen that all goes on.
 const STRETCH: Duration = Duration::from_millis(6_000);
 const QUIET: Duration = Duration::from_millis(3_000);
-/// For servers that fail over, which takes time.
+/// For servers that fail over, which takes time, and for long leases.
 const LONG_STRETCH: Duration = Duration::from_millis(14_000);
 const LONG_QUIET: Duration = Duration::from_millis(7_000);
+const LONG_LEASE: Duration = Duration::from_millis(1_000);
 /// Longer than it takes until a server is given up.
 const GIVEN_UP: f64 = 4.0;
 
 /// The faults of a run.
 pub(crate) fn faults(seed: u64, length: Duration, kinds: &[Kind], lease: Duration, fails_over: bool) -> Vec<Fault> {
-    let (long, quiet) = if fails_over { (LONG_STRETCH, LONG_QUIET) } else { (STRETCH, QUIET) };
+    let is_long = fails_over || lease > LONG_LEASE;
+    let (long, quiet) = if is_long { (LONG_STRETCH, LONG_QUIET) } else { (STRETCH, QUIET) };
     let mut dice = Rng::with_seed(seed);
     let weighted: Vec<Kind> = kinds.iter().flat_map(|kind| std::iter::repeat_n(*kind, kind.weight())).collect();
     let mut faults = Vec::new();

@@ -72,7 +72,7 @@ impl Topology {
     pub(crate) fn lease(self) -> Duration {
         match self {
             Self::Single | Self::Sentinel | Self::Cluster => Duration::from_millis(400),
-            Self::Postgres | Self::PostgresPair | Self::Mariadb | Self::Sqlite => Duration::from_millis(1_000),
+            Self::Postgres | Self::PostgresPair | Self::Mariadb | Self::Sqlite => Duration::from_millis(2_000),
         }
     }
 

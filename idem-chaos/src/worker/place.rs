@@ -14,17 +14,17 @@ use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoo
 use idem_sqlx::sqlx::{self, ConnectOptions as _, Executor as _, MySqlPool, PgPool, SqlitePool};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 
-/// How long a step of the store may take: well below a lease, as the documentation says.
-fn time_limit(lease: Duration) -> Duration {
-    lease * 3 / 8
-}
-
 /// The time for a replica to acknowledge, with servers that fail over.
 const REPLICA: Duration = Duration::from_millis(100);
 /// For as long as the store may be down when a process is started.
 const CONNECT: u32 = 200;
 /// As many as the store's own pool has.
 const CONNECTIONS: u32 = 10;
+
+/// How long a step of the store may take: well below a lease, as the documentation says.
+fn time_limit(lease: Duration) -> Duration {
+    lease * 3 / 8
+}
 
 /// A store, and its pool.
 pub(super) enum Place {
