@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use self::frames::{Frame, Said};
+use self::frames::{Frame, ReplyKind};
 pub use self::passing::{Mishap, Passing};
 use self::sql::Session;
 use crate::fault::Gate;
@@ -387,11 +387,11 @@ fn first_reply(bytes: &[u8], pending: &Pending) -> Option<Next> {
         },
     };
     Some(match said {
-        Said::Reply => match pending.answered() {
+        ReplyKind::Reply => match pending.answered() {
             Mishap::LoseReply => Next::End,
             Mishap::HangReply(gate) => Next::Hang(length, gate),
             _ => Next::Send(length),
         },
-        Said::Message => Next::Send(length),
+        ReplyKind::Message => Next::Send(length),
     })
 }
