@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use idem::sqlx::{self, AssertSqlSafe};
 use idem::{MySqlStore, PostgresStore, SqliteStore};
 
-use super::Database;
+use super::database::Database;
 use super::floor::Floor;
 use super::place::{Place, Subject};
 use crate::report::{Figure, Group, Kind, Unit};

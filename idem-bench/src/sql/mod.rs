@@ -1,6 +1,7 @@
 //! The SQL stores beside the same statements by hand, in turns.
 
 mod calls;
+mod database;
 mod floor;
 mod growth;
 mod place;
@@ -8,6 +9,7 @@ mod place;
 use anyhow::Result;
 use clap::ValueEnum;
 
+use self::database::Database;
 use self::place::Place;
 use crate::machine::Machine;
 use crate::page;
@@ -26,24 +28,6 @@ pub(crate) struct Args {
     /// Instead, grow the table to so many records, and measure calls, size and sweeps
     #[arg(long)]
     records: Option<u64>,
-}
-
-/// Where records are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Database {
-    Postgres,
-    Mariadb,
-    Sqlite,
-}
-
-impl Database {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Postgres => "PostgreSQL",
-            Self::Mariadb => "MariaDB",
-            Self::Sqlite => "SQLite",
-        }
-    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {

@@ -8,7 +8,7 @@ use idem_bench::{RESULT_BYTES, plain, result};
 use idem_testkit::{MariaDbServer, PostgresServer, Proxy, RedisServer};
 use tempfile::TempDir;
 
-use super::Database;
+use super::database::Database;
 use super::floor::Floor;
 use crate::report::Kind;
 
