@@ -176,7 +176,10 @@ fn core<D: Dialect>(pool: sqlx::Pool<D::Db>, table: &str, mistake: Mistake) -> A
             mistake.make(dialect);
         }
     });
-    keep_sweeping(&core);
+    // Elsewhere a sweep would hide a mistake: it removes the row that should not be found.
+    if mistake.name.contains("sweep") {
+        keep_sweeping(&core);
+    }
     core
 }
 
