@@ -23,6 +23,7 @@ mod report;
 mod run;
 mod scaling;
 mod sizes;
+mod sql;
 mod stats;
 mod subject;
 mod tap;
@@ -50,6 +51,8 @@ enum What {
     Page(page::Args),
     /// Measure what a call costs server and caller, and show what a server holds
     Scaling(scaling::Args),
+    /// Measure the SQL stores beside the same statements by hand, or as their table grows
+    Sql(sql::Args),
     /// Fill a store in memory, and say what it took; `run` starts it
     #[command(hide = true)]
     Memory {
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         What::Run(args) => run::run(args),
         What::Page(args) => page::run(&args),
         What::Scaling(args) => scaling::run(args),
+        What::Sql(args) => sql::run(&args),
         What::Memory { records } => fill(records),
     };
     match outcome {

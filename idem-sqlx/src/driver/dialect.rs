@@ -200,6 +200,11 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         pool: &Pool<Self::Db>,
     ) -> impl Future<Output = Result<sqlx::Transaction<'static, Self::Db>, sqlx::Error>> + Send;
 
+    /// Changes every statement.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "used with one version of sqlx alone")]
+    fn rewrite(&mut self, change: &dyn Fn(&str) -> String);
+
     /// Whether a statement waited for a lock for as long as it may.
     fn is_locked(error: &dyn DatabaseError) -> bool;
 
