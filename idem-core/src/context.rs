@@ -21,6 +21,7 @@ use crate::outcome::Storable;
 use crate::record::{Commit, Encoded, Ownership, RecordId};
 use crate::runtime::{Idempotency, Runtime};
 use crate::store::{Store, Transaction};
+use crate::trace::CallTrace;
 use crate::watch;
 
 static INSTALLED: OnceLock<Idempotency> = OnceLock::new();
@@ -497,6 +498,7 @@ pub(crate) struct Recording {
     pub(crate) remember: Duration,
     /// Of the outcome's type.
     pub(crate) version: u32,
+    pub(crate) trace: Option<Arc<CallTrace>>,
 }
 
 impl Recording {
@@ -510,7 +512,12 @@ impl Recording {
     {
         let encoded =
             self.runtime.codec.encode(CodecContext::of_value(&self.term.id, self.term.attempt), &value.to_stored());
-        let encoded = encoded.map(|encoded| self.runtime.with_trace(encoded).of_version(self.version));
+        let encoded = encoded.map(|mut encoded| {
+            if let Some(trace) = &self.trace {
+                trace.add_to(&mut encoded);
+            }
+            encoded.of_version(self.version)
+        });
         self.try_commit_in(tx, encoded).await.inspect_err(|_| trouble())
     }
 
@@ -535,6 +542,7 @@ impl Recording {
             ttl: *ttl,
             remember: *remember,
             as_claimed: None,
+            trace: None,
         };
         match tx.commit(store, &commit).await {
             Ok(Ownership::Held) => Ok(()),

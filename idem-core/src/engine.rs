@@ -26,6 +26,7 @@ use crate::policy::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
 use crate::record::{Claim, Claimed, Encoded, Origin, Owner, RecordId};
 use crate::runtime::Runtime;
 use crate::token::{Flaw, Submission};
+use crate::trace::{self, CallTrace};
 use crate::undo::Orphan;
 use crate::versions::Versions;
 
@@ -45,6 +46,8 @@ pub(crate) struct Request {
     pub(crate) settings: Settings,
     /// Of the outcome's type. `None`: there is one version.
     pub(crate) versions: Option<Box<Versions>>,
+    /// `None`: the runtime keeps no traces.
+    pub(crate) trace: Option<Arc<CallTrace>>,
 }
 
 /// The next step of a call.
@@ -379,6 +382,9 @@ impl Runtime {
                 let observer = self.reporter(request);
                 match outcome.metadata.as_ref().and_then(|metadata| metadata.trace.as_ref()) {
                     Some(trace) => {
+                        if !request.settings.observes {
+                            trace::link(trace);
+                        }
                         let why = format_args!("the call that ran has the trace {trace}");
                         observer.decided_because(Decision::Replayed, &request.id, 0, &why);
                     }
@@ -491,7 +497,16 @@ impl Request {
             take_over_after: self.settings.take_over_after(),
             max_attempts: self.settings.max_attempts(),
             must_be_issued: self.submission.is_some(),
+            trace: self.trace.as_ref().and_then(|trace| trace.get()),
         }
+    }
+
+    /// Adds the trace of the call to its outcome, if the runtime keeps traces.
+    pub(crate) fn traced(&self, mut outcome: Encoded) -> Encoded {
+        if let Some(trace) = &self.trace {
+            trace.add_to(&mut outcome);
+        }
+        outcome
     }
 
     /// Until when a call that began then waits for another; `None` if it does not.

@@ -27,6 +27,7 @@ use crate::observe::Decision;
 use crate::policy::{keep_released, seconds};
 use crate::record::{AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
 use crate::runtime::Runtime;
+use crate::trace::CallTrace;
 
 /// The first pause before a commit or release is tried again; it doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -69,6 +70,8 @@ struct Parts {
     settles: bool,
     /// The version of the outcome's type.
     version: u32,
+    /// Of the call, if the runtime keeps traces.
+    trace: Option<Arc<CallTrace>>,
     /// The operator who records the outcome by hand, and the reason.
     audit: Option<Box<By>>,
     /// It is recorded.
@@ -153,6 +156,7 @@ impl Held {
             sending: None,
             settles: false,
             version: request.outcome_version(),
+            trace: request.trace.clone(),
             audit: None,
             committed: false,
             doubtful: false,
@@ -173,7 +177,7 @@ impl Held {
     pub(crate) fn commits(&mut self, outcome: Result<Encoded, CodecFailure>) {
         if let Some(parts) = &mut self.parts {
             let outcome = parts.encoded(outcome);
-            let outcome = outcome.map(|outcome| parts.runtime.with_trace(outcome).of_version(parts.version));
+            let outcome = outcome.map(|outcome| parts.traced(outcome).of_version(parts.version));
             parts.step = Step::Committing { outcome, own: None };
         }
     }
@@ -188,6 +192,7 @@ impl Held {
             ttl: parts.times.ttl(),
             remember: parts.times.remember(),
             version: parts.version,
+            trace: parts.trace.clone(),
         })
     }
 
@@ -211,7 +216,7 @@ impl Held {
     /// The body has ended, and its error is the outcome, for a time of its own if it has one.
     pub(crate) fn keeps(&mut self, error: Encoded, ttl: Option<Duration>) {
         if let Some(parts) = &mut self.parts {
-            let outcome = Some(parts.runtime.with_trace(error));
+            let outcome = Some(parts.traced(error));
             parts.step = Step::Committing { outcome, own: ttl.map(keep_for) };
         }
     }
@@ -321,6 +326,13 @@ impl Drop for Held {
 }
 
 impl Parts {
+    fn traced(&self, mut outcome: Encoded) -> Encoded {
+        if let Some(trace) = &self.trace {
+            trace.add_to(&mut outcome);
+        }
+        outcome
+    }
+
     fn encoded(&self, outcome: Result<Encoded, CodecFailure>) -> Option<Encoded> {
         outcome
             .map_err(|error| {
@@ -345,7 +357,8 @@ impl Parts {
                 let times = self.times_with(*own);
                 let (ttl, remember) = (times.ttl(), times.remember());
                 let as_claimed = Some(AsClaimed { origin: self.origin, lease: term.length(), hold: term.hold() });
-                store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember, as_claimed })
+                let trace = self.trace.as_ref().and_then(|trace| trace.get());
+                store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember, as_claimed, trace })
             }
             Step::Releasing(how) => {
                 let to = match how {

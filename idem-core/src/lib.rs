@@ -45,6 +45,7 @@ pub mod store;
 mod sync;
 mod throttle;
 mod token;
+mod trace;
 mod transaction;
 mod undo;
 mod versions;

@@ -1,7 +1,6 @@
 //! The handle that applications hold, and how it is made.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +14,9 @@ use crate::local_cache::LocalCache;
 use crate::observe::Observer;
 use crate::operation::Operation;
 use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
-use crate::record::{Encoded, is_trace};
 use crate::store::{AnyStore, Store};
 use crate::throttle::Throttle;
+use crate::trace::TraceContext;
 use crate::undo::Undoing;
 
 /// A runtime: a store, the defaults of all operations, and the leases of this process.
@@ -47,9 +46,6 @@ pub struct Idempotency {
     pub(crate) runtime: Option<Arc<Runtime>>,
 }
 
-/// Gives a `traceparent`.
-pub(crate) type TraceContext = Arc<dyn Fn() -> Option<String> + Send + Sync>;
-
 /// What is behind the handle.
 pub(crate) struct Runtime {
     pub(crate) store: AnyStore,
@@ -64,7 +60,7 @@ pub(crate) struct Runtime {
     pub(crate) keepers: Keepers,
     pub(crate) background: Arc<Background>,
     pub(crate) undoing: Arc<Undoing>,
-    /// Gives the trace context of the call that is running, if outcomes keep it.
+    /// Gives the trace context of the current call, if records keep it.
     pub(crate) trace: Option<TraceContext>,
     /// Each operation must state its fingerprint.
     pub(crate) is_strict: bool,
@@ -176,17 +172,6 @@ impl fmt::Debug for Idempotency {
 }
 
 impl Runtime {
-    /// Adds the trace of the call that is running to its outcome, if the runtime keeps traces.
-    pub(crate) fn with_trace(&self, mut outcome: Encoded) -> Encoded {
-        if let Some(current) = &self.trace
-            && let Ok(Some(trace)) = catch_unwind(AssertUnwindSafe(|| current()))
-            && is_trace(&trace)
-        {
-            outcome.describe(|metadata| metadata.trace = Some(trace.into()));
-        }
-        outcome
-    }
-
     /// Identifies this runtime among others in the process.
     pub(crate) fn identity(self: &Arc<Self>) -> usize {
         Arc::as_ptr(self).addr()
@@ -461,13 +446,14 @@ impl Builder {
         self
     }
 
-    /// Keeps the trace of the call that ran with its outcome. The event `replayed` then names it as
-    /// its `detail`, and `inspect` gives it in the outcome's metadata. Default: off.
+    /// Keeps the trace of the call that runs in its record: while it is in flight, if it is
+    /// abandoned, and with its outcome. The event `replayed` then names it as its `detail`, and
+    /// `inspect` gives it as [`RecordInfo::trace`](crate::RecordInfo::trace). Default: off.
     ///
-    /// `current` is called once for each outcome, in the span of the call, before the commit. It
-    /// returns a `traceparent` as the W3C recommendation Trace Context has it (version 00);
-    /// anything else is left out. With `tracing-opentelemetry`, it is what a
-    /// `TraceContextPropagator` writes of `Span::current().context()`.
+    /// `current` is called once for each call that claims, in the call's span. It returns a
+    /// `traceparent` as the W3C recommendation Trace Context has it (version 00); anything else is
+    /// left out. With the feature `opentelemetry`, use `opentelemetry()` instead: it also links
+    /// replays.
     ///
     /// Records with a trace are written in the third version of the format: first deploy a version
     /// of `idem` that knows it to all processes.
@@ -484,8 +470,7 @@ impl Builder {
     /// let call = || idempotency.operation("orders.charge").key("o-1");
     /// call().run(|| async { Ok::<_, Error>(42) }).await?;
     /// let record = call().inspect().await?.expect("it ran");
-    /// let metadata = record.outcome.and_then(|outcome| outcome.metadata).expect("it has a trace");
-    /// assert!(metadata.trace.as_ref().is_some_and(|trace| trace.starts_with("00-0af7651916cd43dd8448eb211c80319c-")));
+    /// assert!(record.trace.is_some_and(|trace| trace.starts_with("00-0af7651916cd43dd8448eb211c80319c-")));
     /// # Ok(())
     /// # }
     /// ```
@@ -493,6 +478,31 @@ impl Builder {
     pub fn trace_context(mut self, current: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         self.trace = Some(Arc::new(current));
         self
+    }
+
+    /// Keeps the trace of the call that runs in its record, as
+    /// [`trace_context`](Self::trace_context) does, and takes it from the layer of
+    /// `tracing-opentelemetry`. The span of each replay links to the span of the call that ran.
+    /// Default: off.
+    ///
+    /// The span is `idempotent` (target `idem`, level DEBUG) or, where that is disabled, the
+    /// caller's. The subscriber needs the layer of the very version of `tracing-opentelemetry` that
+    /// this crate depends on (0.34): another version has no effect. A replay also links in a
+    /// runtime without this setting, if the outcome has a trace.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # fn example(store: impl idem::Store) {
+    /// let idempotency = idem::Idempotency::builder(store).opentelemetry().build();
+    /// # }
+    /// ```
+    #[cfg(feature = "opentelemetry")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "opentelemetry")))]
+    #[must_use]
+    pub fn opentelemetry(self) -> Self {
+        self.trace_context(crate::trace::current)
     }
 
     /// Writes keys into events and spans as text, instead of a digest. They may be personal data.

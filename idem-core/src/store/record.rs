@@ -86,6 +86,9 @@ pub struct InFlight {
     /// restores it. The record that it took over in turn is inside, up to [`MOST_TAKEN_OVER`] in
     /// all. `None` for any other origin, and where an earlier version wrote the record.
     pub took_over: Option<Box<Self>>,
+    /// The W3C trace context (`traceparent`) of the call that claimed it, where the runtime
+    /// [keeps traces](crate::Builder::trace_context).
+    pub trace: Option<Arc<str>>,
 }
 
 /// The number of successive take-overs that a record in flight remembers. Beyond that, undoing the
@@ -160,6 +163,9 @@ pub struct Claim {
     pub max_attempts: Option<u64>,
     /// Whether the key counts only if it was [issued](Issue): without a record, none is written.
     pub must_be_issued: bool,
+    /// The W3C trace context (`traceparent`, version 00) of the caller. The record in flight keeps
+    /// it; it decides nothing.
+    pub trace: Option<Arc<str>>,
 }
 
 impl Claim {
@@ -167,7 +173,8 @@ impl Claim {
     /// record, see [`taking_over`](Self::taking_over).)
     pub fn in_flight(&self, attempt: u64, origin: Origin) -> InFlight {
         let Self { owner, lease, hold, fingerprint, .. } = *self;
-        InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None }
+        let trace = self.trace.clone();
+        InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None, trace }
     }
 
     /// The record that this claim writes over an abandoned one.
@@ -300,6 +307,8 @@ pub struct Commit {
     /// the claim. With it, a store may replace exactly that record by one comparison of the whole.
     /// It decides nothing. If the record differs, or this is `None`, the store checks its owner.
     pub as_claimed: Option<AsClaimed>,
+    /// The [trace](Claim::trace) that the claim has written, a part of what `as_claimed` describes.
+    pub trace: Option<Arc<str>>,
 }
 
 /// The fields that a claim has written into a record in flight, besides the owner, the attempt and
@@ -419,6 +428,9 @@ pub struct RecordInfo {
     /// The time until the record changes by itself: a committed one to done, an issued one to
     /// expired, any other to none.
     pub expires_in: Duration,
+    /// In flight, abandoned and committed: the W3C trace context (`traceparent`) of the call that
+    /// ran, where the runtime [keeps traces](crate::Builder::trace_context).
+    pub trace: Option<Arc<str>>,
 }
 
 impl RecordInfo {
@@ -447,8 +459,12 @@ impl RecordInfo {
         let metadata = outcome.as_ref().and_then(|outcome| outcome.metadata.as_deref());
         let audit_age =
             metadata.and_then(|metadata| metadata.audit.as_ref()).map(|audit| audit.kept_for.saturating_sub(left));
+        let trace = match record {
+            Record::InFlight(held) => held.trace.clone(),
+            _ => metadata.and_then(|metadata| metadata.trace.clone()),
+        };
         let (attempt, fingerprint) = (record.attempt(), record.fingerprint());
-        Self { state, attempt, fingerprint, is_error, outcome, audit_age, lease_age, lease_left, expires_in }
+        Self { state, attempt, fingerprint, is_error, outcome, audit_age, lease_age, lease_left, expires_in, trace }
     }
 }
 

@@ -7,6 +7,7 @@
 //! | issued | `i1i.`, or `i1i <grace ms>.` |
 //! | in flight | `i1f<owner><origin> <attempt> <lease ms> <hold ms> <fingerprint>.` and, with waiters, `w` |
 //! | the same, with more to remember | `i2f`, the same fields, ` <questions>`, for each record that was taken over `<` and all these fields of it, `.` |
+//! | the same, with traces | `i3f`, the same fields, and ` <trace>` behind the questions of each record that has one |
 //! | released | `i1r <attempt>.` |
 //! | the same, where some attempts only asked | `i2r <attempt> <questions>.` |
 //! | committed | `i1c <attempt> <codec> <fingerprint> <check> <outcome>` |
@@ -16,7 +17,7 @@
 //! | done | `i1d <attempt> <fingerprint>.` |
 //!
 //! `i1` to `i3` are the format and its version. The metadata is one word, without spaces
-//! ([`Metadata::to_text`](crate::record::Metadata::to_text)). Owner and fingerprint are 22
+//! ([`Metadata::to_text`](crate::record::Metadata::to_text)). The trace is a `traceparent`. Owner and fingerprint are 22
 //! characters of base64url, `-` stands for no fingerprint. The origin is what the claim found: `n`
 //! nothing, `i` issued, `r` released, `a` abandoned. The owner comes first and has a fixed width,
 //! so that a script checks it by comparing a prefix. Every header has an end of its own, and the
@@ -28,8 +29,8 @@
 //! - A version reads every record that an earlier one wrote.
 //! - A record is written in the lowest version that can express it. So a rolling deployment in
 //!   which both versions run shares all records but those that need the addition: keys whose
-//!   abandoned record was taken over, or whose question stayed without an answer (2), and outcomes
-//!   with metadata (3).
+//!   abandoned record was taken over, or whose question stayed without an answer (2), outcomes
+//!   with metadata, and records in flight with a trace (3).
 //! - A record of a later version is an error ([`WireError::Version`]), from every step, and is left
 //!   untouched. The caller gets [`Error::Codec`](crate::Error::Codec), and no body runs. Upgrade
 //!   the process, or wait until the record has ended.
@@ -47,7 +48,7 @@ use bytes::Bytes;
 
 use crate::codec::CodecId;
 use crate::fingerprint::Fingerprint;
-use crate::record::{Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record};
+use crate::record::{Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record, is_trace};
 
 /// Separates a record in flight from the one that it took over.
 const OVER: u8 = b'<';
@@ -105,7 +106,7 @@ pub fn encode_aside(attempt: u64, fingerprint: Option<Fingerprint>) -> Vec<u8> {
 }
 
 /// The text with which every record in flight of this owner begins, and no other; where that has
-/// more to remember, with a `2` in place of the `1`.
+/// more to remember, with a `2` or a `3` in place of the `1`.
 pub fn owner_prefix(owner: Owner) -> String {
     let mut prefix = String::with_capacity(25);
     prefix.push_str("i1f");
@@ -116,7 +117,7 @@ pub fn owner_prefix(owner: Owner) -> String {
 /// Returns an in-flight record without the mark for waiters.
 pub fn without_waited(text: &[u8]) -> &[u8] {
     match text {
-        [b'i', b'1' | b'2', b'f', .., b'.', WAITED] => text.get(..text.len() - 1).unwrap_or(text),
+        [b'i', b'1'..=b'3', b'f', .., b'.', WAITED] => text.get(..text.len() - 1).unwrap_or(text),
         _ => text,
     }
 }
@@ -132,7 +133,7 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
         [b'i', version @ b'1', state, fields @ ..] | [b'i', version @ b'2', state @ (b'f' | b'r'), fields @ ..] => {
             (*version, *state, fields)
         }
-        [b'i', version @ b'3', state @ (b'c' | b'e'), fields @ ..] => (*version, *state, fields),
+        [b'i', version @ b'3', state @ (b'c' | b'e' | b'f'), fields @ ..] => (*version, *state, fields),
         b"i1" | b"i2" | b"i3" => return Err(damaged),
         [b'i', b'0'..=b'9', ..] => return Err(WireError::Version),
         _ => return Err(WireError::Foreign),
@@ -147,8 +148,8 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
         _ => return Err(damaged),
     };
     match (version, state) {
-        (b'2', b'f') => decode_in_flight(fields, MOST_TAKEN_OVER)
-            .filter(|held| held.questions > 0 || held.took_over.is_some())
+        (b'2' | b'3', b'f') => decode_in_flight(fields, MOST_TAKEN_OVER)
+            .filter(|held| version_of(held) == version)
             .map(|held| Parsed::Record(Record::InFlight(held))),
         (b'2', _) => decode_released(fields).map(Parsed::Record),
         _ => decode_plain(state, fields),
@@ -183,13 +184,29 @@ pub fn decode_head(text: &Bytes) -> Result<Parsed, WireError> {
     head().ok_or(WireError::Damaged)
 }
 
-/// A record in flight with the number of questions, and with those that were taken over: no more
-/// than `room`.
+/// The lowest version that can express a record in flight.
+fn version_of(held: &InFlight) -> u8 {
+    let is_traced = |held: &InFlight| held.trace.is_some();
+    if std::iter::successors(Some(held), |held| held.took_over.as_deref()).any(is_traced) {
+        b'3'
+    } else if held.questions > 0 || held.took_over.is_some() {
+        b'2'
+    } else {
+        b'1'
+    }
+}
+
+/// A record in flight with the number of questions and its trace, and with those that were taken
+/// over: no more than `room`.
 fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
     let mut parts = text.splitn(2, |byte| *byte == OVER);
     let mut fields = parts.next()?.split(|byte| *byte == b' ');
     let mut held = in_flight_fields(&mut fields)?;
     held.questions = number(fields.next()?)?;
+    held.trace = match fields.next() {
+        Some(trace) => Some(std::str::from_utf8(trace).ok().filter(|trace| is_trace(trace))?.into()),
+        None => None,
+    };
     if fields.next().is_some() {
         return None;
     }
@@ -212,6 +229,7 @@ fn in_flight_fields<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<I
         fingerprint: fingerprint(fields.next()?)?,
         questions: 0,
         took_over: None,
+        trace: None,
     })
 }
 
@@ -271,16 +289,20 @@ const HEADER: usize = 128;
 
 fn in_flight(held: &InFlight) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER);
-    if held.questions == 0 && held.took_over.is_none() {
-        out.extend_from_slice(b"i1f");
+    let version = version_of(held);
+    out.extend_from_slice(&[b'i', version, b'f']);
+    if version == b'1' {
         push_in_flight(&mut out, held);
     } else {
-        out.extend_from_slice(b"i2f");
         let mut next = Some(held);
         while let Some(held) = next {
             push_in_flight(&mut out, held);
             out.push(b' ');
             push_number(&mut out, held.questions);
+            if let Some(trace) = &held.trace {
+                out.push(b' ');
+                out.extend_from_slice(trace.as_bytes());
+            }
             next = held.took_over.as_deref();
             if next.is_some() {
                 out.push(OVER);
@@ -406,6 +428,8 @@ fn number(field: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
+    const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
     fn samples() -> Vec<Record> {
         let print = Fingerprint::of("x").unwrap();
         let held = |fingerprint| InFlight {
@@ -417,7 +441,9 @@ mod tests {
             fingerprint,
             questions: 0,
             took_over: None,
+            trace: None,
         };
+        let traced = |held: InFlight| held.with_trace(Some(TRACE.into()));
         let over = |questions, over: InFlight| InFlight {
             questions,
             took_over: Some(Box::new(InFlight { lease: Duration::ZERO, ..over })),
@@ -461,6 +487,9 @@ mod tests {
                 fingerprint: None,
                 outcome: Encoded { is_error: true, metadata, ..outcome(b"x y") },
             },
+            Record::InFlight(traced(held(Some(print)))),
+            Record::InFlight(traced(over(1, held(None)))),
+            Record::InFlight(over(0, over(2, traced(held(Some(print)))))),
         ]
     }
 
@@ -513,7 +542,7 @@ mod tests {
         for foreign in ["", "hello", "{\"a\":1}", "i", "idem", "1"] {
             assert_eq!(read(foreign.as_bytes()), Err(WireError::Foreign), "{foreign}");
         }
-        for later in ["i2c 1 j - aaaaaa {}", "i3f.", "i2i.", "i9"] {
+        for later in ["i2c 1 j - aaaaaa {}", "i3r.", "i2i.", "i9"] {
             assert_eq!(read(later.as_bytes()), Err(WireError::Version), "{later}");
         }
         let group = "BwcHBwcHBwcHBwcHBwcHBwa 3 0 2 - 1";
@@ -541,6 +570,11 @@ mod tests {
             "i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1<.",
             "i1fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1.",
             "i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 1.",
+            "i3f.",
+            "i3fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1.",
+            "i3fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 00-1-2-01.",
+            &format!("i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 {TRACE}."),
+            &format!("i3fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 {TRACE} 1."),
         ] {
             assert_eq!(read(damaged.as_bytes()), Err(WireError::Damaged), "{damaged}");
         }
@@ -548,7 +582,7 @@ mod tests {
 
     #[test]
     fn the_mark_of_waiters_is_part_of_no_field() {
-        for held in [&samples()[2], &samples()[13]] {
+        for held in [&samples()[2], &samples()[13], &samples()[18]] {
             let held = encode(held);
             let waited = [held.as_slice(), &[WAITED]].concat();
             assert_eq!(read(&waited), read(&held));
@@ -570,5 +604,6 @@ mod tests {
         assert_eq!(texts[4], "i1c 1 j - n1n1HA {\"a\":\"b c\"}");
         assert_eq!(texts[7], "i1d 2 -.");
         assert_eq!(texts[9], "i1e 3 j - lZUZQw \"no\"");
+        assert_eq!(texts[18], format!("i3fBwcHBwcHBwcHBwcHBwcHBwa 3 30000 86400000 - 1 {TRACE}<BwcHBwcHBwcHBwcHBwcHBwa 3 0 86400000 - 0."));
     }
 }
