@@ -21,6 +21,20 @@ const GZIP: [&[u8]; 2] = [
     b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\x4b\xcc\xcd\x2f\xcd\x2b\xb1\x35\xb4\xb4\xb4\x54\x4b\x2e\x2d\x2a\x4a\xcd\x4b\xae\xb4\x2d\x2d\x4e\x51\x4b\x44\x48\x00\x00\x54\x61\xc3\x48\x24\x00\x00\x00",
 ];
 
+/// What was logged.
+#[derive(Clone, Default)]
+struct Logs(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Logs {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(text)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 fn empty(key: &str) -> Request<Body> {
     request(key).body(Body::empty()).unwrap()
 }
@@ -188,10 +202,10 @@ async fn compression_outside_of_the_layer_concerns_replays_too_and_inside_it_lea
 #[tokio::test]
 async fn nothing_of_a_key_an_owner_or_a_body_reaches_a_log_or_an_error_page() {
     const KEY: &str = "<script>alert(1)</script>";
-    let logs = Arc::new(Mutex::new(Vec::new()));
+    let logs = Logs::default();
     let writer = logs.clone();
-    let subscriber =
-        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false).with_writer(writer).finish();
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false);
+    let subscriber = subscriber.with_writer(move || writer.clone()).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let site = Site::new();
     let app = site.router(layer(&site.idempotency).max_body(64));
@@ -215,7 +229,7 @@ async fn nothing_of_a_key_an_owner_or_a_body_reaches_a_log_or_an_error_page() {
         let shown = format!("{:?} {}", page.headers, page.text);
         assert!(!["script", "4242", "4243", "hunter2"].iter().any(|secret| shown.contains(secret)), "{shown}");
     }
-    let logs = String::from_utf8(logs.lock().unwrap().clone()).unwrap();
+    let logs = String::from_utf8(logs.0.lock().unwrap().clone()).unwrap();
     assert!(logs.contains("executed") && logs.contains("rejected_mismatch"), "{logs}");
     assert!(!["script", "4242", "4243", "hunter2", "\u{1b}"].iter().any(|secret| logs.contains(secret)), "{logs}");
 }
