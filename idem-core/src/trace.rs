@@ -57,8 +57,7 @@ pub(crate) fn current() -> Option<String> {
     let context = tracing::Span::current().context();
     let span = context.span();
     let span = span.span_context();
-    span.is_valid()
-        .then(|| format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8()))
+    span.is_valid().then(|| format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8()))
 }
 
 /// Links the current span, in which an outcome is replayed, to the span of the call that ran.

@@ -26,7 +26,10 @@ fn says(parsed: &Parsed) -> String {
             let over = std::iter::successors(held.took_over.as_deref(), |over| over.took_over.as_deref()).count();
             let (lease, hold) = (held.lease.as_millis(), held.hold.as_millis());
             let trace = held.trace.as_deref().map(|trace| format!(" {trace}")).unwrap_or_default();
-            format!("in flight {:?} {} {lease} {hold} {print} {} {over}{trace}", held.origin, held.attempt, held.questions)
+            format!(
+                "in flight {:?} {} {lease} {hold} {print} {} {over}{trace}",
+                held.origin, held.attempt, held.questions
+            )
         }
         Record::Released { attempt, questions } => format!("released {attempt} {questions}"),
         Record::Committed { attempt, outcome, .. } => {

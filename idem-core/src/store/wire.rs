@@ -604,6 +604,11 @@ mod tests {
         assert_eq!(texts[4], "i1c 1 j - n1n1HA {\"a\":\"b c\"}");
         assert_eq!(texts[7], "i1d 2 -.");
         assert_eq!(texts[9], "i1e 3 j - lZUZQw \"no\"");
-        assert_eq!(texts[18], format!("i3fBwcHBwcHBwcHBwcHBwcHBwa 3 30000 86400000 - 1 {TRACE}<BwcHBwcHBwcHBwcHBwcHBwa 3 0 86400000 - 0."));
+        assert_eq!(
+            texts[18],
+            format!(
+                "i3fBwcHBwcHBwcHBwcHBwcHBwa 3 30000 86400000 - 1 {TRACE}<BwcHBwcHBwcHBwcHBwcHBwa 3 0 86400000 - 0."
+            )
+        );
     }
 }

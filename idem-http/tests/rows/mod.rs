@@ -59,7 +59,12 @@ async fn a_key_is_1_to_255_visible_characters() {
     let invalid: [&[u8]; 9] = [b"", b"\t", b"a\tb", b"a b", b"a\xff", "ä".as_bytes(), b"\"a", b"\"a\"b", &[b'x'; 256]];
     for key in invalid {
         let refused = send(&app, keyed(key)).await;
-        assert_eq!((refused.status, &*refused.code()), (StatusCode::BAD_REQUEST, "invalid_key"), "{}", key.escape_ascii());
+        assert_eq!(
+            (refused.status, &*refused.code()),
+            (StatusCode::BAD_REQUEST, "invalid_key"),
+            "{}",
+            key.escape_ascii()
+        );
     }
     assert_eq!(site.runs.load(SeqCst), runs);
 }
@@ -67,7 +72,8 @@ async fn a_key_is_1_to_255_visible_characters() {
 #[tokio::test]
 async fn the_key_can_come_from_any_part_of_the_request_and_is_checked_there_too() {
     let site = Site::new();
-    let app = site.router(layer(&site.idempotency).key_from(|parts| parts.uri.query().map(str::to_owned)).required(true));
+    let app =
+        site.router(layer(&site.idempotency).key_from(|parts| parts.uri.query().map(str::to_owned)).required(true));
     let asked = |uri: &str| Request::post(uri).header(AUTHORIZATION, "alice").body(Body::empty()).unwrap();
     for replayed in [false, true] {
         assert_eq!(is_replay(&send(&app, asked("/charges?k")).await), replayed);
@@ -130,9 +136,8 @@ async fn an_answer_that_has_expired_is_409_and_its_lookup_410() {
 async fn a_request_that_was_interrupted_and_one_that_failed_too_often_are_409() {
     let runtime = Idempotency::builder(MemoryStore::new()).abandoned(Abandoned::Reject).build();
     let site = Site::over(runtime);
-    let failing = site.router_of(layer(&site.idempotency).max_attempts(2), |_| {
-        StatusCode::INTERNAL_SERVER_ERROR.into_response()
-    });
+    let failing =
+        site.router_of(layer(&site.idempotency).max_attempts(2), |_| StatusCode::INTERNAL_SERVER_ERROR.into_response());
     for expected in [500, 500, 409, 409] {
         let received = send(&failing, empty("failing")).await;
         assert_eq!(received.status.as_u16(), expected);

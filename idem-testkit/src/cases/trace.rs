@@ -66,7 +66,9 @@ async fn is_that_of_the_owner_and_an_undone_claim_restores_the_one_before(t: &Be
 
 async fn changes_nothing_for_commits_and_releases(t: &Bench) -> Verdict {
     let first = traced(&t.id()?, 1);
-    for (as_claimed, trace) in [(None, None), (Some(Origin::Nothing), first.trace.clone()), (Some(Origin::Nothing), None)] {
+    for (as_claimed, trace) in
+        [(None, None), (Some(Origin::Nothing), first.trace.clone()), (Some(Origin::Nothing), None)]
+    {
         let claim = first.clone().with_id(t.id()?);
         t.own(&claim).await?;
         let commit = commit(&claim, 1).with_as_claimed(as_claimed.map(|origin| claim.as_claimed(origin)));
