@@ -26,6 +26,7 @@ use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFai
 use crate::record::{Claimed, Encoded, Origin, Owner};
 use crate::runtime::Runtime;
 use crate::runtime::flight::{Ending, Joined, Seat, Turn};
+use crate::runtime::trace;
 use crate::task::current;
 use crate::token::Flaw;
 
@@ -339,6 +340,9 @@ impl Runtime {
                 let observer = self.reporter(request);
                 match outcome.metadata.as_ref().and_then(|metadata| metadata.trace.as_ref()) {
                     Some(trace) => {
+                        if !request.settings.observes {
+                            trace::link(trace);
+                        }
                         let why = format_args!("the call that ran has the trace {trace}");
                         observer.decided_because(Decision::Replayed, &request.id, 0, &why);
                     }

@@ -23,6 +23,7 @@ use crate::policy::settings::{keep_for, keep_released, seconds};
 use crate::record::{AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
 use crate::runtime::flight::{Ending, Seat};
 use crate::runtime::local_cache::Sending;
+use crate::runtime::trace::{self, CallTrace, traced};
 use crate::runtime::{Runtime, background};
 use crate::task::recording::Recording;
 
@@ -67,6 +68,7 @@ struct Parts {
     settles: bool,
     /// The version of the outcome's type.
     version: u32,
+    trace: Option<Arc<CallTrace>>,
     /// The operator who records the outcome by hand, and the reason.
     audit: Option<Box<By>>,
     /// It is recorded.
@@ -151,6 +153,7 @@ impl Held {
             sending: None,
             settles: false,
             version: request.outcome_version(),
+            trace: request.trace.clone(),
             audit: None,
             committed: false,
             doubtful: false,
@@ -170,8 +173,8 @@ impl Held {
     /// The body has ended, and this is its outcome.
     pub(crate) fn plan_commit(&mut self, outcome: Result<Encoded, CodecFailure>) {
         if let Some(parts) = &mut self.parts {
-            let outcome = parts.encoded(outcome);
-            let outcome = outcome.map(|outcome| parts.runtime.with_trace(outcome).of_version(parts.version));
+            let noted = |outcome| traced(parts.trace.as_ref(), outcome).of_version(parts.version);
+            let outcome = parts.encoded(outcome).map(noted);
             parts.step = Stage::Committing { outcome, own: None };
         }
     }
@@ -186,6 +189,7 @@ impl Held {
             ttl: parts.times.ttl(),
             remember: parts.times.remember(),
             version: parts.version,
+            trace: parts.trace.clone(),
         })
     }
 
@@ -209,8 +213,8 @@ impl Held {
     /// The body has ended, and its error is the outcome, for a time of its own if it has one.
     pub(crate) fn plan_kept_error(&mut self, error: Encoded, ttl: Option<Duration>) {
         if let Some(parts) = &mut self.parts {
-            let outcome = Some(parts.runtime.with_trace(error));
-            parts.step = Stage::Committing { outcome, own: ttl.map(keep_for) };
+            let (error, own) = (traced(parts.trace.as_ref(), error), ttl.map(keep_for));
+            parts.step = Stage::Committing { outcome: Some(error), own };
         }
     }
 
@@ -339,11 +343,11 @@ impl Parts {
         }
         let answer = match &self.step {
             Stage::Committing { outcome, own } => {
-                let (outcome, fingerprint) = (outcome.clone(), self.fingerprint);
-                let times = self.times_with(*own);
+                let (outcome, fingerprint, times) = (outcome.clone(), self.fingerprint, self.times_with(*own));
                 let (ttl, remember) = (times.ttl(), times.remember());
-                let as_claimed = Some(AsClaimed { origin: self.origin, lease: term.length(), hold: term.hold() });
-                store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember, as_claimed })
+                let as_claimed = AsClaimed { origin: self.origin, lease: term.length(), hold: term.hold() };
+                let (as_claimed, trace) = (Some(as_claimed), trace::of(self.trace.as_ref()));
+                store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember, as_claimed, trace })
             }
             Stage::Releasing(how) => {
                 let to = match how {

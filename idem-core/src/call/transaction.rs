@@ -182,6 +182,7 @@ where
                 ttl,
                 remember,
                 as_claimed: None,
+                trace: None,
             };
             let error = match (self.witness.split)(returned) {
                 Ok(value) => {
@@ -190,7 +191,7 @@ where
                     } else {
                         let encoded = caught(|| (self.witness.encode)(&runtime.codec, &request.id, attempt, &value));
                         let encoded =
-                            encoded.map(|encoded| runtime.with_trace(encoded).of_version(request.outcome_version()));
+                            encoded.map(|encoded| request.traced(encoded).of_version(request.outcome_version()));
                         let not_encoded = |failure: &CodecFailure| {
                             runtime.observer.decided_because(Decision::NotEncoded, &request.id, attempt, failure);
                         };
@@ -278,7 +279,7 @@ where
             })
         };
         match encoded {
-            Ok(encoded) => Some((open.runtime.with_trace(encoded), own)),
+            Ok(encoded) => Some((open.request.traced(encoded), own)),
             Err(failure) => {
                 let id = &open.request.id;
                 open.runtime.observer.decided_because(Decision::ErrorNotKept, id, 0, &failure);

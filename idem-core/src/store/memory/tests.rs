@@ -46,6 +46,7 @@ fn claim(key: usize, hold: Duration) -> Claim {
         take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
+        trace: None,
     }
 }
 
@@ -53,7 +54,7 @@ fn commit(claim: &Claim, payload: usize, ttl: Duration, remember: Duration) -> C
     let Claim { id, owner, fingerprint, .. } = claim.clone();
     let payload = Bytes::from(vec![u8::try_from(payload % 256).unwrap(); payload]);
     let outcome = Some(Encoded { is_error: payload.len() % 7 == 0, codec: CodecId::JSON, payload, metadata: None });
-    Commit { id, owner, attempt: 1, fingerprint, outcome, ttl, remember, as_claimed: None }
+    Commit { id, owner, attempt: 1, fingerprint, outcome, ttl, remember, as_claimed: None, trace: None }
 }
 
 fn now<T>(step: impl Future<Output = T>) -> T {
