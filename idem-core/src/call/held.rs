@@ -193,8 +193,7 @@ impl Held {
         })
     }
 
-    /// The body has ended, and a transaction of its own has recorded the outcome, or was rolled
-    /// back: then the lease decides.
+    /// The body's own transaction recorded the outcome, or the lease decides after its rollback.
     pub(crate) fn mark_recorded_in_transaction(&mut self) {
         if let Some(parts) = &mut self.parts {
             parts.step = Stage::Over;
