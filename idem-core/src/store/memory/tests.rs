@@ -136,7 +136,8 @@ fn what_a_sweep_takes_out_is_freed_without_the_lock() {
         now(store.commit(&commit(&claim, 200, SECOND, SECOND))).unwrap();
     }
     clock.advance(SECOND);
-    let freed = |info: allocation_counter::AllocationInfo| i64::try_from(info.count_total).unwrap() - info.count_current;
+    let freed =
+        |info: allocation_counter::AllocationInfo| i64::try_from(info.count_total).unwrap() - info.count_current;
     let (mut taken, mut guarded) = (None, lock(&store.0.shards[0]));
     let locked = allocation_counter::measure(|| {
         taken = Some(guarded.records.make_room(clock.elapsed(), &store.0.shared));
