@@ -13,6 +13,7 @@ use tokio::runtime::{Handle, Id};
 use crate::base::clock;
 use crate::call::audit::By;
 use crate::call::request::Request;
+use crate::call::retention::Retention;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::lease::keeper::Enrolled;
@@ -75,29 +76,6 @@ struct Parts {
     committed: bool,
     /// A release was sent that may have been carried out although no answer came.
     doubtful: bool,
-}
-
-/// How long things are kept, from the request's settings: in whole milliseconds, as they are, and
-/// in half the room, since this is in the future of every call.
-#[derive(Clone, Copy)]
-struct Retention {
-    ttl: u64,
-    remember: u64,
-}
-
-impl Retention {
-    fn new(ttl: Duration, remember: Duration) -> Self {
-        let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-        Self { ttl: millis(ttl), remember: millis(remember) }
-    }
-
-    fn ttl(self) -> Duration {
-        Duration::from_millis(self.ttl)
-    }
-
-    fn remember(self) -> Duration {
-        Duration::from_millis(self.remember)
-    }
 }
 
 /// The owner's progress.
