@@ -17,6 +17,7 @@ mod machine;
 mod memory;
 mod page;
 mod plot;
+mod queues;
 mod renewals;
 mod report;
 mod run;
@@ -49,6 +50,8 @@ enum What {
     Page(page::Args),
     /// Measure what a call costs server and caller, and show what a server holds
     Scaling(scaling::Args),
+    /// Measure how many messages a second consumers handle, beside bare ones
+    Queues(queues::Args),
     /// Fill a store in memory, and say what it took; `run` starts it
     #[command(hide = true)]
     Memory {
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         What::Run(args) => run::run(args),
         What::Page(args) => page::run(&args),
         What::Scaling(args) => scaling::run(args),
+        What::Queues(args) => queues::run(&args),
         What::Memory { records } => fill(records),
     };
     match outcome {

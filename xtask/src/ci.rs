@@ -173,6 +173,8 @@ fn examples(workspace: &Workspace, full: bool) -> Result<()> {
         example(name)?.args(["--redis", &server.url()]).run()?;
     }
     if full {
+        example("mails")?.args(["--broker", "nats"]).run()?;
+        example("inbox")?.run()?;
         // As the README has it: no features, no server.
         for name in ["quickstart", "payments"] {
             workspace.cargo().args(["run", "--example", name]).run()?;

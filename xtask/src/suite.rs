@@ -70,6 +70,9 @@ pub(crate) fn explore(workspace: &Workspace) -> Result<()> {
 /// Whole suites, over databases and drivers that others of them resemble.
 const SELDOM: &str = "not (package(idem-sqlx) and binary(conformance) and test(/serializable|on_sqlx_0_8/))";
 
+/// How many messages the storms over real brokers have in a whole run.
+const STORM: &str = "10000";
+
 fn tests(workspace: &Workspace, left_out: &[&str], args: &[String], extent: Extent) -> Result<()> {
     let mut cargo = runner::all(workspace).args(left_out).args(args);
     if extent == Extent::Short && tool::has_subcommand(workspace, "nextest") {
@@ -77,6 +80,9 @@ fn tests(workspace: &Workspace, left_out: &[&str], args: &[String], extent: Exte
             "Left to `cargo xtask test` and `ci --full`: conformance over sqlx 0.8, and over serializable transactions."
         );
         cargo = cargo.args(["--filterset", SELDOM]);
+    }
+    if extent == Extent::Whole && args.is_empty() {
+        cargo = cargo.env("IDEM_QUEUE_MESSAGES", STORM);
     }
     cargo.run()?;
     Ok(())
