@@ -18,10 +18,10 @@ use idem_bench::result;
 use ruts::store::Ttl;
 use ruts::store::moka::MokaStore;
 use ruts::{CookieOptions, Session, SessionLayer};
-use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 use tower_cookies::CookieManagerLayer;
 
+use crate::at_once::at_once;
 use crate::floor::Floor;
 use crate::report::{Figure, Group, Kind, Unit};
 use crate::stats::median;
@@ -57,7 +57,7 @@ impl Served {
         }
     }
 
-    /// What it is compared with.
+    /// The subject that it is compared with.
     fn beside(self) -> Self {
         if self == Self::Redis { Self::Commands } else { Self::Bare }
     }
@@ -70,7 +70,7 @@ impl Served {
 /// The services, and how a client of theirs is known.
 pub(crate) struct Services {
     routers: [Router; Served::ALL.len()],
-    /// What axum-idempotent finds its session by.
+    /// The header by which axum-idempotent finds its session.
     session: HeaderValue,
     run: String,
 }
@@ -219,27 +219,13 @@ async fn sequential(services: Arc<Services>, calls: u64, from: u64) -> Result<Ti
 
 /// Many tasks at once: how many numbers of keys may have been used, and the requests a second.
 async fn many(services: &Arc<Services>, served: Served, kind: Kind, length: Duration, from: u64) -> Result<(u64, f64)> {
-    let mut running = JoinSet::new();
-    let begun = Instant::now();
-    for task in 0..TASKS {
+    let services = services.clone();
+    let call = move |task, calls| {
         let services = services.clone();
-        running.spawn(async move {
-            let mut calls = 0;
-            while begun.elapsed() < length {
-                let number = if kind == Kind::Replay { task } else { calls * TASKS + task };
-                services.call(served, from + number).await?;
-                calls += 1;
-            }
-            anyhow::Ok(calls)
-        });
-    }
-    let (mut all, mut most) = (0, 0);
-    while let Some(calls) = running.join_next().await {
-        let calls: u64 = calls??;
-        all += calls;
-        most = most.max(calls);
-    }
-    #[allow(clippy::cast_precision_loss)]
-    let rate = all as f64 / begun.elapsed().as_secs_f64();
-    Ok((most * TASKS, rate))
+        async move {
+            let number = if kind == Kind::Replay { task } else { calls * TASKS + task };
+            services.call(served, from + number).await
+        }
+    };
+    at_once(TASKS, length, call).await
 }

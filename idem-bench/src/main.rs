@@ -7,6 +7,7 @@
 //! runs them all.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times itself; it is no part of the library")]
 
+mod at_once;
 mod cost;
 mod crowd;
 mod floor;

@@ -195,7 +195,7 @@ fn digest(text: &str) -> Result<KeyDigest, String> {
     KeyDigest::parse(text).ok_or_else(|| "a digest is 16 hexadecimal digits, as logs show it".to_owned())
 }
 
-/// What a record has room for.
+/// A record has room for 512 bytes.
 fn reason(text: &str) -> Result<String, String> {
     if text.len() > 512 {
         return Err(format!("a reason has up to 512 bytes, and this one has {}", text.len()));

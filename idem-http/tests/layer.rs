@@ -1,4 +1,4 @@
-//! What clients get from a service behind the layer.
+//! The responses of a service behind the layer.
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 

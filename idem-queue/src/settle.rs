@@ -48,7 +48,7 @@ pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, dispositi
                 Disposition::DeadLetter { reason } => ticket.dead_letter(delivery, reason).await,
             }
         };
-        // A client may wait for ever for the answer of a connection that is gone.
+        // A client may wait forever for the answer of a connection that has ended.
         let tried = tokio::time::timeout(LIMIT, step).await;
         let Err(error) = tried.unwrap_or_else(|_| Err("the broker did not answer in time".into())) else { return };
         let source = delivery.source();

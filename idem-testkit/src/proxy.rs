@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use self::frames::{Frame, Said};
+use self::frames::{Frame, ReplyKind};
 pub use self::passing::{Mishap, Passing};
 use crate::fault::Gate;
 
@@ -299,11 +299,11 @@ fn first_reply(bytes: &[u8], pending: &Pending) -> Option<Next> {
         Frame::Unknown => return Some(Next::Send(bytes.len())),
     };
     Some(match said {
-        Said::Reply => match pending.answered() {
+        ReplyKind::Reply => match pending.answered() {
             Mishap::LoseReply => Next::End,
             Mishap::HangReply(gate) => Next::Hang(length, gate),
             _ => Next::Send(length),
         },
-        Said::Message => Next::Send(length),
+        ReplyKind::Message => Next::Send(length),
     })
 }

@@ -34,7 +34,7 @@ impl Step {
         macro_rules! sha {
             ($name:literal) => {
                 Some(
-                    Script::new(include_str!(concat!("../../idem-redis/src/lua/", $name, ".lua")))
+                    Script::new(include_str!(concat!("../../idem-redis/src/store/lua/", $name, ".lua")))
                         .get_hash()
                         .to_owned(),
                 )

@@ -1,4 +1,4 @@
-//! What the doctor finds, and that it finds nothing where there is nothing.
+//! The doctor finds each defect, and nothing on a healthy store.
 
 use idem_testkit::RedisServer;
 

@@ -18,14 +18,14 @@ use self::slot::Slot;
 use self::sweeper::{NEVER, Sweeper, nanos};
 use self::waiting::{Waiters, Waiting};
 use super::{Store, StoreHandle};
-use crate::clock::{Clock, TokioClock};
+use crate::base::clock::{Clock, TokioClock};
+use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::base::sync::{Mutex, MutexGuard};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
     Claim, Claimed, Commit, Issue, Issued, OnClaim, OnStep, Ownership, Record, RecordId, RecordInfo, Release, Removed,
     Renewal,
 };
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, MutexGuard};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
 
@@ -204,9 +204,10 @@ impl MemoryStore {
         let mut guarded = lock(&self.0.shards[index]);
         let target = Target { id, hash, now: self.0.clock.elapsed() };
         let answer = step(&mut Step { shared, guarded: &mut guarded, target });
-        guarded.records.tend(target.now, shared);
+        let taken = guarded.records.tend(target.now, shared);
         let earlier = self.0.publish(index, &guarded.records);
         drop(guarded);
+        drop(taken);
         if let (Some(due), Some(sweeper)) = (earlier, &self.0.sweeper)
             && sweeper.is_late_for(due)
         {
@@ -331,8 +332,12 @@ impl Inner {
     /// Drops what has expired in a shard.
     fn sweep(&self, shard: usize, now: Duration) -> Swept {
         let mut guarded = lock(&self.shards[shard]);
-        let (before, after) = guarded.records.make_room(now, &self.shared);
+        let before = guarded.records.count();
+        let taken = guarded.records.make_room(now, &self.shared);
+        let after = guarded.records.count();
         self.publish(shard, &guarded.records);
+        drop(guarded);
+        drop(taken);
         Swept { looked_at: before, dropped: before - after }
     }
 

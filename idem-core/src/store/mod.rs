@@ -45,7 +45,6 @@
 pub mod admin;
 mod dynamic;
 pub(crate) mod memory;
-pub mod record;
 mod transaction;
 pub mod wire;
 
@@ -62,7 +61,10 @@ pub(crate) use self::dynamic::AnyStore;
 pub use self::dynamic::StoreHandle;
 pub(crate) use self::memory::MemoryStore;
 pub use self::transaction::{Transaction, Transactions};
-pub use crate::codec::{Codec, CodecContext, CodecFailure, CodecId};
+pub use crate::outcome::codec::{Codec, CodecContext, CodecFailure};
+#[doc(inline)]
+pub use crate::record;
+pub use crate::record::CodecId;
 
 /// A place for records.
 ///

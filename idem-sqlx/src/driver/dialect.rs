@@ -77,7 +77,7 @@ pub(crate) struct Seen {
     pub(crate) row: Row,
 }
 
-/// What an insert in the caller's transaction has found.
+/// The result of an insert in the caller's transaction.
 #[derive(Debug)]
 pub(crate) enum Inserted {
     /// This row stands there now.

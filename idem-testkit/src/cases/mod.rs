@@ -22,7 +22,7 @@ mod time;
 mod undo;
 mod wait;
 
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 /// All of them, by subject.
 pub(crate) const ALL: &[&[Trial]] = &[
@@ -52,7 +52,7 @@ pub(crate) const ADMIN: &[&[Trial]] = &[list::TRIALS, intervene::TRIALS];
 /// The list of a file's trials. A trial that is left out is dead code, which the compiler finds.
 macro_rules! trials {
     ($group:ident, [$($name:ident),* $(,)?]) => {
-        &[$($crate::suite::Trial {
+        &[$($crate::trial::Trial {
             name: concat!(stringify!($group), "::", stringify!($name)),
             run: |bench| Box::pin($name(bench)),
         }),*]

@@ -21,9 +21,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::codec::CodecId;
-use crate::fingerprint::Fingerprint;
-use crate::record::{Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record};
+use crate::encoding::fingerprint::Fingerprint;
+use crate::record::{CodecId, Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record};
 
 const STATE: u8 = 0b0111;
 const ISSUED: u8 = 0;

@@ -9,10 +9,9 @@ use fastrand::Rng;
 use futures_util::FutureExt as _;
 
 use super::*;
-use crate::codec::CodecId;
-use crate::fingerprint::Fingerprint;
-use crate::key::Key;
-use crate::record::{Encoded, Origin, Owner, ReleaseTo};
+use crate::encoding::fingerprint::Fingerprint;
+use crate::encoding::key::Key;
+use crate::record::{CodecId, Encoded, Origin, Owner, ReleaseTo};
 
 #[derive(Clone, Default)]
 struct ByHand(Arc<Mutex<Duration>>);
@@ -455,7 +454,7 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
         // When all has expired, nothing is left: no place, no pack.
         clock.advance(1_000 * SECOND);
         let mut guarded = lock(&store.0.shards[0]);
-        guarded.records.make_room(clock.elapsed(), &store.0.shared);
+        drop(guarded.records.make_room(clock.elapsed(), &store.0.shared));
         assert!(guarded.records.is_bare() && store.is_empty());
     }
 }

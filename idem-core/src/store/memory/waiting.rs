@@ -7,8 +7,8 @@ use hashbrown::hash_table::Entry;
 
 use super::MemoryStore;
 use super::shard::Target;
+use crate::base::sync::Notify;
 use crate::record::RecordId;
-use crate::sync::Notify;
 
 /// Those of one shard.
 #[derive(Default)]

@@ -1,0 +1,5 @@
+//! What everything stands on: time, locks, and text that is safe to print.
+
+pub(crate) mod clock;
+pub(crate) mod printable;
+pub(crate) mod sync;
