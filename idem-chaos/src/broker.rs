@@ -12,10 +12,10 @@ use idem_amqp::lapin::options::{
 use idem_amqp::lapin::types::{AMQPValue, FieldTable};
 use idem_amqp::lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind};
 use idem_nats::REASON;
+use idem_nats::async_nats;
 use idem_nats::async_nats::jetstream::consumer::{PullConsumer, pull};
 use idem_nats::async_nats::jetstream::message::PublishMessage;
 use idem_nats::async_nats::jetstream::{Context, stream};
-use idem_nats::async_nats;
 use idem_testkit::{NatsServer, Proxy, RabbitMqServer};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -200,7 +200,8 @@ impl Broker {
     pub(crate) async fn left(&self) -> Result<u64> {
         match &mut *self.client.lock().await {
             Client::Nats(context) => {
-                let consumer: PullConsumer = context.get_stream(STREAM).await?.get_consumer(QUEUE).await?;
+                let consumer: PullConsumer =
+                    context.get_stream(STREAM).await?.get_consumer(QUEUE).await.map_err(anyhow::Error::from_boxed)?;
                 let info = consumer.cached_info();
                 Ok(info.num_pending + info.num_ack_pending as u64)
             }

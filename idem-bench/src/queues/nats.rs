@@ -58,7 +58,8 @@ impl Filled for Nats {
             consumer.concurrency(CONCURRENCY).run(handler, shared.all()).await?;
             return Ok(());
         }
-        let consumer: PullConsumer = self.context.get_stream(STREAM).await?.get_consumer(DURABLE).await?;
+        let consumer: PullConsumer =
+            self.context.get_stream(STREAM).await?.get_consumer(DURABLE).await.map_err(Error::from_boxed)?;
         let messages = consumer.stream().max_messages_per_batch(CONCURRENCY).messages().await?;
         let handling = messages.map_err(Error::from).try_for_each_concurrent(CONCURRENCY, async |message| {
             let id = message.headers.as_ref().and_then(|headers| headers.get("Nats-Msg-Id"));
