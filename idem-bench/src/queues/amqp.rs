@@ -1,7 +1,7 @@
 //! RabbitMQ.
 
 use anyhow::Result;
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use futures_util::TryStreamExt as _;
 use idem::amqp::lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
     ExchangeDeclareOptions, QueueDeclareOptions,
