@@ -1,6 +1,4 @@
-// The README's examples use the Redis store, so they are tested only with that feature.
-#![cfg_attr(any(not(doctest), feature = "redis"), doc = include_str!("../README.md"))]
-#![cfg_attr(all(doctest, not(feature = "redis")), doc = "Idempotency for async Rust.")]
+#![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[doc(no_inline)]

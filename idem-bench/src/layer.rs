@@ -23,6 +23,7 @@ use tower_cookies::CookieManagerLayer;
 
 use crate::at_once::at_once;
 use crate::floor::Floor;
+use crate::page;
 use crate::report::{Figure, Group, Kind, Unit};
 use crate::stats::median;
 use crate::target::Target;
@@ -32,6 +33,40 @@ const TASKS: u64 = 64;
 /// How long the layer may take of a request.
 const SHARE: f64 = 15.0;
 const KEY: &str = "idempotency-key";
+
+/// Keys of a round, and of each of its parts.
+const NUMBERS: u64 = 1_000_000_000;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Use an existing server instead of starting one, with keys that begin with `idem-bench-` and
+    /// expire
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// How many rounds
+    #[arg(long, default_value_t = 9)]
+    rounds: u64,
+}
+
+/// Measures the layer without everything else that `idem-bench run` measures.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let layers = tokio.block_on(async {
+        let target = Target::open(args.redis).await?;
+        let (services, mut layers) = (Services::start(&target).await?, Layers::default());
+        for round in 0..=args.rounds {
+            if round <= 1 {
+                // The first one warms up.
+                layers = Layers::default();
+            }
+            layers.round(&services, 2000, Duration::from_millis(150), NUMBERS * round).await?;
+            target.clear().await?;
+        }
+        anyhow::Ok(layers)
+    })?;
+    print!("{}", page::tables(&[layers.group()]));
+    Ok(())
+}
 
 /// A handler, and what is around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

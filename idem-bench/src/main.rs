@@ -3,7 +3,7 @@
 //!
 //! `idem-bench run` measures what needs Redis, many tasks or much memory, all in turns in one
 //! process; `benches/in_process.rs`, by criterion, measures single calls in process; `allocations`
-//! counts. `idem-bench page` shows all of it, and writes `docs/benchmarks.md`. `cargo xtask bench`
+//! counts. `idem-bench layer` measures the HTTP layer alone. `idem-bench page` shows all of it, and writes `docs/benchmarks.md`. `cargo xtask bench`
 //! runs them all.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times itself; it is no part of the library")]
 
@@ -24,6 +24,7 @@ mod report;
 mod run;
 mod scaling;
 mod sizes;
+mod sql;
 mod stats;
 mod subject;
 mod tap;
@@ -53,6 +54,10 @@ enum What {
     Scaling(scaling::Args),
     /// Measure how many messages a second consumers handle, beside bare ones
     Queues(queues::Args),
+    /// Measure the SQL stores beside the same statements by hand, or as their table grows
+    Sql(sql::Args),
+    /// Measure the HTTP layer alone, and show it
+    Layer(layer::Args),
     /// Fill a store in memory, and say what it took; `run` starts it
     #[command(hide = true)]
     Memory {
@@ -67,6 +72,8 @@ fn main() -> ExitCode {
         What::Page(args) => page::run(&args),
         What::Scaling(args) => scaling::run(args),
         What::Queues(args) => queues::run(&args),
+        What::Sql(args) => sql::run(&args),
+        What::Layer(args) => layer::run(args),
         What::Memory { records } => fill(records),
     };
     match outcome {

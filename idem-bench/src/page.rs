@@ -117,6 +117,17 @@ fn write(report: &Report, args: &Args, docs: &Path) -> Result<()> {
         .with_context(|| format!("cannot write {}", page.display()))
 }
 
+/// A table in Markdown.
+pub(crate) fn table(group: &Group) -> Result<String> {
+    let mut page = String::new();
+    writeln!(page, "| | goal | median | range | | figures |\n| --- | ---: | ---: | ---: | --- | --- |")?;
+    for figure in &group.figures {
+        let cells = figure.cells().map(|cell| cell.replace('|', "\\|").replace("#[idempotent]", "`#[idempotent]`"));
+        writeln!(page, "| {} |", cells.join(" | "))?;
+    }
+    Ok(page)
+}
+
 fn markdown(report: &Report, command: &str, notes: &str) -> Result<String> {
     let mut page = String::new();
     let machine = &report.machine;
@@ -149,11 +160,7 @@ fn markdown(report: &Report, command: &str, notes: &str) -> Result<String> {
     }
     for group in &report.groups {
         writeln!(page, "\n## {}\n", group.title)?;
-        writeln!(page, "| | goal | median | range | | figures |\n| --- | ---: | ---: | ---: | --- | --- |")?;
-        for figure in &group.figures {
-            let cells = figure.cells().map(|cell| cell.replace('|', "\\|").replace("#[idempotent]", "`#[idempotent]`"));
-            writeln!(page, "| {} |", cells.join(" | "))?;
-        }
+        page.push_str(&table(group)?);
         let shown = [
             (
                 group.figures.iter().any(|figure| figure.what.contains("at once: ")),

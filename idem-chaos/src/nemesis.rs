@@ -49,7 +49,7 @@ const REST: Duration = Duration::from_secs(12);
 
 impl Field {
     pub(crate) async fn start(settings: Settings, journal: Journal) -> Result<Arc<Self>> {
-        let servers = Servers::start(settings.topology).await?;
+        let servers = Servers::start(settings.topology, &settings.folder).await?;
         let broker = match settings.broker {
             Some(kind) => Some(Arc::new(Broker::start(kind).await?)),
             None => None,
@@ -170,10 +170,10 @@ impl Field {
                 broker.kill(fault.length).await?;
                 *rests = Some(Instant::now() + REST);
             }
-            Kind::RedisKill | Kind::RedisPause => {
+            Kind::ServerKill | Kind::ServerPause => {
                 let Ok(_server) = self.server.try_lock() else { return Ok(()) };
                 let _over = self.begins(fault.kind, None);
-                if fault.kind == Kind::RedisPause {
+                if fault.kind == Kind::ServerPause {
                     self.servers.pause(fault.target, fault.length).await?;
                 } else {
                     let down = |down| self.journal.write(if down { Event::ServerDown } else { Event::ServerUp });

@@ -84,7 +84,17 @@ fn commit(claim: &Claim, attempt: u64) -> Commit {
     let outcome = Some(outcome("1"));
     let id = claim.id.clone();
     let as_claimed = Some(claim.as_claimed(Origin::Nothing));
-    Commit { id, owner: claim.owner, attempt, fingerprint: None, outcome, ttl: LONG, remember: LONG, as_claimed }
+    Commit {
+        id,
+        owner: claim.owner,
+        attempt,
+        fingerprint: None,
+        outcome,
+        ttl: LONG,
+        remember: LONG,
+        as_claimed,
+        trace: None,
+    }
 }
 
 fn release(claim: &Claim) -> Release {

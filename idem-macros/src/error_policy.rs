@@ -56,8 +56,7 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
         Data::Enum(data) => data.variants.iter().map(|variant| content(&variant.attrs, None, &mut errors)).collect(),
         Data::Struct(_) => Vec::new(),
         Data::Union(data) => {
-            let message =
-                "a union cannot have a policy, since it does not say which field is set: use an enum";
+            let message = "a union cannot have a policy, since it does not say which field is set: use an enum";
             errors.at(data.union_token.span, message);
             Vec::new()
         }

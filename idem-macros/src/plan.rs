@@ -211,8 +211,7 @@ fn check_identity(args: &Args, errors: &mut Errors) {
             errors.at(Span::call_site(), "`#[idempotent]` needs a key: write for example `key = \"req.order_id\"`");
         }
         (Some(_), Some(token), _) => {
-            let message =
-                "`token` takes the place of `key`: a submission is identified by its token alone, so leave one of them out";
+            let message = "`token` takes the place of `key`: a submission is identified by its token alone, so leave one of them out";
             errors.at(token.keyword.span(), message);
         }
         (_, None, Some(subject)) => {

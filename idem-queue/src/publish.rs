@@ -12,7 +12,7 @@ pub enum PublishError {
     )]
     NotInside,
     /// The message failed to encode.
-    #[error("the message cannot be written as JSON: {0}")]
+    #[error("the message failed to encode as JSON: {0}")]
     Unwritable(#[source] serde_json::Error),
     /// The broker has not confirmed the message. If it is published again, it has the same id.
     #[error("the broker has not confirmed the message: {0}")]

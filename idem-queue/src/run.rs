@@ -187,7 +187,7 @@ where
     let Some((outcome, report)) = outcome else {
         if let Err(error) = ticket.hand_back().await {
             let source = delivery.source();
-            tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message comes again when the broker notices");
+            tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message was not handed back; the broker delivers it again when it notices");
         }
         return;
     };

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 
 use crate::steps::Steps;
 use crate::workspace::{FACADE, Workspace};
-use crate::{chaos, deliveries, documents, fuzz, house, packages, redis, suite, tool};
+use crate::{alerts, chaos, deliveries, documents, fuzz, house, night, packages, redis, suite, tool};
 
 /// In the order in which they run: cheap ones first.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -15,6 +15,7 @@ pub(crate) enum Step {
     Readme,
     Targets,
     Deliveries,
+    Alerts,
     House,
     Deny,
     Semver,
@@ -57,6 +58,7 @@ impl Step {
             Self::Readme => "readme",
             Self::Targets => "targets",
             Self::Deliveries => "deliveries",
+            Self::Alerts => "alerts",
             Self::House => "house",
             Self::Deny => "deny",
             Self::Semver => "semver",
@@ -80,6 +82,7 @@ impl Step {
             Self::Readme => "the README says how to run the tests",
             Self::Targets => "each file of tests is run",
             Self::Deliveries => "the examples' data is what its generator makes",
+            Self::Alerts => "promtool accepts the alert rules, and their tests pass",
             Self::House => "no new circle among modules, no file that grew over 600 lines",
             Self::Deny => "the licences and sources of dependencies are allowed",
             Self::Semver => "nothing breaks the API of the last release",
@@ -103,6 +106,7 @@ impl Step {
             Self::Readme => documents::check_readme(workspace),
             Self::Targets => documents::check_tests(workspace),
             Self::Deliveries => deliveries::check(workspace),
+            Self::Alerts => alerts::check(workspace, full),
             Self::House => house::check(workspace),
             Self::Deny => packages::deny(workspace, full),
             Self::Semver => packages::semver(workspace, full),
@@ -183,6 +187,9 @@ fn examples(workspace: &Workspace, full: bool) -> Result<()> {
     if full {
         example("mails")?.args(["--broker", "nats"]).run()?;
         example("inbox")?.run()?;
+        let workers = programs.get("workers").context("cargo has built no example workers")?;
+        let tools = workspace.programs(&["-p", "idem-cli", "--bins"])?;
+        night::run(workers, tools.get("idem").context("cargo has built no program idem")?, &server.url())?;
         // As the README has it: no features, no server.
         for name in ["quickstart", "payments"] {
             workspace.cargo().args(["run", "--example", name]).run()?;

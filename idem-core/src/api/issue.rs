@@ -1,4 +1,4 @@
-//! Issuing: tokens are made, and recorded in the store before anybody has them.
+//! Issuing tokens: each one is recorded in the store before a caller gets it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -99,26 +99,27 @@ fn not_issued(error: &Error) {
 }
 
 impl<'a, Q, P> Operation<'a, Q, P> {
-    /// Gives out a token for one submission, in one round trip.
+    /// Issues a token for one submission, in one round trip.
     ///
-    /// It is valid for this operation, by its name, and for the subject. The subject is the sender
-    /// that a submission must come from, such as the user's or the session's id. Take it from the
-    /// server's own knowledge, never from the form. The token is valid until `ttl` has passed, 1 ms
-    /// to 100 years. This is the token's own time, not that of the outcome, and the operation's
-    /// other settings do not apply. If a body failed and released, the token is valid for at least
-    /// `ttl` again. After its use, that fact is known for at least `ttl` again.
+    /// It is valid only for the operation of this name and for the subject: the visitor that must
+    /// submit it, such as the user's or the session's id. Take the subject from the server's own
+    /// knowledge, never from the form.
     ///
-    /// The store holds a record of it for `ttl`, and for as long again, but no longer than an hour,
-    /// to tell by an event that its time is over.
+    /// The token is valid until `ttl` has passed, 1 ms to 100 years. This is the token's own time,
+    /// not that of the outcome; the operation's other settings do not apply. After a body that
+    /// released the key, the token is valid for at least `ttl` again. After a commit, the record is
+    /// kept for at least `ttl`.
     ///
-    /// With [`Idempotency::disabled`](crate::Idempotency::disabled) no record is written, and none
-    /// asked for.
+    /// The store keeps the unused token's record for `ttl` and a grace: as long again, but at most
+    /// an hour. In the grace, an event distinguishes an expired token from an unknown one.
+    ///
+    /// Under [`Idempotency::disabled`](crate::Idempotency::disabled) no record is written or read.
     ///
     /// # Errors
     ///
     /// [`Error::Store`] if the store cannot record it. [`Error::MissingSubject`] if the subject is
-    /// `None` or empty. [`Error::Config`] if `ttl` cannot be, or the operation's name; or if it was
-    /// given a key, since a token is a key of its own.
+    /// `None` or empty. [`Error::Config`] if `ttl` or the operation's name is invalid, or if the
+    /// call has a key already, because a token takes the place of a key.
     ///
     /// # Cancellation safety
     ///
@@ -145,7 +146,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     ///
     /// # Errors
     ///
-    /// As [`issue`](Self::issue). Then none is given out; what was recorded expires.
+    /// As [`issue`](Self::issue). Then no token is returned, and those that were recorded expire.
     ///
     /// # Cancellation safety
     ///

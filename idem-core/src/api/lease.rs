@@ -150,7 +150,7 @@ impl Lease {
                 let context = CodecContext::of_value(&guarded.term.id, guarded.term.attempt);
                 let outcome = guarded.runtime.codec.encode(context, &value.to_stored());
                 let mut held = guarded.held.lock().await;
-                held.commits(outcome);
+                held.plan_commit(outcome);
                 guarded.answered(held.try_out().await)
             }
             None => Ok(()),
@@ -178,7 +178,7 @@ impl Lease {
             reason: format!("the error to keep cannot be written: {failure}").into(),
         })?;
         let mut held = guarded.held.lock().await;
-        held.keeps(encoded, ttl);
+        held.plan_kept_error(encoded, ttl);
         guarded.answered(held.try_out().await)
     }
 
@@ -206,7 +206,7 @@ impl Lease {
         let mut held = guarded.held.lock().await;
         if let Some(recording) = held.recording() {
             recording.commit_in(tx, value).await?;
-            held.is_recorded_in_transaction();
+            held.mark_recorded_in_transaction();
         }
         Ok(())
     }
@@ -224,7 +224,7 @@ impl Lease {
         match &self.guarded {
             Some(guarded) => {
                 let mut held = guarded.held.lock().await;
-                held.releases(false);
+                held.plan_release(false);
                 guarded.answered(held.try_out().await)
             }
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! What everything stands on: time, locks, and text that is safe to print.
+//! The base of everything: time, locks, and text that is safe to print.
 
 pub(crate) mod clock;
 pub(crate) mod printable;

@@ -26,6 +26,7 @@ use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFai
 use crate::record::{Claimed, Encoded, Origin, Owner};
 use crate::runtime::Runtime;
 use crate::runtime::flight::{Ending, Joined, Seat, Turn};
+use crate::runtime::trace;
 use crate::task::current;
 use crate::token::Flaw;
 
@@ -46,7 +47,7 @@ pub(crate) enum Begun {
 }
 
 /// The result of a claim.
-enum Said {
+enum AfterClaim {
     /// The call has something to do, or fails.
     Over(Result<Begun, Error>),
     /// Somebody else is the owner, for this long unless the lease is renewed.
@@ -100,12 +101,12 @@ impl Runtime {
         }
         let owner = self.store.owner();
         let answer = self.claim(request, owner).await;
-        match self.said(request, owner, began, answer, None) {
-            Said::Over(answer) => answer,
-            Said::InFlight { lease_left, .. } if request.settings.in_flight == InFlight::Reject => {
+        match self.after_claim(request, owner, began, answer, None) {
+            AfterClaim::Over(answer) => answer,
+            AfterClaim::InFlight { lease_left, .. } if request.settings.in_flight == InFlight::Reject => {
                 Err(self.reject(request, &Rejected::InFlight(lease_left)))
             }
-            Said::InFlight { attempt, .. } => {
+            AfterClaim::InFlight { attempt, .. } => {
                 self.reporter(request).decided(Decision::Waited, &request.id, attempt);
                 Ok(Begun::Unguarded)
             }
@@ -150,10 +151,10 @@ impl Runtime {
             };
             let (sent, owner) = (clock::now(), self.store.owner());
             let answer = self.claim(request, owner).await;
-            match self.said(request, owner, sent, answer, shared) {
-                Said::Over(answer) => return answer,
-                Said::InFlight { seat: Some(still), .. } => seat = still,
-                Said::InFlight { attempt, lease_left, seat: None } => {
+            match self.after_claim(request, owner, sent, answer, shared) {
+                AfterClaim::Over(answer) => return answer,
+                AfterClaim::InFlight { seat: Some(still), .. } => seat = still,
+                AfterClaim::InFlight { attempt, lease_left, seat: None } => {
                     return self.stand_in_line(request, began, (attempt, lease_left)).await;
                 }
             }
@@ -172,10 +173,10 @@ impl Runtime {
         let owner = self.store.owner();
         async move {
             let answer = self.claim(request, owner).await;
-            match self.said(request, owner, sent, answer, seat) {
-                Said::Over(answer) => answer,
-                Said::InFlight { seat: Some(seat), .. } => Box::pin(self.share(request, sent, seat)).await,
-                Said::InFlight { attempt, lease_left, seat: None } => {
+            match self.after_claim(request, owner, sent, answer, seat) {
+                AfterClaim::Over(answer) => answer,
+                AfterClaim::InFlight { seat: Some(seat), .. } => Box::pin(self.share(request, sent, seat)).await,
+                AfterClaim::InFlight { attempt, lease_left, seat: None } => {
                     Box::pin(self.stand_in_line(request, sent, (attempt, lease_left))).await
                 }
             }
@@ -200,22 +201,22 @@ impl Runtime {
             self.wait_for(request, attempt, until, lease_left).await;
             let (sent, owner) = (clock::now(), self.store.owner());
             let answer = self.claim(request, owner).await;
-            match self.said(request, owner, sent, answer, None) {
-                Said::Over(answer) => return answer,
-                Said::InFlight { attempt: now, lease_left: left, .. } => (attempt, lease_left) = (now, left),
+            match self.after_claim(request, owner, sent, answer, None) {
+                AfterClaim::Over(answer) => return answer,
+                AfterClaim::InFlight { attempt: now, lease_left: left, .. } => (attempt, lease_left) = (now, left),
             }
         }
     }
 
     /// Applies the store's answer to a claim, for this call and for its followers.
-    fn said(
+    fn after_claim(
         self: &Arc<Self>,
         request: &Request,
         owner: Owner,
         sent: Instant,
         answer: Result<Claimed, StoreError>,
         mut seat: Option<Box<Seat>>,
-    ) -> Said {
+    ) -> AfterClaim {
         let fingerprint = request.fingerprint;
         let mut tell = |ending| {
             if let Some(seat) = &mut seat {
@@ -224,19 +225,19 @@ impl Runtime {
         };
         let (ending, why) = match answer {
             Ok(Claimed::Owned { attempt, from }) => {
-                return Said::Over(self.own(request, owner, (attempt, from), sent, seat).map(Begun::Owner));
+                return AfterClaim::Over(self.own(request, owner, (attempt, from), sent, seat).map(Begun::Owner));
             }
             Ok(Claimed::InFlight { attempt, lease_left }) => {
                 tell(Ending::InFlight { attempt, until: clock::after(clock::now(), lease_left) });
-                return Said::InFlight { attempt, lease_left, seat };
+                return AfterClaim::InFlight { attempt, lease_left, seat };
             }
             Ok(Claimed::Committed { attempt, outcome }) => {
                 tell(Ending::Committed { attempt, outcome: outcome.clone() });
-                return Said::Over(self.replay(request, (attempt, outcome)));
+                return AfterClaim::Over(self.replay(request, (attempt, outcome)));
             }
             Err(error) => {
                 tell(Ending::Failed(error.clone()));
-                return Said::Over(self.without_store(request, error));
+                return AfterClaim::Over(self.without_store(request, error));
             }
             Ok(Claimed::Done { .. }) => (Ending::Done, Rejected::Done),
             Ok(Claimed::Mismatch) => (Ending::Unshared, Rejected::Mismatch),
@@ -246,7 +247,7 @@ impl Runtime {
             Ok(Claimed::IssueExpired) => (Ending::Unshared, Rejected::Token(Flaw::Expired)),
         };
         tell(ending);
-        Said::Over(Err(self.reject(request, &why)))
+        AfterClaim::Over(Err(self.reject(request, &why)))
     }
 
     /// Waits until the record may have changed, the lease may have run out, or the call's own time
@@ -276,7 +277,7 @@ impl Runtime {
                 answer => {
                     // Sent twice, only owning it says that neither of the two is on its way yet.
                     if !is_resent || matches!(answer, Ok(Claimed::Owned { .. })) {
-                        orphan.is_adopted();
+                        orphan.adopt();
                     }
                     return answer;
                 }
@@ -339,6 +340,9 @@ impl Runtime {
                 let observer = self.reporter(request);
                 match outcome.metadata.as_ref().and_then(|metadata| metadata.trace.as_ref()) {
                     Some(trace) => {
+                        if !request.settings.observes {
+                            trace::link(trace);
+                        }
                         let why = format_args!("the call that ran has the trace {trace}");
                         observer.decided_because(Decision::Replayed, &request.id, 0, &why);
                     }

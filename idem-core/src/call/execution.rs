@@ -27,7 +27,7 @@ use crate::policy::errors::{ErrorAction, Next, Then, Tries};
 use crate::policy::settings::Settings;
 use crate::record::{Encoded, RecordId};
 use crate::runtime::Runtime;
-use crate::task::current::{self, Asks, Call};
+use crate::task::current::{self, AskMode, Call};
 use crate::task::inherited::Inherited;
 use crate::task::unguarded;
 use crate::task::watch::{self, Seen};
@@ -259,9 +259,9 @@ where
         let panicked = |held: &mut Held, panic| {
             observer.decided(Decision::Panicked, &term.id, term.attempt);
             if call.is_unreconciled() {
-                held.stays_unanswered();
+                held.plan_unanswered();
             } else {
-                held.releases(unknown);
+                held.plan_release(unknown);
             }
             Ended::For(Answer::Panics(panic))
         };
@@ -272,12 +272,14 @@ where
                         observer.decided(Decision::Reconciled, &term.id, term.attempt);
                     }
                     if call.is_recorded() {
-                        held.is_recorded_in_transaction();
+                        held.mark_recorded_in_transaction();
                     } else if call.omits_outcome() {
-                        held.commits_without_outcome();
+                        held.plan_commit_without_outcome();
                     } else {
                         // After a panic in the value's own code, the body has still run.
-                        held.commits(caught(|| (self.witness.encode)(&runtime.codec, &term.id, term.attempt, &value)));
+                        held.plan_commit(caught(|| {
+                            (self.witness.encode)(&runtime.codec, &term.id, term.attempt, &value)
+                        }));
                     }
                     return Ended::For(Answer::Gives(Ok(Outcome::executed(value))));
                 }
@@ -289,7 +291,7 @@ where
         if call.is_unreconciled() {
             // Not the body's own error: the record stays abandoned, whatever is said of such an
             // error.
-            held.stays_unanswered();
+            held.plan_unanswered();
             return Ended::For(Answer::Gives(Err(error)));
         }
         let action = match catch_unwind(AssertUnwindSafe(|| (self.policy.action)(&error))) {
@@ -299,12 +301,12 @@ where
         };
         // Between two tries no body is cut: if this call goes no further, this is what is left to
         // do.
-        held.releases(unknown);
+        held.plan_release(unknown);
         let then = match tries.next(action) {
             Next::Then(then) => then,
             Next::Retry { then, .. } if self.again.is_none() => then,
             Next::Retry { pause, then } => {
-                held.releases(unknown || then == Then::Abandon);
+                held.plan_release(unknown || then == Then::Abandon);
                 let what = format!("try {} in {pause:.0?}", tries.count());
                 observer.decided_because(Decision::Retried, &term.id, term.attempt, &what);
                 return Ended::UntilNextTry { pause, error };
@@ -313,9 +315,9 @@ where
         match then {
             // As it stands.
             Then::Release => {}
-            Then::Abandon => held.releases(true),
+            Then::Abandon => held.plan_release(true),
             Then::Keep(ttl) => match self.encoded(runtime, &term, call, &error) {
-                Ok(encoded) => held.keeps(encoded, ttl),
+                Ok(encoded) => held.plan_kept_error(encoded, ttl),
                 Err(failure) => {
                     observer.decided_because(Decision::ErrorNotKept, &term.id, term.attempt, &failure);
                 }
@@ -400,7 +402,7 @@ where
 /// How an owner runs its body.
 #[derive(Clone, Copy)]
 struct Manner {
-    asks: Asks,
+    asks: AskMode,
     /// It runs to its end, whatever becomes of the lease.
     observes: bool,
 }
@@ -409,9 +411,9 @@ impl Manner {
     fn of(settings: &Settings) -> Self {
         let observes = settings.observes;
         let asks = match (settings.reconciles, observes) {
-            (false, _) => Asks::Nothing,
-            (true, false) => Asks::First,
-            (true, true) => Asks::Skips,
+            (false, _) => AskMode::Nothing,
+            (true, false) => AskMode::First,
+            (true, true) => AskMode::Skips,
         };
         Self { asks, observes }
     }

@@ -23,6 +23,7 @@ use crate::policy::settings::{keep_for, keep_released, seconds};
 use crate::record::{AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
 use crate::runtime::flight::{Ending, Seat};
 use crate::runtime::local_cache::Sending;
+use crate::runtime::trace::{self, CallTrace, traced};
 use crate::runtime::{Runtime, background};
 use crate::task::recording::Recording;
 
@@ -57,16 +58,17 @@ struct Parts {
     seat: Option<Box<Seat>>,
     origin: Origin,
     fingerprint: Option<Fingerprint>,
-    times: Times,
+    times: Retention,
     /// No record ends before this.
     least_secs: u32,
-    step: Step,
+    step: Stage,
     /// Of the first try of a commit: one whose reply was lost has begun the outcome's retention.
     sending: Option<Sending>,
     /// The outcome is not that of a body, but one that is known otherwise.
     settles: bool,
     /// The version of the outcome's type.
     version: u32,
+    trace: Option<Arc<CallTrace>>,
     /// The operator who records the outcome by hand, and the reason.
     audit: Option<Box<By>>,
     /// It is recorded.
@@ -78,12 +80,12 @@ struct Parts {
 /// How long things are kept, from the request's settings: in whole milliseconds, as they are, and
 /// in half the room, since this is in the future of every call.
 #[derive(Clone, Copy)]
-struct Times {
+struct Retention {
     ttl: u64,
     remember: u64,
 }
 
-impl Times {
+impl Retention {
     fn new(ttl: Duration, remember: Duration) -> Self {
         let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
         Self { ttl: millis(ttl), remember: millis(remember) }
@@ -99,7 +101,7 @@ impl Times {
 }
 
 /// The owner's progress.
-enum Step {
+enum Stage {
     /// The body has not ended.
     Running,
     /// The body has ended, and this is to be recorded: `None` for an outcome that cannot be
@@ -145,12 +147,13 @@ impl Held {
             seat,
             origin,
             fingerprint: request.fingerprint,
-            times: Times::new(settings.ttl(), settings.remember()),
+            times: Retention::new(settings.ttl(), settings.remember()),
             least_secs: settings.least_secs,
-            step: Step::Running,
+            step: Stage::Running,
             sending: None,
             settles: false,
             version: request.outcome_version(),
+            trace: request.trace.clone(),
             audit: None,
             committed: false,
             doubtful: false,
@@ -168,11 +171,11 @@ impl Held {
     }
 
     /// The body has ended, and this is its outcome.
-    pub(crate) fn commits(&mut self, outcome: Result<Encoded, CodecFailure>) {
+    pub(crate) fn plan_commit(&mut self, outcome: Result<Encoded, CodecFailure>) {
         if let Some(parts) = &mut self.parts {
-            let outcome = parts.encoded(outcome);
-            let outcome = outcome.map(|outcome| parts.runtime.with_trace(outcome).of_version(parts.version));
-            parts.step = Step::Committing { outcome, own: None };
+            let noted = |outcome| traced(parts.trace.as_ref(), outcome).of_version(parts.version);
+            let outcome = parts.encoded(outcome).map(noted);
+            parts.step = Stage::Committing { outcome, own: None };
         }
     }
 
@@ -186,54 +189,55 @@ impl Held {
             ttl: parts.times.ttl(),
             remember: parts.times.remember(),
             version: parts.version,
+            trace: parts.trace.clone(),
         })
     }
 
     /// The body has ended, and a transaction of its own has recorded the outcome, or was rolled
     /// back: then the lease decides.
-    pub(crate) fn is_recorded_in_transaction(&mut self) {
+    pub(crate) fn mark_recorded_in_transaction(&mut self) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Step::Over;
+            parts.step = Stage::Over;
             let term = &self.term;
             parts.runtime.observer.decided(Decision::Executed, &term.id, term.attempt);
         }
     }
 
     /// The body has ended, and it is recorded that it did, without an outcome.
-    pub(crate) fn commits_without_outcome(&mut self) {
+    pub(crate) fn plan_commit_without_outcome(&mut self) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Step::Committing { outcome: None, own: None };
+            parts.step = Stage::Committing { outcome: None, own: None };
         }
     }
 
     /// The body has ended, and its error is the outcome, for a time of its own if it has one.
-    pub(crate) fn keeps(&mut self, error: Encoded, ttl: Option<Duration>) {
+    pub(crate) fn plan_kept_error(&mut self, error: Encoded, ttl: Option<Duration>) {
         if let Some(parts) = &mut self.parts {
-            let outcome = Some(parts.runtime.with_trace(error));
-            parts.step = Step::Committing { outcome, own: ttl.map(keep_for) };
+            let (error, own) = (traced(parts.trace.as_ref(), error), ttl.map(keep_for));
+            parts.step = Stage::Committing { outcome: Some(error), own };
         }
     }
 
     /// The body has ended, and the key is given up. If it is to run again, and this call goes no
     /// further, that is what is left to do.
-    pub(crate) fn releases(&mut self, abandoned: bool) {
+    pub(crate) fn plan_release(&mut self, abandoned: bool) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Step::Releasing(if abandoned { GiveUp::Abandon } else { GiveUp::Release });
+            parts.step = Stage::Releasing(if abandoned { GiveUp::Abandon } else { GiveUp::Release });
         }
     }
 
     /// No body has begun, because the question about an earlier one had no answer: the record stays
     /// abandoned.
-    pub(crate) fn stays_unanswered(&mut self) {
+    pub(crate) fn plan_unanswered(&mut self) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Step::Releasing(GiveUp::Unanswered);
+            parts.step = Stage::Releasing(GiveUp::Unanswered);
         }
     }
 
     /// The body runs again.
     pub(crate) fn goes_on(&mut self) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Step::Running;
+            parts.step = Stage::Running;
         }
     }
 
@@ -241,7 +245,7 @@ impl Held {
     /// on in the background. `false`: this was a commit, and it is not recorded.
     pub(crate) async fn carry_out(&mut self) -> bool {
         let Some(parts) = &mut self.parts else { return true };
-        let commits = matches!(parts.step, Step::Committing { .. });
+        let commits = matches!(parts.step, Stage::Committing { .. });
         let tried = parts.try_step().await;
         let is_recorded = !commits || matches!(tried, Tried::Over(Ownership::Held));
         match tried {
@@ -256,7 +260,7 @@ impl Held {
     /// The body was stopped because the lease was lost.
     pub(crate) fn lost(&mut self) -> Error {
         if let Some(parts) = &mut self.parts {
-            parts.step = Step::Over;
+            parts.step = Stage::Over;
             let (observer, term) = (parts.runtime.observer, &self.term);
             observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
         }
@@ -277,7 +281,7 @@ impl Held {
         if let Some(parts) = &mut self.parts {
             (parts.settles, parts.audit) = (true, by);
         }
-        self.releases(false);
+        self.plan_release(false);
         self.try_out().await
     }
 
@@ -287,7 +291,7 @@ impl Held {
         let mut outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => {
-                self.stays_unanswered();
+                self.plan_unanswered();
                 self.carry_out().await;
                 return Err(error);
             }
@@ -299,7 +303,7 @@ impl Held {
             }
             parts.audit = by;
         }
-        self.commits(Ok(outcome));
+        self.plan_commit(Ok(outcome));
         self.try_out().await
     }
 }
@@ -308,12 +312,12 @@ impl Drop for Held {
     fn drop(&mut self) {
         let Some(parts) = self.parts.take() else { return };
         match parts.step {
-            Step::Over => {}
-            Step::Running => {
+            Stage::Over => {}
+            Stage::Running => {
                 let term = &parts.enrolled.term;
                 parts.runtime.observer.decided(Decision::CallerDropped, &term.id, term.attempt);
             }
-            Step::Committing { .. } | Step::Releasing(_) => parts.carry_on(),
+            Stage::Committing { .. } | Stage::Releasing(_) => parts.carry_on(),
         }
     }
 }
@@ -338,14 +342,14 @@ impl Parts {
             seat.sends();
         }
         let answer = match &self.step {
-            Step::Committing { outcome, own } => {
-                let (outcome, fingerprint) = (outcome.clone(), self.fingerprint);
-                let times = self.times_with(*own);
+            Stage::Committing { outcome, own } => {
+                let (outcome, fingerprint, times) = (outcome.clone(), self.fingerprint, self.times_with(*own));
                 let (ttl, remember) = (times.ttl(), times.remember());
-                let as_claimed = Some(AsClaimed { origin: self.origin, lease: term.length(), hold: term.hold() });
-                store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember, as_claimed })
+                let as_claimed = AsClaimed { origin: self.origin, lease: term.length(), hold: term.hold() };
+                let (as_claimed, trace) = (Some(as_claimed), trace::of(self.trace.as_ref()));
+                store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember, as_claimed, trace })
             }
-            Step::Releasing(how) => {
+            Stage::Releasing(how) => {
                 let to = match how {
                     GiveUp::Abandon => ReleaseTo::Abandoned,
                     GiveUp::Unanswered => ReleaseTo::Unanswered,
@@ -356,11 +360,11 @@ impl Parts {
                 };
                 store.release(Release { id, owner, to })
             }
-            Step::Running | Step::Over => return Tried::Over(Ownership::Held),
+            Stage::Running | Stage::Over => return Tried::Over(Ownership::Held),
         };
         // A caller that goes away before the answer leaves a release of unknown fate.
         let was_doubtful = self.doubtful;
-        self.doubtful |= matches!(self.step, Step::Releasing { .. });
+        self.doubtful |= matches!(self.step, Stage::Releasing { .. });
         let answer = answer.await;
         self.doubtful = was_doubtful || (self.doubtful && answer.as_ref().is_err_and(StoreError::is_unknown));
         match answer {
@@ -378,7 +382,7 @@ impl Parts {
     /// find nothing left to release.
     async fn after_all(&self) -> Ownership {
         let term = &self.enrolled.term;
-        if self.doubtful || !matches!(self.step, Step::Releasing(GiveUp::Release)) {
+        if self.doubtful || !matches!(self.step, Stage::Releasing(GiveUp::Release)) {
             return Ownership::Lost;
         }
         match self.runtime.store.inspect(&term.id).await {
@@ -388,13 +392,13 @@ impl Parts {
     }
 
     /// With a time of its own, an outcome is remembered for no longer.
-    fn times_with(&self, own: Option<Duration>) -> Times {
-        own.map_or(self.times, |own| Times::new(own, own.max(seconds(self.least_secs))))
+    fn times_with(&self, own: Option<Duration>) -> Retention {
+        own.map_or(self.times, |own| Retention::new(own, own.max(seconds(self.least_secs))))
     }
 
     /// Keeps the outcome, if this was a commit, for duplicates that come to this process.
     fn cache(&self) {
-        if let (Some(cache), Some(sending), Step::Committing { outcome: Some(outcome), own }) =
+        if let (Some(cache), Some(sending), Stage::Committing { outcome: Some(outcome), own }) =
             (&self.runtime.cache, self.sending, &self.step)
         {
             let term = &self.enrolled.term;
@@ -428,9 +432,9 @@ impl Parts {
     /// Reports what the store said of the step, and tells the other calls.
     fn finish(&mut self, ownership: Ownership) {
         let term = &self.enrolled.term;
-        let (decision, ending) = match (std::mem::replace(&mut self.step, Step::Over), ownership) {
-            (Step::Committing { .. }, Ownership::Held) if self.committed => return,
-            (Step::Committing { outcome, .. }, Ownership::Held) => {
+        let (decision, ending) = match (std::mem::replace(&mut self.step, Stage::Over), ownership) {
+            (Stage::Committing { .. }, Ownership::Held) if self.committed => return,
+            (Stage::Committing { outcome, .. }, Ownership::Held) => {
                 self.committed = true;
                 let decision = match &outcome {
                     _ if self.settles => Decision::Settled,
@@ -440,13 +444,13 @@ impl Parts {
                 let attempt = term.attempt;
                 (decision, Some(outcome.map_or(Ending::Done, |outcome| Ending::Committed { attempt, outcome })))
             }
-            (Step::Committing { .. }, Ownership::Lost) => (Decision::CommitRefused, None),
-            (Step::Releasing(_), Ownership::Lost) if !self.doubtful => (Decision::ReleaseRefused, None),
+            (Stage::Committing { .. }, Ownership::Lost) => (Decision::CommitRefused, None),
+            (Stage::Releasing(_), Ownership::Lost) if !self.doubtful => (Decision::ReleaseRefused, None),
             // Or it was before, when its reply was lost.
-            (Step::Releasing(GiveUp::Release), _) if self.settles => (Decision::ReleasedByHand, None),
-            (Step::Releasing(GiveUp::Release), _) => (Decision::Released, None),
-            (Step::Releasing(GiveUp::Abandon | GiveUp::Unanswered), _) => (Decision::Abandoned, None),
-            (Step::Running | Step::Over, _) => return,
+            (Stage::Releasing(GiveUp::Release), _) if self.settles => (Decision::ReleasedByHand, None),
+            (Stage::Releasing(GiveUp::Release), _) => (Decision::Released, None),
+            (Stage::Releasing(GiveUp::Abandon | GiveUp::Unanswered), _) => (Decision::Abandoned, None),
+            (Stage::Running | Stage::Over, _) => return,
         };
         // Nothing is left to renew, nor to lose.
         term.end();
@@ -478,7 +482,7 @@ impl Parts {
     /// Carries the step on in a task of its own.
     fn carry_on(mut self) {
         let bytes = match &self.step {
-            Step::Committing { outcome: Some(outcome), .. } => outcome.payload.len(),
+            Stage::Committing { outcome: Some(outcome), .. } => outcome.payload.len(),
             _ => 0,
         };
         let Some(counted) = self.runtime.background.step(bytes) else {
@@ -490,17 +494,17 @@ impl Parts {
 
     fn delayed(&mut self, error: &StoreError) {
         let decision =
-            if let Step::Committing { .. } = self.step { Decision::CommitDelayed } else { Decision::ReleaseDelayed };
+            if let Stage::Committing { .. } = self.step { Decision::CommitDelayed } else { Decision::ReleaseDelayed };
         let term = &self.enrolled.term;
         self.runtime.observer.decided_because(decision, &term.id, term.attempt, error);
     }
 
     /// Leaves the step, and says so.
     fn give_up(&mut self, why: &dyn std::fmt::Display) {
-        let decision = match std::mem::replace(&mut self.step, Step::Over) {
-            Step::Committing { .. } => Decision::NotRecorded,
-            Step::Releasing(_) => Decision::NotReleased,
-            Step::Running | Step::Over => return,
+        let decision = match std::mem::replace(&mut self.step, Stage::Over) {
+            Stage::Committing { .. } => Decision::NotRecorded,
+            Stage::Releasing(_) => Decision::NotReleased,
+            Stage::Running | Stage::Over => return,
         };
         let term = &self.enrolled.term;
         self.runtime.observer.decided_because(decision, &term.id, term.attempt, why);
@@ -511,7 +515,7 @@ impl Parts {
 /// more. When its tokio runtime ends, it moves to another one.
 struct Retrying {
     parts: Option<Parts>,
-    counted: Option<background::Step>,
+    counted: Option<background::CountedStep>,
     /// The tokio runtime that it is on.
     on: Option<Id>,
     moves: u8,
@@ -532,7 +536,7 @@ impl Retrying {
         let Some(parts) = &mut self.parts else { return };
         // A commit is accepted from the last owner even after its lease ran out, so it is worth
         // more than a lease of trying. A release is worth no more than what it would shorten.
-        let patience = if matches!(parts.step, Step::Committing { .. }) {
+        let patience = if matches!(parts.step, Stage::Committing { .. }) {
             parts.enrolled.term.length().saturating_mul(10)
         } else {
             parts.enrolled.stop();
@@ -578,7 +582,7 @@ impl Drop for Retrying {
             self.parts = Some(parts);
             return self.give_up();
         };
-        if matches!(parts.step, Step::Committing { .. }) {
+        if matches!(parts.step, Stage::Committing { .. }) {
             // The keeper has ended with the tokio runtime, and its renewal with it.
             let term = parts.enrolled.term.clone();
             term.not_renewed();

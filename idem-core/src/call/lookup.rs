@@ -50,9 +50,9 @@ pub enum Lookup<T> {
 
 /// As [`Lookup`], before the outcome is decoded.
 #[derive(Debug)]
-pub(crate) struct Found(Lookup<Recorded>);
+pub(crate) struct Undecoded(Lookup<Recorded>);
 
-impl Found {
+impl Undecoded {
     pub(crate) fn decode<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
         Ok(match self.0 {
             Lookup::Outcome(recorded) => Lookup::Outcome(recorded.decode()?),
@@ -68,12 +68,12 @@ impl Found {
 impl Runtime {
     /// Asks the store what it has at a key. One step, which changes nothing: dropped or failed,
     /// there is nothing to undo.
-    pub(crate) async fn lookup(&self, request: &Request) -> Result<Found, Error> {
+    pub(crate) async fn lookup(&self, request: &Request) -> Result<Undecoded, Error> {
         if let Some(submission) = &request.submission {
             match self.admit(request, submission, clock::now()) {
                 Ok(()) => {}
                 // It was never issued to this subject, so it cannot have been used.
-                Err(Error::UnknownToken { .. }) => return Ok(Found(Lookup::Unknown)),
+                Err(Error::UnknownToken { .. }) => return Ok(Undecoded(Lookup::Unknown)),
                 Err(throttled) => return Err(throttled),
             }
         }
@@ -111,8 +111,8 @@ impl Runtime {
         Ok(self.found(request, attempt, what, lookup))
     }
 
-    fn found(&self, request: &Request, attempt: u64, what: &str, lookup: Lookup<Recorded>) -> Found {
+    fn found(&self, request: &Request, attempt: u64, what: &str, lookup: Lookup<Recorded>) -> Undecoded {
         self.observer.decided_because(Decision::LookedUp, &request.id, attempt, &what);
-        Found(lookup)
+        Undecoded(lookup)
     }
 }

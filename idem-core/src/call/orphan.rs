@@ -6,7 +6,7 @@ use crate::base::clock;
 use crate::call::request::Request;
 use crate::record::Owner;
 use crate::runtime::Runtime;
-use crate::runtime::undoing::Claim;
+use crate::runtime::undoing::DoubtfulClaim;
 
 /// A claim whose fate is unknown. Unless a clear answer adopts it, it is undone.
 pub(crate) struct Orphan<'a> {
@@ -21,8 +21,8 @@ impl<'a> Orphan<'a> {
         Self { runtime, request, owner, adopted: false }
     }
 
-    /// There was a clear answer.
-    pub(crate) fn is_adopted(&mut self) {
+    /// Takes the claim back: there was a clear answer.
+    pub(crate) fn adopt(&mut self) {
         self.adopted = true;
     }
 }
@@ -36,7 +36,7 @@ impl Drop for Orphan<'_> {
         let (remember, lease) = (request.settings.remember(), request.settings.lease);
         let now = clock::now();
         let (keep, until) = (remember.max(lease.saturating_mul(10)), clock::after(now, lease));
-        let claim = Claim::new(request.id.clone(), owner, keep, until, runtime.background.undo());
+        let claim = DoubtfulClaim::new(request.id.clone(), owner, keep, until, runtime.background.undo());
         runtime.undoing.add(claim, now, &runtime.keepers);
     }
 }

@@ -1,5 +1,6 @@
-//! What a call asks of the store.
+//! A call's request to the store.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,7 +10,8 @@ use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
 use crate::outcome::versions::Versions;
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
-use crate::record::{Claim, Owner, RecordId};
+use crate::record::{Claim, Encoded, Owner, RecordId};
+use crate::runtime::trace::{self, CallTrace};
 use crate::task::waiting;
 use crate::token::Submission;
 
@@ -23,6 +25,8 @@ pub(crate) struct Request {
     pub(crate) settings: Settings,
     /// Of the outcome's type. `None`: there is one version.
     pub(crate) versions: Option<Box<Versions>>,
+    /// `None`: the runtime keeps no traces.
+    pub(crate) trace: Option<Arc<CallTrace>>,
 }
 
 impl Request {
@@ -43,7 +47,13 @@ impl Request {
             take_over_after: self.settings.take_over_after(),
             max_attempts: self.settings.max_attempts(),
             must_be_issued: self.submission.is_some(),
+            trace: trace::of(self.trace.as_ref()),
         }
+    }
+
+    /// Adds the trace of the call to its outcome, if the runtime keeps traces.
+    pub(crate) fn traced(&self, outcome: Encoded) -> Encoded {
+        trace::traced(self.trace.as_ref(), outcome)
     }
 
     /// Until when a call that began then waits for another; `None` if it does not.

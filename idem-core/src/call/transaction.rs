@@ -28,7 +28,7 @@ use crate::policy::settings::{InFlight, keep_for};
 use crate::record::{Claimed, Commit, Encoded, Origin, Owner, Ownership};
 use crate::runtime::Runtime;
 use crate::store::{Store, Transaction, Transactions};
-use crate::task::current::{self, Asks, Call};
+use crate::task::current::{self, AskMode, Call};
 use crate::task::unguarded;
 use crate::task::watch::{self, Seen};
 use crate::token::Flaw;
@@ -88,7 +88,7 @@ where
         B: Transactions<S>,
         F: AsyncFnMut(&mut B::Transaction) -> R,
     {
-        let mut pause = Pause::default();
+        let mut pause = Backoff::default();
         loop {
             pause.rounds += 1;
             let may_rerun = pause.rounds <= RERUNS;
@@ -165,7 +165,7 @@ where
                 return Ran::Refused(open.failed(error).await);
             }
             let call =
-                Call::new(request.id.clone(), attempt, from == Origin::Abandoned, Asks::Nothing, runtime.identity());
+                Call::new(request.id.clone(), attempt, from == Origin::Abandoned, AskMode::Nothing, runtime.identity());
             open.attempt = attempt;
             let watch = BodyWatch::start();
             let returned = call.around(body(&mut *open.tx)).await;
@@ -182,6 +182,7 @@ where
                 ttl,
                 remember,
                 as_claimed: None,
+                trace: None,
             };
             let error = match (self.witness.split)(returned) {
                 Ok(value) => {
@@ -190,7 +191,7 @@ where
                     } else {
                         let encoded = caught(|| (self.witness.encode)(&runtime.codec, &request.id, attempt, &value));
                         let encoded =
-                            encoded.map(|encoded| runtime.with_trace(encoded).of_version(request.outcome_version()));
+                            encoded.map(|encoded| request.traced(encoded).of_version(request.outcome_version()));
                         let not_encoded = |failure: &CodecFailure| {
                             runtime.observer.decided_because(Decision::NotEncoded, &request.id, attempt, failure);
                         };
@@ -278,7 +279,7 @@ where
             })
         };
         match encoded {
-            Ok(encoded) => Some((open.runtime.with_trace(encoded), own)),
+            Ok(encoded) => Some((open.request.traced(encoded), own)),
             Err(failure) => {
                 let id = &open.request.id;
                 open.runtime.observer.decided_because(Decision::ErrorNotKept, id, 0, &failure);
@@ -351,7 +352,7 @@ impl<X: Transaction<S>, S: Store> Open<'_, X, S> {
         if let Err(error) = self.savepoint().await {
             return Err(self.failed(error).await);
         }
-        let mut pause = Pause::default();
+        let mut pause = Backoff::default();
         let (claimed, left) = loop {
             let left = until.saturating_duration_since(clock::now());
             match self.tx.claim(store, &claim, left).await {
@@ -465,11 +466,11 @@ impl<X: Transaction<S>, S: Store> Drop for Open<'_, X, S> {
 
 /// Pauses that double, each spread at random.
 #[derive(Default)]
-struct Pause {
+struct Backoff {
     rounds: u32,
 }
 
-impl Pause {
+impl Backoff {
     async fn take(&self) {
         self.take_within(LONGEST_PAUSE).await;
     }

@@ -1,4 +1,4 @@
-//! What identifies a call and its arguments: keys and fingerprints.
+//! The identity of a call and its arguments: keys and fingerprints.
 
 pub(crate) mod fingerprint;
 pub(crate) mod generator;

@@ -39,7 +39,7 @@ const LATELY: Duration = Duration::from_secs(10);
 const BATCH: usize = 500;
 
 /// The keepers of a runtime.
-pub(crate) struct Keepers {
+pub(crate) struct LeaseKeepers {
     store: AnyStore,
     round_trips: Arc<RoundTrips>,
     known: Arc<Known>,
@@ -48,10 +48,10 @@ pub(crate) struct Keepers {
 /// The tokio runtimes on which an idempotency runtime was used, each with its keeper, whose end is
 /// that of the tokio runtime.
 #[derive(Default)]
-pub(crate) struct Known(RwLock<Vec<(Handle, Arc<Keeper>)>>);
+pub(crate) struct Known(RwLock<Vec<(Handle, Arc<LeaseKeeper>)>>);
 
 /// Renews the leases that are enrolled with it.
-struct Keeper {
+struct LeaseKeeper {
     store: AnyStore,
     round_trips: Arc<RoundTrips>,
     state: Mutex<State>,
@@ -79,12 +79,12 @@ struct State {
 /// A lease's place with its keeper; given up when dropped.
 pub(crate) struct Enrolled {
     /// `None` without a tokio runtime: the lease is not renewed.
-    keeper: Option<Arc<Keeper>>,
+    keeper: Option<Arc<LeaseKeeper>>,
     place: Option<usize>,
     pub(crate) term: Arc<Term>,
 }
 
-impl Keepers {
+impl LeaseKeepers {
     pub(crate) fn new(store: AnyStore, observer: Observer) -> Self {
         Self { store, round_trips: Arc::new(RoundTrips::new(observer)), known: Arc::default() }
     }
@@ -129,8 +129,8 @@ impl Keepers {
         self.keeper_of(handle);
     }
 
-    fn keeper_of(&self, handle: &Handle) -> Arc<Keeper> {
-        let find = |keepers: &[(Handle, Arc<Keeper>)]| {
+    fn keeper_of(&self, handle: &Handle) -> Arc<LeaseKeeper> {
+        let find = |keepers: &[(Handle, Arc<LeaseKeeper>)]| {
             let mut of_id = keepers.iter().filter(|(of, _)| of.id() == handle.id());
             of_id.find(|(_, keeper)| !keeper.lock().ended).map(|(_, keeper)| keeper.clone())
         };
@@ -143,7 +143,7 @@ impl Keepers {
                 return keeper;
             }
             keepers.retain(|(_, keeper)| !keeper.lock().ended);
-            let keeper = Arc::new(Keeper::new(self.store.clone(), self.round_trips.clone()));
+            let keeper = Arc::new(LeaseKeeper::new(self.store.clone(), self.round_trips.clone()));
             keepers.push((handle.clone(), keeper.clone()));
             keeper
         };
@@ -181,7 +181,7 @@ fn elsewhere(handle: &Handle, work: impl FnOnce() + Send + 'static) {
     drop(handle.spawn(async move { once() }));
 }
 
-impl Drop for Keepers {
+impl Drop for LeaseKeepers {
     fn drop(&mut self) {
         for (_, keeper) in self.known.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
             keeper.close();
@@ -211,7 +211,7 @@ impl Drop for Enrolled {
     }
 }
 
-impl Keeper {
+impl LeaseKeeper {
     fn new(store: AnyStore, round_trips: Arc<RoundTrips>) -> Self {
         let now = clock::now();
         let state = State {
@@ -356,7 +356,7 @@ impl State {
 }
 
 /// The sign that the keeper's task is there, taken down however it ends.
-struct Running(Arc<Keeper>);
+struct Running(Arc<LeaseKeeper>);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -380,7 +380,11 @@ async fn keep(running: Running) {
 }
 
 /// Renews what is due, and waits until there is something to do. Says whether there may be more.
-async fn round(keeper: &Keeper, under_way: &mut FuturesUnordered<Batch>, idle_since: &mut Option<Instant>) -> bool {
+async fn round(
+    keeper: &LeaseKeeper,
+    under_way: &mut FuturesUnordered<Batch>,
+    idle_since: &mut Option<Instant>,
+) -> bool {
     let Some((mut due, next)) = keeper.look(idle_since) else { return false };
     while !due.is_empty() {
         let rest = due.split_off(due.len().min(BATCH));
@@ -405,7 +409,7 @@ fn renew(store: AnyStore, due: Vec<Renewing>) -> Batch {
     })
 }
 
-fn settle(keeper: &Keeper, sent: Instant, leases: &[Renewing], answers: Vec<Result<Ownership, StoreError>>) {
+fn settle(keeper: &LeaseKeeper, sent: Instant, leases: &[Renewing], answers: Vec<Result<Ownership, StoreError>>) {
     let (round_trips, now) = (&*keeper.round_trips, clock::now());
     let mut answers = answers.into_iter();
     let answers: Vec<_> = leases.iter().map(|renewing| (&renewing.term, answers.next())).collect();
@@ -446,8 +450,8 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn keepers() -> Keepers {
-        Keepers::new(AnyStore::new(MemoryStore::new()), Observer::default())
+    fn keepers() -> LeaseKeepers {
+        LeaseKeepers::new(AnyStore::new(MemoryStore::new()), Observer::default())
     }
 
     fn term(length: Duration) -> Term {
@@ -455,7 +459,7 @@ mod tests {
         Term::new(id, Owner::generate(), 1, (length, length), clock::now())
     }
 
-    fn visits(keepers: &Keepers) -> (usize, usize) {
+    fn visits(keepers: &LeaseKeepers) -> (usize, usize) {
         let keeper = keepers.keeper_of(&Handle::current());
         keeper.lock().visits
     }
@@ -505,7 +509,7 @@ pub(crate) mod explored {
     use super::*;
     use crate::store::MemoryStore;
 
-    pub(crate) struct Kept(Arc<Keeper>);
+    pub(crate) struct Kept(Arc<LeaseKeeper>);
 
     impl Clone for Kept {
         fn clone(&self) -> Self {
@@ -515,7 +519,7 @@ pub(crate) mod explored {
 
     pub(crate) fn start() -> Kept {
         let round_trips = Arc::new(RoundTrips::new(Observer::default()));
-        Kept(Arc::new(Keeper::new(AnyStore::new(MemoryStore::new()), round_trips)))
+        Kept(Arc::new(LeaseKeeper::new(AnyStore::new(MemoryStore::new()), round_trips)))
     }
 
     pub(crate) fn run(keeper: &Kept) -> impl Future<Output = ()> + use<> {

@@ -16,7 +16,7 @@ use crate::outcome::{Storable, sealed};
 
 /// A value that is stored without the type around it.
 #[derive(Debug)]
-pub enum Inside {}
+pub enum InWrapper {}
 
 /// A value that is stored in a form of its own.
 #[derive(Debug)]
@@ -32,10 +32,10 @@ pub struct WithHeaders<Via>(Via);
 
 macro_rules! inside {
     ($($wrapper:ident)*) => {$(
-        impl<T: Serialize + DeserializeOwned> sealed::Storable<Inside> for $wrapper<T> {}
+        impl<T: Serialize + DeserializeOwned> sealed::Storable<InWrapper> for $wrapper<T> {}
 
         #[diagnostic::do_not_recommend]
-        impl<T: Serialize + DeserializeOwned> Storable<Inside> for $wrapper<T> {
+        impl<T: Serialize + DeserializeOwned> Storable<InWrapper> for $wrapper<T> {
             type Stored = T;
 
             fn to_stored(&self) -> impl Serialize {

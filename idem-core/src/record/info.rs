@@ -1,5 +1,6 @@
 //! The description of a record, for people.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::encoding::fingerprint::Fingerprint;
@@ -49,6 +50,9 @@ pub struct RecordInfo {
     /// The time until the record changes by itself: a committed one to done, an issued one to
     /// expired, any other to none.
     pub expires_in: Duration,
+    /// In flight, abandoned and committed: the W3C trace context (`traceparent`) of the call that
+    /// ran, where the runtime [keeps traces](crate::Builder::trace_context).
+    pub trace: Option<Arc<str>>,
 }
 
 impl RecordInfo {
@@ -77,7 +81,11 @@ impl RecordInfo {
         let metadata = outcome.as_ref().and_then(|outcome| outcome.metadata.as_deref());
         let audit_age =
             metadata.and_then(|metadata| metadata.audit.as_ref()).map(|audit| audit.kept_for.saturating_sub(left));
+        let trace = match record {
+            Record::InFlight(held) => held.trace.clone(),
+            _ => metadata.and_then(|metadata| metadata.trace.clone()),
+        };
         let (attempt, fingerprint) = (record.attempt(), record.fingerprint());
-        Self { state, attempt, fingerprint, is_error, outcome, audit_age, lease_age, lease_left, expires_in }
+        Self { state, attempt, fingerprint, is_error, outcome, audit_age, lease_age, lease_left, expires_in, trace }
     }
 }

@@ -64,6 +64,7 @@ impl Claim {
             take_over_after: None,
             max_attempts: None,
             must_be_issued: false,
+            trace: None,
         }
     }
 }
@@ -87,6 +88,8 @@ setters! { Claim {
     with_max_attempts: max_attempts, Option<u64>;
     /// Sets [`must_be_issued`](Self::must_be_issued). Default: `false`.
     with_must_be_issued: must_be_issued, bool;
+    /// Sets [`trace`](Self::trace). Default: `None`.
+    with_trace: trace, Option<Arc<str>>;
 } }
 
 impl Commit {
@@ -111,7 +114,7 @@ impl Commit {
     /// }
     /// ```
     pub fn new(id: RecordId, owner: Owner, attempt: u64, outcome: Option<Encoded>, ttl: Duration) -> Self {
-        Self { id, owner, attempt, fingerprint: None, outcome, ttl, remember: ttl, as_claimed: None }
+        Self { id, owner, attempt, fingerprint: None, outcome, ttl, remember: ttl, as_claimed: None, trace: None }
     }
 
     /// Returns the record that this commit replaces, if it is unchanged since the claim. `None` if
@@ -120,7 +123,8 @@ impl Commit {
         let Self { owner, attempt, fingerprint, .. } = *self;
         let AsClaimed { origin, lease, hold } =
             self.as_claimed.filter(|claimed| claimed.origin != Origin::Abandoned)?;
-        Some(InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None })
+        let trace = self.trace.clone();
+        Some(InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None, trace })
     }
 
     /// The record that this commit writes.
@@ -150,6 +154,8 @@ setters! { Commit {
     with_remember: remember, Duration;
     /// Sets [`as_claimed`](Self::as_claimed). Default: `None`.
     with_as_claimed: as_claimed, Option<AsClaimed>;
+    /// Sets [`trace`](Self::trace), which should be that of the claim. Default: `None`.
+    with_trace: trace, Option<Arc<str>>;
 } }
 
 impl AsClaimed {
@@ -242,9 +248,9 @@ impl InFlight {
     /// Makes a record in flight, for a store that reads one from its own form. A store that carries
     /// out a claim writes what [`Record::on_claim`] says.
     ///
-    /// It has no fingerprint, counts no questions, and took over no record.
+    /// It has no fingerprint and no trace, counts no questions, and took over no record.
     pub fn new(owner: Owner, attempt: u64, origin: Origin, lease: Duration, hold: Duration) -> Self {
-        Self { owner, attempt, origin, lease, hold, fingerprint: None, questions: 0, took_over: None }
+        Self { owner, attempt, origin, lease, hold, fingerprint: None, questions: 0, took_over: None, trace: None }
     }
 }
 
@@ -265,4 +271,6 @@ setters! { InFlight {
     with_questions: questions, u64;
     /// Sets [`took_over`](Self::took_over). Default: `None`.
     with_took_over: took_over, Option<Box<InFlight>>;
+    /// Sets [`trace`](Self::trace). Default: `None`.
+    with_trace: trace, Option<Arc<str>>;
 } }

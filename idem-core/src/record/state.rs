@@ -76,6 +76,9 @@ pub struct InFlight {
     /// restores it. The record that it took over in turn is inside, up to [`MOST_TAKEN_OVER`] in
     /// all. `None` for any other origin, and where an earlier version wrote the record.
     pub took_over: Option<Box<Self>>,
+    /// The W3C trace context (`traceparent`) of the call that claimed it, where the runtime
+    /// [keeps traces](crate::Builder::trace_context).
+    pub trace: Option<Arc<str>>,
 }
 
 /// The state that a successful claim found.

@@ -1,5 +1,6 @@
-//! What callers ask of a store, and what it answers.
+//! The questions to a store, and its answers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::encoding::fingerprint::Fingerprint;
@@ -31,6 +32,9 @@ pub struct Claim {
     pub max_attempts: Option<u64>,
     /// Whether the key counts only if it was [issued](Issue): without a record, none is written.
     pub must_be_issued: bool,
+    /// The W3C trace context (`traceparent`, version 00) of the caller. The record in flight keeps
+    /// it; it decides nothing.
+    pub trace: Option<Arc<str>>,
 }
 
 impl Claim {
@@ -38,7 +42,8 @@ impl Claim {
     /// record, see [`taking_over`](Self::taking_over).)
     pub fn in_flight(&self, attempt: u64, origin: Origin) -> InFlight {
         let Self { owner, lease, hold, fingerprint, .. } = *self;
-        InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None }
+        let trace = self.trace.clone();
+        InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None, trace }
     }
 
     /// The record that this claim writes over an abandoned one.
@@ -158,6 +163,8 @@ pub struct Commit {
     /// the claim. With it, a store may replace exactly that record by one comparison of the whole.
     /// It decides nothing. If the record differs, or this is `None`, the store checks its owner.
     pub as_claimed: Option<AsClaimed>,
+    /// The [trace](Claim::trace) that the claim has written, a part of what `as_claimed` describes.
+    pub trace: Option<Arc<str>>,
 }
 
 /// The fields that a claim has written into a record in flight, besides the owner, the attempt and

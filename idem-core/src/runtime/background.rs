@@ -45,43 +45,43 @@ pub struct Unfinished {
 }
 
 /// A step that is tried again: counted until it is dropped.
-pub(crate) struct Step {
+pub(crate) struct CountedStep {
     background: Arc<Background>,
     bytes: usize,
 }
 
 /// A claim to undo: counted until the store has answered, or it is dropped.
-pub(crate) struct Undo {
+pub(crate) struct CountedUndo {
     background: Arc<Background>,
     heard: bool,
 }
 
 /// A detached body: counted until it is dropped.
-pub(crate) struct Body(Arc<Background>);
+pub(crate) struct CountedBody(Arc<Background>);
 
 impl Background {
     /// Counts a step that holds an outcome of so many bytes; `None` if there are too many.
-    pub(crate) fn step(self: &Arc<Self>, bytes: usize) -> Option<Step> {
+    pub(crate) fn step(self: &Arc<Self>, bytes: usize) -> Option<CountedStep> {
         add(&self.steps, 1, MAX_STEPS)?;
         if add(&self.bytes, bytes, MAX_BYTES).is_none() {
             self.ends(&self.steps);
             return None;
         }
         observe::unattended(Unattended::Steps, 1.0);
-        Some(Step { background: self.clone(), bytes })
+        Some(CountedStep { background: self.clone(), bytes })
     }
 
     /// Counts a claim to undo.
-    pub(crate) fn undo(self: &Arc<Self>) -> Undo {
+    pub(crate) fn undo(self: &Arc<Self>) -> CountedUndo {
         self.unheard.fetch_add(1, Ordering::SeqCst);
-        Undo { background: self.clone(), heard: false }
+        CountedUndo { background: self.clone(), heard: false }
     }
 
     /// Counts a detached body.
-    pub(crate) fn body(self: &Arc<Self>) -> Body {
+    pub(crate) fn body(self: &Arc<Self>) -> CountedBody {
         self.bodies.fetch_add(1, Ordering::SeqCst);
         observe::unattended(Unattended::Bodies, 1.0);
-        Body(self.clone())
+        CountedBody(self.clone())
     }
 
     /// Waits until nothing is under way, for at most `limit`. Cancel safe.
@@ -124,7 +124,7 @@ fn add(count: &AtomicUsize, more: usize, limit: usize) -> Option<()> {
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, added).ok().map(drop)
 }
 
-impl Drop for Step {
+impl Drop for CountedStep {
     fn drop(&mut self) {
         self.background.bytes.fetch_sub(self.bytes, Ordering::SeqCst);
         self.background.ends(&self.background.steps);
@@ -132,7 +132,7 @@ impl Drop for Step {
     }
 }
 
-impl Undo {
+impl CountedUndo {
     /// The store has said whether the claim was carried out; it is not waited for any more.
     pub(crate) fn heard(&mut self) {
         if !std::mem::replace(&mut self.heard, true) {
@@ -145,13 +145,13 @@ impl Undo {
     }
 }
 
-impl Drop for Undo {
+impl Drop for CountedUndo {
     fn drop(&mut self) {
         self.heard();
     }
 }
 
-impl Drop for Body {
+impl Drop for CountedBody {
     fn drop(&mut self) {
         self.0.ends(&self.0.bodies);
         observe::unattended(Unattended::Bodies, -1.0);
@@ -196,7 +196,7 @@ mod tests {
         let background = Arc::new(Background::default());
         let mut claims: Vec<_> = (0..MAX_STEPS * 2).map(|_| background.undo()).collect();
         assert!(background.step(1).is_some());
-        claims.iter_mut().skip(1).for_each(Undo::heard);
+        claims.iter_mut().skip(1).for_each(CountedUndo::heard);
         assert_eq!(background.unfinished(), Some(Unfinished { bodies: 0, steps: 0, claims: 1 }));
         drop(claims);
         assert_eq!(background.unfinished(), None);

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::ConfigError;
-use crate::lease::keeper::Keepers;
+use crate::lease::keeper::LeaseKeepers;
 use crate::observe::Observer;
 use crate::outcome::codec::{AnyCodec, Codec};
 use crate::policy::errors::{ErrorAction, Then};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
+use crate::runtime::Runtime;
 use crate::runtime::flight::Flights;
 use crate::runtime::handle::Idempotency;
 use crate::runtime::local_cache::LocalCache;
+use crate::runtime::trace::TraceContext;
 use crate::runtime::undoing::Undoing;
-use crate::runtime::{Runtime, TraceContext};
 use crate::store::{AnyStore, Store};
 use crate::token::throttle::Throttle;
 
@@ -310,14 +311,13 @@ impl Builder {
         self
     }
 
-    /// Stores the trace context of the call that ran together with its outcome. The event
-    /// `replayed` then has it as its `detail`, and `inspect` returns it in the outcome's metadata.
-    /// Default: off.
+    /// Stores the trace context of the call that runs in its record: in flight, abandoned, and with
+    /// its outcome. The event `replayed` then has it as its `detail`, and `inspect` returns it as
+    /// [`RecordInfo::trace`](crate::RecordInfo::trace). Default: off.
     ///
-    /// `current` is called once for each outcome, in the span of the call, before the commit. It
-    /// returns a `traceparent` of the W3C recommendation Trace Context (version 00); any other text
-    /// is left out. With `tracing-opentelemetry`, let a `TraceContextPropagator` write it from
-    /// `Span::current().context()`.
+    /// `current` is called once for each call that claims, in the call's span. It returns a
+    /// `traceparent` of the W3C recommendation Trace Context (version 00); any other text is left
+    /// out. With the feature `opentelemetry`, `opentelemetry()` does this and links replays.
     ///
     /// Records with a trace need the third version of the stored format. So first update `idem` in
     /// all processes, then enable this.
@@ -334,8 +334,7 @@ impl Builder {
     /// let call = || idempotency.operation("orders.charge").key("o-1");
     /// call().run(|| async { Ok::<_, Error>(42) }).await?;
     /// let record = call().inspect().await?.expect("it ran");
-    /// let metadata = record.outcome.and_then(|outcome| outcome.metadata).expect("it has a trace");
-    /// assert!(metadata.trace.as_ref().is_some_and(|trace| trace.starts_with("00-0af7651916cd43dd8448eb211c80319c-")));
+    /// assert!(record.trace.is_some_and(|trace| trace.starts_with("00-0af7651916cd43dd8448eb211c80319c-")));
     /// # Ok(())
     /// # }
     /// ```
@@ -343,6 +342,31 @@ impl Builder {
     pub fn trace_context(mut self, current: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         self.trace = Some(Arc::new(current));
         self
+    }
+
+    /// Stores the trace context of the call that runs in its record, as
+    /// [`trace_context`](Self::trace_context) does, taken from the layer of
+    /// `tracing-opentelemetry`. The span of each replay links to the span of the call that ran.
+    /// Default: off.
+    ///
+    /// The span is `idempotent` (target `idem`, level DEBUG) or, where that is disabled, the
+    /// caller's. The subscriber needs the layer of the version of `tracing-opentelemetry` that this
+    /// crate depends on (0.34). A layer of another version has no effect. A replay also links in a
+    /// runtime without this setting, if the outcome has a trace.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # fn example(store: impl idem::Store) {
+    /// let idempotency = idem::Idempotency::builder(store).opentelemetry().build();
+    /// # }
+    /// ```
+    #[cfg(feature = "opentelemetry")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "opentelemetry")))]
+    #[must_use]
+    pub fn opentelemetry(self) -> Self {
+        self.trace_context(crate::runtime::trace::current)
     }
 
     /// Logs keys as text instead of digests, in events and spans. Keys may be personal data.
@@ -371,7 +395,7 @@ impl Builder {
             settings.abandoned = Abandoned::Reject;
         }
         settings.remember_is_default = true;
-        let keepers = Keepers::new(store.clone(), observer);
+        let keepers = LeaseKeepers::new(store.clone(), observer);
         let runtime = Runtime {
             undoing: Arc::new(Undoing::new(store.clone(), observer, &keepers)),
             keepers,

@@ -34,11 +34,11 @@ const MAX_DOUBLINGS: u32 = 6;
 
 /// The flights of a runtime.
 pub(crate) struct Flights {
-    shards: [Mutex<HashTable<Place>>; SHARDS],
+    shards: [Mutex<HashTable<SharedFlight>>; SHARDS],
     hasher: RandomState,
 }
 
-struct Place {
+struct SharedFlight {
     flight: Arc<Flight>,
     seats: usize,
 }
@@ -60,9 +60,9 @@ struct State {
     sent: u64,
     asking: Option<Asking>,
     waiting: Option<Waiting>,
-    owned: Option<Owned>,
+    owned: Option<Owning>,
     /// The answer to the latest message that was answered.
-    answer: Option<Answer>,
+    answer: Option<Answered>,
     /// How often the asking was taken over since the last answer.
     takeovers: u32,
 }
@@ -84,23 +84,23 @@ struct Waiting {
 }
 
 /// A call is the owner.
-struct Owned {
+struct Owning {
     /// The claim that made it the owner.
     claim: u64,
     fingerprint: Option<Fingerprint>,
     term: Arc<Term>,
     /// Its commit or release, once one was sent.
-    step: Option<Step>,
+    step: Option<SentStep>,
 }
 
 #[derive(Clone, Copy)]
-struct Step {
+struct SentStep {
     first: u64,
     latest: u64,
     since: Instant,
 }
 
-struct Answer {
+struct Answered {
     message: u64,
     fingerprint: Option<Fingerprint>,
     ending: Ending,
@@ -206,7 +206,7 @@ impl Flights {
                 let state = Mutex::new(State { sent: 1, asking, ..State::default() });
                 let (flights, id, changed) = (self.clone(), id.clone(), Notify::new());
                 let flight = Arc::new(Flight { flights, id, hash, state, changed });
-                entry.insert(Place { flight: flight.clone(), seats: 1 });
+                entry.insert(SharedFlight { flight: flight.clone(), seats: 1 });
                 return Joined::First(Seat { flight, joined: 0, message: 1, role: Role::Asks });
             }
         };
@@ -225,7 +225,7 @@ impl Flights {
         }
     }
 
-    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<Place>> {
+    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<SharedFlight>> {
         // Other bits than those by which the table inside begins to look.
         let index = usize::try_from(hash >> 32).unwrap_or_default() % SHARDS;
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
@@ -244,7 +244,7 @@ impl State {
         self.sent
     }
 
-    fn answers(&mut self, answer: Answer) {
+    fn answers(&mut self, answer: Answered) {
         self.takeovers = 0;
         if self.answer.as_ref().is_none_or(|known| known.message < answer.message) {
             self.answer = Some(answer);
@@ -252,7 +252,7 @@ impl State {
     }
 }
 
-impl Owned {
+impl Owning {
     /// Until when the owner speaks for a call that joined then; `None` if it does not.
     fn speaks_to(&self, joined: u64, now: Instant) -> Option<Instant> {
         if self.term.is_lost_at(now) {
@@ -313,7 +313,7 @@ impl Seat {
         let mut state = self.flight.lock();
         match &state.answer {
             Some(answer) if answer.message <= self.joined || !serves(answer.fingerprint, fingerprint) => {}
-            Some(Answer { ending: Ending::InFlight { .. }, .. }) if deadline.is_some() => {}
+            Some(Answered { ending: Ending::InFlight { .. }, .. }) if deadline.is_some() => {}
             Some(answer) => return Ok(Turn::Answer(answer.ending.clone())),
             None => {}
         }
@@ -341,7 +341,7 @@ impl Seat {
                     return Err(Patience { term: None, until: Some(until.min(deadline)) });
                 }
             }
-            if let Some(Answer { ending: Ending::InFlight { attempt, until }, fingerprint: of, .. }) = &state.answer
+            if let Some(Answered { ending: Ending::InFlight { attempt, until }, fingerprint: of, .. }) = &state.answer
                 && serves(*of, fingerprint)
             {
                 let turn = Turn::Wait { attempt: *attempt, until: *until };
@@ -361,7 +361,7 @@ impl Seat {
     pub(crate) fn answered(&mut self, fingerprint: Option<Fingerprint>, ending: Ending) {
         let mut state = self.flight.lock();
         state.asking.take_if(|asking| asking.message == self.message);
-        state.answers(Answer { message: self.message, fingerprint, ending });
+        state.answers(Answered { message: self.message, fingerprint, ending });
         drop(state);
         self.role = Role::None;
         self.flight.changed.notify_waiters();
@@ -415,7 +415,7 @@ impl Seat {
         let mut state = self.flight.lock();
         state.asking.take_if(|asking| asking.message == self.message);
         (state.answer, state.takeovers) = (None, 0);
-        state.owned = Some(Owned { claim: self.message, fingerprint, term, step: None });
+        state.owned = Some(Owning { claim: self.message, fingerprint, term, step: None });
         drop(state);
         self.role = Role::Owns;
         self.flight.changed.notify_waiters();
@@ -428,7 +428,7 @@ impl Seat {
         if let Some(owned) = state.owned.as_mut().filter(|owned| owned.claim == self.message) {
             let since = owned.step.map_or_else(clock::now, |step| step.since);
             let first = owned.step.map_or(message, |step| step.first);
-            owned.step = Some(Step { first, latest: message, since });
+            owned.step = Some(SentStep { first, latest: message, since });
         }
     }
 
@@ -436,8 +436,8 @@ impl Seat {
     pub(crate) fn ends(self, ending: Option<Ending>) {
         let mut state = self.flight.lock();
         let owned = state.owned.take_if(|owned| owned.claim == self.message);
-        if let (Some(Owned { fingerprint, step: Some(step), .. }), Some(ending)) = (owned, ending) {
-            state.answers(Answer { message: step.latest, fingerprint, ending });
+        if let (Some(Owning { fingerprint, step: Some(step), .. }), Some(ending)) = (owned, ending) {
+            state.answers(Answered { message: step.latest, fingerprint, ending });
         }
         drop(state);
         // Dropping this, which happens now, wakes the others.

@@ -51,10 +51,9 @@ impl Idempotency {
         self.runtime.is_none()
     }
 
-    /// Waits for the background work of this runtime: until [detached](crate::Operation::run_detached)
-    /// bodies have ended, and every outcome and release that the store did not accept at once is
-    /// accepted or given up. For the end of a process, after it has stopped taking requests. Then,
-    /// or after `timeout`, the process can end.
+    /// Waits until the background work of this runtime has ended:
+    /// [detached](crate::Operation::run_detached) bodies, and the commits, releases and undone
+    /// claims that the store has not accepted yet.
     ///
     /// Call it before the process ends, after it has stopped accepting requests.
     ///

@@ -29,7 +29,7 @@ const STRIPES: usize = 32;
 
 /// The cache of a runtime.
 pub(crate) struct LocalCache {
-    entries: Cache<RecordId, Entry, UnitWeighter, RandomState>,
+    entries: Cache<RecordId, CachedOutcome, UnitWeighter, RandomState>,
     /// For a part of the keys each: goes up with each record that this process removes, so that a
     /// commit which was under way meanwhile leaves nothing behind. Locked while an entry is put in
     /// or taken out.
@@ -38,7 +38,7 @@ pub(crate) struct LocalCache {
 }
 
 #[derive(Clone)]
-struct Entry {
+struct CachedOutcome {
     fingerprint: Option<Fingerprint>,
     attempt: u64,
     outcome: Encoded,
@@ -95,7 +95,7 @@ impl LocalCache {
         // between.
         if *removals == sending.removals {
             let outcome = outcome.clone();
-            self.entries.insert(id.clone(), Entry { fingerprint, attempt, outcome, until });
+            self.entries.insert(id.clone(), CachedOutcome { fingerprint, attempt, outcome, until });
         }
     }
 

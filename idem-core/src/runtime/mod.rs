@@ -5,27 +5,25 @@ pub(crate) mod builder;
 pub(crate) mod flight;
 pub(crate) mod handle;
 pub(crate) mod local_cache;
+pub(crate) mod trace;
 pub(crate) mod undoing;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::error::{ConfigError, Error, StoreError, StoreErrorKind};
-use crate::lease::keeper::Keepers;
+use crate::lease::keeper::LeaseKeepers;
 use crate::observe::{Decision, Observer};
 use crate::outcome::codec::AnyCodec;
 use crate::policy::errors::Then;
 use crate::policy::settings::Settings;
-use crate::record::{Encoded, RecordId, is_trace};
+use crate::record::RecordId;
 use crate::runtime::background::Background;
 use crate::runtime::flight::Flights;
 use crate::runtime::local_cache::LocalCache;
+use crate::runtime::trace::TraceContext;
 use crate::runtime::undoing::Undoing;
 use crate::store::AnyStore;
 use crate::token::throttle::Throttle;
-
-/// Gives a `traceparent`.
-pub(crate) type TraceContext = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// What is behind the handle.
 pub(crate) struct Runtime {
@@ -38,10 +36,10 @@ pub(crate) struct Runtime {
     pub(crate) cache: Option<LocalCache>,
     /// The subjects that sent too many invalid tokens, if that is limited.
     pub(crate) throttle: Option<Throttle>,
-    pub(crate) keepers: Keepers,
+    pub(crate) keepers: LeaseKeepers,
     pub(crate) background: Arc<Background>,
     pub(crate) undoing: Arc<Undoing>,
-    /// Gives the trace context of the call that is running, if outcomes keep it.
+    /// Gives the trace context of the current call, if records keep it.
     pub(crate) trace: Option<TraceContext>,
     /// Each operation must state its fingerprint.
     pub(crate) is_strict: bool,
@@ -52,17 +50,6 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// Adds the trace of the call that is running to its outcome, if the runtime keeps traces.
-    pub(crate) fn with_trace(&self, mut outcome: Encoded) -> Encoded {
-        if let Some(current) = &self.trace
-            && let Ok(Some(trace)) = catch_unwind(AssertUnwindSafe(|| current()))
-            && is_trace(&trace)
-        {
-            outcome.describe(|metadata| metadata.trace = Some(trace.into()));
-        }
-        outcome
-    }
-
     /// Reports what the store failed with, and says it to the caller.
     pub(crate) fn failed(&self, id: &RecordId, error: StoreError) -> Error {
         let (operation, key) = (id.operation().into(), id.digest());

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::base::clock;
 use crate::base::sync::{Mutex, MutexGuard, Notify};
-use crate::lease::keeper::{Keepers, Known};
+use crate::lease::keeper::{Known, LeaseKeepers};
 use crate::observe::{Decision, Observer};
 use crate::record::{Owner, Ownership, RecordId, Release, ReleaseTo};
 use crate::runtime::background;
@@ -48,9 +48,9 @@ pub(crate) struct Undoing {
 #[derive(Default)]
 struct Claims {
     /// Those of which the store has said nothing, by when they are due.
-    unheard: BTreeMap<(Instant, u64), Claim>,
+    unheard: BTreeMap<(Instant, u64), DoubtfulClaim>,
     /// Those of which it has said that they are not there; they may still be on their way.
-    heard: BTreeMap<(Instant, u64), Claim>,
+    heard: BTreeMap<(Instant, u64), DoubtfulClaim>,
     added: u64,
     bytes: usize,
     /// The tokio runtimes that have a task. One that is not driven holds up what it has begun, and
@@ -58,7 +58,7 @@ struct Claims {
     tasks: Vec<Id>,
 }
 
-pub(crate) struct Claim {
+pub(crate) struct DoubtfulClaim {
     id: RecordId,
     owner: Owner,
     /// How long what it found is kept.
@@ -66,12 +66,18 @@ pub(crate) struct Claim {
     /// When its lease would have let others in.
     until: Instant,
     pause: Duration,
-    counted: background::Undo,
+    counted: background::CountedUndo,
 }
 
-impl Claim {
+impl DoubtfulClaim {
     /// A claim whose lease begins now.
-    pub(crate) fn new(id: RecordId, owner: Owner, keep: Duration, until: Instant, counted: background::Undo) -> Self {
+    pub(crate) fn new(
+        id: RecordId,
+        owner: Owner,
+        keep: Duration,
+        until: Instant,
+        counted: background::CountedUndo,
+    ) -> Self {
         Self { id, owner, keep, until, pause: FIRST_PAUSE, counted }
     }
 
@@ -82,7 +88,7 @@ impl Claim {
 
 impl Claims {
     /// Adds a claim; returns it if there is not enough room.
-    fn add(&mut self, claim: Claim, due: Instant) -> Option<Claim> {
+    fn add(&mut self, claim: DoubtfulClaim, due: Instant) -> Option<DoubtfulClaim> {
         self.bytes += claim.bytes();
         self.added += 1;
         let claims = if claim.counted.is_heard() { &mut self.heard } else { &mut self.unheard };
@@ -97,7 +103,7 @@ impl Claims {
     }
 
     /// Takes a claim that is due, or says when one is.
-    fn take(&mut self, now: Instant) -> Result<Claim, Option<Instant>> {
+    fn take(&mut self, now: Instant) -> Result<DoubtfulClaim, Option<Instant>> {
         for claims in [&mut self.unheard, &mut self.heard] {
             if let Some(entry) = claims.first_entry().filter(|entry| entry.key().0 <= now) {
                 let claim = entry.remove();
@@ -105,13 +111,14 @@ impl Claims {
                 return Ok(claim);
             }
         }
-        let first = |claims: &BTreeMap<(Instant, u64), Claim>| claims.first_key_value().map(|((due, _), _)| *due);
+        let first =
+            |claims: &BTreeMap<(Instant, u64), DoubtfulClaim>| claims.first_key_value().map(|((due, _), _)| *due);
         Err([first(&self.unheard), first(&self.heard)].into_iter().flatten().min())
     }
 }
 
 impl Undoing {
-    pub(crate) fn new(store: AnyStore, observer: Observer, keepers: &Keepers) -> Self {
+    pub(crate) fn new(store: AnyStore, observer: Observer, keepers: &LeaseKeepers) -> Self {
         let (claims, wake) = (Mutex::default(), Notify::new());
         Self { store, observer, known: keepers.known().clone(), claims, wake }
     }
@@ -121,7 +128,7 @@ impl Undoing {
     }
 
     /// Has a claim undone.
-    pub(crate) fn add(self: &Arc<Self>, claim: Claim, due: Instant, keepers: &Keepers) {
+    pub(crate) fn add(self: &Arc<Self>, claim: DoubtfulClaim, due: Instant, keepers: &LeaseKeepers) {
         let handle = Handle::try_current().ok().or_else(|| self.known.another(None));
         let mut claims = self.lock();
         let left_out = claims.add(claim, due);
@@ -170,13 +177,13 @@ impl Undoing {
         }
     }
 
-    fn leaves_out(&self, claim: Option<Claim>) {
+    fn leaves_out(&self, claim: Option<DoubtfulClaim>) {
         if let Some(claim) = claim.filter(|claim| !claim.counted.is_heard()) {
             self.gives_up(&claim, &"too many others are being undone (64 MiB of them, about 300,000)");
         }
     }
 
-    fn gives_up(&self, claim: &Claim, why: &dyn std::fmt::Display) {
+    fn gives_up(&self, claim: &DoubtfulClaim, why: &dyn std::fmt::Display) {
         self.observer.decided_because(Decision::NotReleased, &claim.id, 0, why);
     }
 
@@ -189,7 +196,7 @@ impl Undoing {
     }
 
     /// Tries once to undo a claim.
-    async fn undo(&self, claim: &mut Claim) -> After {
+    async fn undo(&self, claim: &mut DoubtfulClaim) -> After {
         let to = ReleaseTo::Undone { keep: claim.keep };
         let answer = self.store.release(Release { id: claim.id.clone(), owner: claim.owner, to }).await;
         match &answer {
@@ -224,7 +231,7 @@ enum After {
 /// A claim that is being undone: put back if that is cut off.
 struct UnderWay {
     undoing: Arc<Undoing>,
-    claim: Option<Claim>,
+    claim: Option<DoubtfulClaim>,
     again: Instant,
 }
 
@@ -310,10 +317,10 @@ mod tests {
     use crate::encoding::key::Key;
     use crate::runtime::background::Background;
 
-    fn claim(key: u32, background: &Arc<Background>) -> Claim {
+    fn claim(key: u32, background: &Arc<Background>) -> DoubtfulClaim {
         let id = RecordId::new("undone", &Key::encode(&key).unwrap()).unwrap();
         let (owner, keep, counted) = (Owner::generate(), Duration::from_secs(1), background.undo());
-        Claim { id, owner, keep, until: clock::after(clock::now(), keep), pause: FIRST_PAUSE, counted }
+        DoubtfulClaim { id, owner, keep, until: clock::after(clock::now(), keep), pause: FIRST_PAUSE, counted }
     }
 
     #[tokio::test(start_paused = true)]

@@ -478,6 +478,10 @@ impl Record {
                     Wish::Settle { outcome, ttl } => {
                         let (fingerprint, kept_for) = (held.fingerprint, ttl.unwrap_or(held.hold));
                         let mut outcome = outcome.clone();
+                        // A replay links to the call that was cut off.
+                        if let Some(trace) = &held.trace {
+                            outcome.describe(|metadata| metadata.trace = Some(trace.clone()));
+                        }
                         if let Some((who, why)) = &intervention.by {
                             outcome.describe(|metadata| metadata.audit = Audit::new(who, why, kept_for));
                         }

@@ -69,9 +69,9 @@ pub(crate) fn innermost() -> Option<Call> {
 
 /// The call whose body is running: see [`current`].
 #[derive(Clone)]
-pub struct Call(Arc<Inner>);
+pub struct Call(Arc<CallState>);
 
-struct Inner {
+struct CallState {
     id: RecordId,
     attempt: u64,
     after_abandoned: bool,
@@ -98,7 +98,7 @@ struct Inner {
 
 /// Whether a body asks what became of an attempt that was cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asks {
+pub(crate) enum AskMode {
     /// There is nothing that it would ask.
     Nothing,
     /// It asks before anything else.
@@ -114,14 +114,14 @@ const UNKNOWN: u8 = 2;
 const FOUND: u8 = 3;
 
 impl Call {
-    pub(crate) fn new(id: RecordId, attempt: u64, after_abandoned: bool, asks: Asks, runtime: usize) -> Self {
-        let question = AtomicU8::new(if asks == Asks::Skips { UNKNOWN } else { NOT_ASKED });
-        Self(Arc::new(Inner {
+    pub(crate) fn new(id: RecordId, attempt: u64, after_abandoned: bool, asks: AskMode, runtime: usize) -> Self {
+        let question = AtomicU8::new(if asks == AskMode::Skips { UNKNOWN } else { NOT_ASKED });
+        Self(Arc::new(CallState {
             id,
             attempt,
             after_abandoned,
             troubled: AtomicBool::new(false),
-            asks: after_abandoned && asks == Asks::First,
+            asks: after_abandoned && asks == AskMode::First,
             question,
             omits: AtomicBool::new(false),
             recorded: AtomicBool::new(false),
@@ -135,7 +135,7 @@ impl Call {
 
     /// Makes the call of a body that nothing guards.
     pub(super) fn unguarded(id: RecordId, hidden: bool, outer: Option<Self>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(CallState {
             id,
             hidden,
             attempt: 0,
@@ -169,7 +169,7 @@ impl Call {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns the operation's name.
+    /// The operation's name.
     pub fn operation(&self) -> &str {
         self.0.id.operation()
     }

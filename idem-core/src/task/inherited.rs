@@ -1,4 +1,4 @@
-//! What a task that is spawned for a body takes along.
+//! The state that a task spawned for a body inherits.
 
 use std::future::Future;
 

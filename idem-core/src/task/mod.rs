@@ -1,4 +1,4 @@
-//! What follows a task: the runtime of a scope, the call whose body runs, watches.
+//! State that follows a task: the runtime of a scope, the call whose body runs, watches.
 
 pub(crate) mod current;
 pub(crate) mod inherited;

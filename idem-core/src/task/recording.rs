@@ -11,6 +11,7 @@ use crate::outcome::Storable;
 use crate::outcome::codec::{CodecContext, CodecFailure};
 use crate::record::{Commit, Encoded, Ownership};
 use crate::runtime::Runtime;
+use crate::runtime::trace::{CallTrace, traced};
 use crate::store::{Store, Transaction};
 
 /// The parts that the owner of a key needs to record its outcome.
@@ -22,6 +23,7 @@ pub(crate) struct Recording {
     pub(crate) remember: Duration,
     /// Of the outcome's type.
     pub(crate) version: u32,
+    pub(crate) trace: Option<Arc<CallTrace>>,
 }
 
 impl Recording {
@@ -35,7 +37,7 @@ impl Recording {
     {
         let encoded =
             self.runtime.codec.encode(CodecContext::of_value(&self.term.id, self.term.attempt), &value.to_stored());
-        let encoded = encoded.map(|encoded| self.runtime.with_trace(encoded).of_version(self.version));
+        let encoded = encoded.map(|encoded| traced(self.trace.as_ref(), encoded).of_version(self.version));
         self.try_commit_in(tx, encoded).await
     }
 
@@ -60,6 +62,7 @@ impl Recording {
             ttl: *ttl,
             remember: *remember,
             as_claimed: None,
+            trace: None,
         };
         match tx.commit(store, &commit).await {
             Ok(Ownership::Held) => Ok(()),

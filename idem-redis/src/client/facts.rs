@@ -1,4 +1,4 @@
-//! What a server says of itself, and whether a store can use it.
+//! A server's facts about itself, and whether a store can use it.
 
 use idem_core::StoreError;
 use redis::Value;

@@ -1,4 +1,4 @@
-//! What a URL names: one server, a master under Sentinel, or a cluster.
+//! The servers that a URL names: one server, a master under Sentinel, or a cluster.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::client::target::{Target, disguised};
 const SENTINEL_PORT: u16 = 26379;
 const NODE_PORT: u16 = 6379;
 
-/// What a URL names.
+/// The servers that a URL names.
 pub(crate) enum Location {
     Server(Target),
     Sentinel(Watched),
@@ -70,7 +70,10 @@ impl Location {
         }
         let db = db.unwrap_or_else(|| path_db.trim_end_matches('/').to_owned());
         if !db.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(refused(format!("the Redis URL `{}` has a database that is not a number", disguised(parts.text))));
+            return Err(refused(format!(
+                "the Redis URL `{}` has a database that is not a number",
+                disguised(parts.text)
+            )));
         }
         let hosts = parts.hosts(SENTINEL_PORT)?;
         let data = Target::parse(&format!("{}://{}localhost/{db}", parts.base, parts.user))?;

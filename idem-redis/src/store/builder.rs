@@ -52,9 +52,9 @@ pub struct RedisStoreBuilder {
 }
 
 impl RedisStore {
-    /// Connects to the server that a URL names, and looks whether it can be used. For other
-    /// settings there is [`builder`](Self::builder), whose [`url`](RedisStoreBuilder::url) and
-    /// [`connect`](RedisStoreBuilder::connect) say more.
+    /// Connects to the server that a URL names, and checks whether the server is suitable. For
+    /// other settings use [`builder`](Self::builder); its methods [`url`](RedisStoreBuilder::url)
+    /// and [`connect`](RedisStoreBuilder::connect) have the details.
     ///
     /// Takes at most 2.9 s. Must be called in a tokio runtime. When the future is dropped, the
     /// connection is closed.
@@ -97,7 +97,7 @@ impl RedisStore {
         RedisStoreBuilder::unchecked(connection.into())
     }
 
-    /// All settings.
+    /// Creates a builder, to set everything else.
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::new()
     }
@@ -143,8 +143,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// A connection that the application already has, in place of a URL. It is not replaced by the
-    /// store when it is lost: a [`ConnectionManager`](redis::aio::ConnectionManager) and a
+    /// Sets a connection that the application already has, instead of a URL. The store does not
+    /// replace it when it is lost. A [`ConnectionManager`](redis::aio::ConnectionManager) and a
     /// `ClusterConnection` do that by themselves, a
     /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection) does not.
     ///
@@ -155,9 +155,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The URL of the same server, in any of the forms of [`url`](Self::url), for a second
-    /// connection on which waiters are woken. Only with a [`connection`](Self::connection): one
-    /// made from a [`url`](Self::url) serves for both.
+    /// Sets the URL of the same server, in any form of [`url`](Self::url), for a second connection
+    /// on which waiters are woken. Use it only with a [`connection`](Self::connection): with a
+    /// [`url`](Self::url), the store makes the second connection by itself.
     pub fn wake_url(mut self, url: impl Into<String>) -> Self {
         self.wake_url = Some(url.into());
         self
@@ -173,20 +173,20 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How long one step of the store may take in all, connecting again included; 900 ms unless it
-    /// is set. Then it fails, and may or may not have been carried out. A wait is not bounded by
-    /// it, but its questions to the server are.
+    /// Sets how long one step of the store may take, including a new connection. Default: 900 ms.
+    /// After that the step fails, and may have been carried out. A wait is not limited by it, but
+    /// its questions to the server are.
     ///
-    /// Whoever makes it longer should know that a claim is sent a second time when the first got no
-    /// answer.
+    /// A claim without an answer is sent a second time, so a call on a dead server takes twice this
+    /// limit.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
-    /// How long one attempt to connect may take, name look-up, TLS and password included; 2 s
-    /// unless it is set. The first attempt is made by [`connect`](Self::connect), which fails with
-    /// it; a connection that is lost later is tried again until there is one.
+    /// Sets how long one attempt to connect may take, including name resolution, TLS and password.
+    /// Default: 2 s. [`connect`](Self::connect) makes one attempt. A connection that is lost later
+    /// is retried until it succeeds.
     pub fn connect_time_limit(mut self, limit: Duration) -> Self {
         self.connect_time_limit = limit;
         self
@@ -197,10 +197,10 @@ impl RedisStoreBuilder {
     /// and is undone; a commit is retried while the caller already has its value. Off by default.
     ///
     /// Redis replicates asynchronously: without this, a failover forgets what the master had
-    /// acknowledged and not yet passed on. A claim that is forgotten lets a second body run beside
-    /// the first; a commit that is forgotten lets the body run again. With it, a claim starts a
-    /// body, and a commit counts as recorded, only when `count` replicas besides the master have
-    /// it.
+    /// acknowledged and not yet passed on. After a forgotten claim, a second body may run at the
+    /// same time as the first. After a forgotten commit, the body runs again. With it, a claim
+    /// starts a body, and a commit counts as recorded, only when `count` replicas besides the
+    /// master have it.
     ///
     /// `WAIT` does not provide consensus. These risks remain:
     ///
@@ -233,7 +233,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Connects, and looks whether the server can be used.
+    /// Connects, and checks whether the server is suitable.
     ///
     /// It takes at most one [`connect_time_limit`](Self::connect_time_limit) and one
     /// [`time_limit`](Self::time_limit), or two with [`replicas`](Self::replicas). Call it in a

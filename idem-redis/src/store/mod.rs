@@ -40,11 +40,11 @@ use crate::client::server::Server;
 /// Keeps records in Redis 7.0 or newer, or in Valkey: in one server, under Sentinel, or in a
 /// cluster.
 ///
-/// Cheap to clone; clones share one connection (in a cluster: one to each master), which all calls
-/// use at once. They live in the tokio runtime in which the store was made, whichever runtime a
-/// call comes from. When that runtime has ended, or has run nothing for three seconds, they are
-/// made again in the runtime of a call. A connection that is lost is replaced in the background;
-/// calls wait for it as long as their time limit allows.
+/// It is cheap to clone. All clones and calls share one connection (in a cluster: one to each
+/// master). Connections live in the tokio runtime in which the store was made, whichever tokio
+/// runtime a call comes from. If that one ends, or runs nothing for three seconds, the connections
+/// are made again in the tokio runtime of a call. A lost connection is replaced in the background;
+/// calls wait for it within their time limit.
 ///
 /// Every call fails within the time limit: 900 ms by default, set by the [builder](Self::builder).
 /// A call that failed without an answer, or whose future was dropped, may have been carried out. A
@@ -73,11 +73,11 @@ struct Inner {
 }
 
 impl RedisStore {
-    /// Asks the server what it is, and says whether records are safe there.
-    /// [`connect`](crate::RedisStoreBuilder::connect) has done it.
+    /// Checks whether the server is suitable for records.
+    /// [`connect`](crate::RedisStoreBuilder::connect) does this by itself.
     ///
-    /// Warns (tracing, target `idem`) of a server that evicts keys, and of one that does not let
-    /// this user ask. Takes at most the time limit; changes nothing.
+    /// It logs a warning (target `idem`) if the server evicts keys, or does not let this user ask.
+    /// It takes at most the time limit, and changes nothing.
     ///
     /// # Errors
     ///
@@ -86,12 +86,11 @@ impl RedisStore {
         check::check(&self.0.server, &self.0.keys).await
     }
 
-    /// Asks each master what it says of itself: its version, settings, rights and clock. For
-    /// programs that judge a server, such as `idem doctor`; [`check`](Self::check) judges what
-    /// every store needs.
+    /// Asks each master for its version, settings, rights and clock: for programs such as
+    /// `idem doctor`. [`check`](Self::check) is enough for a store.
     ///
-    /// Takes at most the time limit for each master; changes nothing. Facts that this user has no
-    /// right to ask for are left out.
+    /// It takes at most the time limit for each master, and changes nothing. Facts that this user
+    /// may not ask for are left out.
     ///
     /// # Errors
     ///

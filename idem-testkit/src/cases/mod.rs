@@ -19,6 +19,7 @@ mod remove;
 mod renew;
 mod takeover;
 mod time;
+mod trace;
 mod undo;
 mod wait;
 
@@ -35,6 +36,7 @@ pub(crate) const ALL: &[&[Trial]] = &[
     undo::TRIALS,
     question::TRIALS,
     hold::TRIALS,
+    trace::TRIALS,
     renew::TRIALS,
     wait::TRIALS,
     inspect::TRIALS,

@@ -13,6 +13,7 @@ use crate::outcome::versions::Versions;
 use crate::policy::settings::{MissingKey, Settings, StoreFailure};
 use crate::record::{RecordId, is_valid_operation};
 use crate::runtime::Runtime;
+use crate::runtime::trace::CallTrace;
 use crate::token::Submission;
 
 /// A call as far as it is described.
@@ -128,7 +129,8 @@ impl<'a> Draft<'a> {
         match (self.id, self.settings.missing_key) {
             (Some(id), _) => {
                 let Self { fingerprint, submission, settings, versions, .. } = self;
-                Prepared::Guarded(runtime, Request { id, fingerprint, submission, settings, versions })
+                let trace = runtime.trace.as_ref().map(CallTrace::new);
+                Prepared::Guarded(runtime, Request { id, fingerprint, submission, settings, versions, trace })
             }
             (None, MissingKey::Run) => Prepared::Unguarded(self.name, Some(runtime)),
             (None, MissingKey::Reject) => Prepared::Refused(Error::MissingKey { operation: (*self.name).into() }),

@@ -252,6 +252,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     }
 
     /// Sets what a call does if an earlier owner was cut off. Default: it runs the body again.
+    /// Default: it runs the body again.
     #[inline]
     pub fn abandoned(mut self, abandoned: Abandoned) -> Self {
         self.draft.settings.abandoned = abandoned;

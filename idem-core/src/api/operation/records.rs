@@ -239,10 +239,15 @@ impl Operation<'_> {
         // only after the claim.
         encode(&request.id, 1)?;
         request.by_hand();
-        if request.fingerprint.is_none() {
-            // The fingerprint for later duplicates stays as it was.
+        if request.fingerprint.is_none() || request.trace.is_some() {
+            // The fingerprint for later duplicates stays as it was, and the trace is that of the
+            // call that was cut off.
             let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
-            request.fingerprint = info.and_then(|info| info.fingerprint);
+            let (fingerprint, found) = info.map_or((None, None), |info| (info.fingerprint, info.trace));
+            request.fingerprint = request.fingerprint.or(fingerprint);
+            if let Some(trace) = &request.trace {
+                trace.is_that_of(found);
+            }
         }
         match runtime.begin(&request).await? {
             Begun::Owner(owned) => {

@@ -97,7 +97,7 @@ struct Pack {
     used: usize,
 }
 
-/// What a sweep took out of a shard. Freeing a thousand records takes longer than finding them, so
+/// Records that a sweep took out of a shard. Freeing a thousand records takes longer than finding them, so
 /// it happens when the shard's lock is open again.
 #[derive(Default)]
 #[must_use]

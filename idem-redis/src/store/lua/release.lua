@@ -14,22 +14,27 @@ local questions, over = '0', ''
 local owner, attempt, lease, hold, print = string.match(text or '', '^i1f(%S+) (%d+) (%d+) (%d+) (%S+)$')
 if not owner then
   owner, attempt, lease, hold, print, questions, over =
-    string.match(text or '', '^i2f(%S+) (%d+) (%d+) (%d+) (%S+) (%d+)([^.]*)$')
+    string.match(text or '', '^i[23]f(%S+) (%d+) (%d+) (%d+) (%S+) (%d+)([^.]*)$')
 end
 if not owner or string.sub(found, 3, #ARGV[1]) ~= string.sub(ARGV[1], 3) then
   return found
 end
--- The record in the lowest version that can say it.
-local function in_flight(owner, attempt, questions, over)
-  local fields = owner .. ' ' .. attempt .. ' 0 ' .. hold .. ' ' .. print
-  if questions == '0' and over == '' then
-    return 'i1f' .. fields .. '.'
+-- A record, with those that it took over, in the lowest version that can say it.
+local function written(records)
+  if string.find(records, ' 00%-' .. string.rep('%x', 32) .. '%-') then
+    return 'i3f' .. records .. '.'
   end
-  return 'i2f' .. fields .. ' ' .. questions .. over .. '.'
+  local plain = string.match(records, '^([^<]+) 0$')
+  return plain and 'i1f' .. plain .. '.' or 'i2f' .. records .. '.'
+end
+local function in_flight(owner, attempt, questions, more)
+  return written(owner .. ' ' .. attempt .. ' 0 ' .. hold .. ' ' .. print .. ' ' .. questions .. more)
 end
 local function number(sum)
   return string.format('%.0f', sum)
 end
+-- Behind the questions: the trace of the record itself, and the record that it took over.
+local trace, before = string.match(over, '^([^<]*)<?(.*)$')
 local origin = 'r'
 if ARGV[3] == '1' then
   -- The letter behind the owner says what the claim found.
@@ -40,20 +45,18 @@ if origin == 'n' then
   redis.call('DEL', KEYS[1])
 elseif origin == 'i' then
   redis.call('SET', KEYS[1], 'i1i.', 'KEEPTTL')
-elseif origin == 'a' and over ~= '' then
+elseif origin == 'a' and before ~= '' then
   -- As it was found; its expiry begins again.
-  local before = string.sub(over, 2)
-  local plain = string.match(before, '^([^<]+) 0$')
   local expiry = string.match(before, '^%S+ %d+ %d+ (%d+) ')
-  redis.call('SET', KEYS[1], plain and 'i1f' .. plain .. '.' or 'i2f' .. before .. '.', 'PX', expiry)
+  redis.call('SET', KEYS[1], written(before), 'PX', expiry)
 elseif origin == 'a' then
   -- Nobody's, so that undoing it once more undoes nothing more.
-  redis.call('SET', KEYS[1], in_flight(string.rep('A', 22) .. 'a', attempt, questions, ''), 'KEEPTTL')
+  redis.call('SET', KEYS[1], in_flight(string.rep('A', 22) .. 'a', attempt, questions, trace), 'KEEPTTL')
 elseif ARGV[3] == '2' then
   -- Sent again, it is not counted again: what was taken over says how many there were before this attempt.
-  local before = string.match(over, '^<%S+ %d+ %d+ %d+ %S+ (%d+)')
-  if before then
-    questions = number(tonumber(before) + 1)
+  local asked = string.match(before, '^%S+ %d+ %d+ %d+ %S+ (%d+)')
+  if asked then
+    questions = number(tonumber(asked) + 1)
   elseif lease ~= '0' then
     questions = number(tonumber(questions) + 1)
   end

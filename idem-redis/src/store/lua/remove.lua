@@ -15,7 +15,7 @@ if found ~= ARGV[1] and found ~= ARGV[1] .. 'w' then
 end
 local lease, hold = string.match(found, '^i1f%S+ %d+ (%d+) (%d+) %S+%.w?$')
 if not lease then
-  lease, hold = string.match(found, '^i2f%S+ %d+ (%d+) (%d+) %S+ %d+[^.]*%.w?$')
+  lease, hold = string.match(found, '^i[23]f%S+ %d+ (%d+) (%d+) %S+ %d+[^.]*%.w?$')
 end
 if lease then
   local left = redis.call('PTTL', KEYS[1])

@@ -20,7 +20,7 @@ if ARGV[4] == '1' then
   if left < 0 then
     return {2}
   end
-  local lease, hold = string.match(found, '^i[12]f%S+ %d+ (%d+) (%d+) ')
+  local lease, hold = string.match(found, '^i[123]f%S+ %d+ (%d+) (%d+) ')
   local age = math.max(tonumber(hold) - left, 0)
   local alive = tonumber(lease) - age
   if alive > 0 then
