@@ -126,8 +126,7 @@ fn on_tokio<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 async fn run_once(args: RunArgs) -> Result<bool> {
-    let fits =
-        |kind: &Kind| args.topology.suffers(*kind) && (args.broker.is_some() || !kind.needs_broker());
+    let fits = |kind: &Kind| args.topology.suffers(*kind) && (args.broker.is_some() || !kind.needs_broker());
     let wanted = |kind: &Kind| args.nemesis.is_empty() || args.nemesis.contains(kind);
     let kinds = Kind::value_variants().iter().copied().filter(fits).filter(wanted).collect();
     let temporary = tempfile::Builder::new().prefix("idem-chaos-").tempdir()?;
