@@ -28,6 +28,7 @@ mod tap;
 mod target;
 mod threads;
 mod throughput;
+mod transactions;
 
 use std::process::ExitCode;
 

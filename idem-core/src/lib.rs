@@ -68,6 +68,7 @@ pub use crate::generator::KeyGenerator;
 pub use crate::key::{Key, KeyDigest, KeyPart, KeyWriter, MAX_KEY_LEN};
 pub use crate::lookup::Lookup;
 pub use crate::operation::{Errors, InTransactionPolicy, Operation, RerunWhen};
+pub use crate::transaction::TransactionBody;
 pub use crate::outcome::{Outcome, Recorded, Storable};
 pub use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, StoreFailure};
 pub use crate::reconcile::Reconcile;

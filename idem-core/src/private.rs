@@ -22,7 +22,7 @@ pub use crate::problem::{PROBLEM_JSON, problem_json, problem_pause, problem_titl
 use crate::runtime::Idempotency;
 pub use crate::site::{Name, Site, checked_name};
 use crate::store::{Store, Transaction};
-use crate::transaction::InTransaction;
+use crate::transaction::{InTransaction, OneThreadOnce};
 use crate::watch;
 
 /// Begins the call of an annotated function, on the default runtime.
@@ -178,7 +178,7 @@ where
     let (prepared, join) = (operation.draft.prepare(), witness.join);
     async move {
         let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
-        join(call.run_in(tx, body).await.map(Outcome::into_inner))
+        join(call.run_in(tx, OneThreadOnce(Some(body))).await.map(Outcome::into_inner))
     }
 }
 

@@ -41,6 +41,8 @@ pub(crate) type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, Stopped>> + 
 pub(crate) struct Core<D: Dialect> {
     pub(crate) pool: Pool<D::Db>,
     pub(crate) dialect: D,
+    /// The dialect of steps in a caller's transaction.
+    pub(crate) within: D,
     pub(crate) hub: Arc<Hub>,
     pub(crate) limit: Duration,
     turns: Turns,
@@ -81,7 +83,8 @@ impl<D: Dialect> Core<D> {
             )
         });
         // With an invalid name no statement is ever sent.
-        let dialect = D::new(&table.unwrap_or_default());
+        let table = table.unwrap_or_default();
+        let (dialect, within) = (D::new(&table), D::within_transactions(&table));
         let home = OnceLock::new();
         if let Ok(handle) = Handle::try_current() {
             let _ = home.set(handle);
@@ -91,6 +94,7 @@ impl<D: Dialect> Core<D> {
         Arc::new(Self {
             pool,
             dialect,
+            within,
             hub: Arc::default(),
             limit: settings.limit,
             turns,
