@@ -92,10 +92,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let line = |what: &str, before: &str, after: &str| println!("  {what:<52}{before:>8}{after:>8}");
     let mark = |holds: bool| if holds { "✓" } else { "✗" };
     line("", "before", "after");
-    let lines = [
-        lines(include_str!("handwritten/before.rs"), "before"),
-        lines(include_str!("handwritten/after.rs"), "after"),
-    ];
+    let lines =
+        [lines(include_str!("handwritten/before.rs"), "before"), lines(include_str!("handwritten/after.rs"), "after")];
     line("lines of code", &lines[0].to_string(), &lines[1].to_string());
     let questions = [
         "a duplicate gets the first call's answer",

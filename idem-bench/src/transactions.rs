@@ -196,7 +196,8 @@ impl Measured {
         let [_, beside, own] = &self.rates;
         let show = |rates: &[f64]| Unit::PerSecond.show(median(rates));
         let remark = format!("{}; by hand {}", show(own), show(beside));
-        let what = format!("{database}, {CONNECTIONS} connections: #[idempotent], share of the rate of the table by hand");
+        let what =
+            format!("{database}, {CONNECTIONS} connections: #[idempotent], share of the rate of the table by hand");
         figures.push(Figure::new(what, Unit::Ratio, ratios(own, beside)).beside(remark));
         figures
     }

@@ -68,7 +68,6 @@ pub use crate::generator::KeyGenerator;
 pub use crate::key::{Key, KeyDigest, KeyPart, KeyWriter, MAX_KEY_LEN};
 pub use crate::lookup::Lookup;
 pub use crate::operation::{Errors, InTransactionPolicy, Operation, RerunWhen};
-pub use crate::transaction::TransactionBody;
 pub use crate::outcome::{Outcome, Recorded, Storable};
 pub use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, StoreFailure};
 pub use crate::reconcile::Reconcile;
@@ -78,6 +77,7 @@ pub use crate::store::memory::MemoryStore;
 #[doc(hidden)]
 pub use crate::store::{Codec, CodecContext, CodecFailure, CodecId, Store, record, wire};
 pub use crate::token::{AsToken, InvalidToken, Token};
+pub use crate::transaction::TransactionBody;
 pub use crate::watch::{Report, watch};
 
 #[doc(hidden)]

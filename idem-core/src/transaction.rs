@@ -245,14 +245,7 @@ where
     }
 
     /// The value as it is recorded; `None` if it is left out, or cannot be written.
-    fn encoded(
-        &self,
-        runtime: &Runtime,
-        request: &Request,
-        call: &Call,
-        attempt: u64,
-        value: &T,
-    ) -> Option<Encoded> {
+    fn encoded(&self, runtime: &Runtime, request: &Request, call: &Call, attempt: u64, value: &T) -> Option<Encoded> {
         if call.omits_outcome() {
             return None;
         }

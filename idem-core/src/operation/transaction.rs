@@ -67,7 +67,7 @@ impl<'a, P> Operation<'a, (), P> {
         X: Transaction<S>,
         S: Store,
         P: InTransactionPolicy<E> + Send,
-        F: AsyncFnOnce(&mut X) -> Result<T, E> + for<'t> TransactionBody<'t, X, Result<T, E>> + Send,
+        F: AsyncFnOnce(&mut X) -> Result<T, E> + for<'t> TransactionBody<&'t mut X, Result<T, E>> + Send,
         T: Storable<Via> + Send,
         E: From<Error> + Send,
     {
@@ -128,13 +128,17 @@ impl<'a, P> Operation<'a, (), P> {
     /// # Cancellation safety
     ///
     /// Dropped, the transaction is rolled back. Dropped during `COMMIT`, it is committed or not.
-    pub fn transaction<B, S, T, E, F, Via>(self, begins: &B, body: F) -> impl Future<Output = Result<Outcome<T>, E>> + Send
+    pub fn transaction<B, S, T, E, F, Via>(
+        self,
+        begins: &B,
+        body: F,
+    ) -> impl Future<Output = Result<Outcome<T>, E>> + Send
     where
         B: Transactions<S>,
         S: Store,
         P: InTransactionPolicy<E> + Send,
         F: AsyncFnOnce(&mut B::Transaction) -> Result<T, E>
-            + for<'t> TransactionBody<'t, B::Transaction, Result<T, E>>
+            + for<'t> TransactionBody<&'t mut B::Transaction, Result<T, E>>
             + Clone
             + Send,
         T: Storable<Via> + Send,
@@ -215,7 +219,7 @@ impl<P, E, W: Fn(&E) -> bool + Send> RerunWhen<'_, P, E, W> {
         S: Store,
         P: InTransactionPolicy<E> + Send,
         F: AsyncFnOnce(&mut B::Transaction) -> Result<T, E>
-            + for<'t> TransactionBody<'t, B::Transaction, Result<T, E>>
+            + for<'t> TransactionBody<&'t mut B::Transaction, Result<T, E>>
             + Clone
             + Send,
         T: Storable<Via> + Send,

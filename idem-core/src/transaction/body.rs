@@ -3,7 +3,7 @@
 use std::future::{Future, pending};
 use std::pin::Pin;
 
-/// A body whose future can move between threads: an async closure that takes `&mut` the
+/// A body whose future can move between threads: an async closure over `X`, which is `&mut` the
 /// transaction. No type implements it by hand.
 ///
 /// Stable Rust has no way to say that the future of an `AsyncFnMut` is `Send`. Without that, the
@@ -15,14 +15,14 @@ use std::pin::Pin;
     label = "not an async closure over `&mut` the transaction, whose future is `Send`",
     note = "write `async |tx| ..`; for a body with an `Rc`, or another value that is not `Send`, use `run_in_local` or `transaction_local`"
 )]
-pub trait TransactionBody<'t, X: 't, R>: FnOnce(&'t mut X) -> Self::Running {
+pub trait TransactionBody<X, R>: FnOnce(X) -> Self::Running {
     /// The future of the body.
     type Running: Future<Output = R> + Send;
 }
 
-impl<'t, X: 't, R, F, Running> TransactionBody<'t, X, R> for F
+impl<X, R, F, Running> TransactionBody<X, R> for F
 where
-    F: FnOnce(&'t mut X) -> Running,
+    F: FnOnce(X) -> Running,
     Running: Future<Output = R> + Send,
 {
     type Running = Running;
@@ -40,7 +40,7 @@ pub(crate) struct AnyThread<F>(pub(crate) F);
 
 impl<X, R, F> Body<X, R> for AnyThread<F>
 where
-    F: for<'t> TransactionBody<'t, X, R> + Clone,
+    F: for<'t> TransactionBody<&'t mut X, R> + Clone,
 {
     async fn run(&mut self, tx: &mut X) -> R {
         let body = self.0.clone();
@@ -54,7 +54,7 @@ pub(crate) struct AnyThreadOnce<F>(pub(crate) Option<F>);
 
 impl<X, R, F> Body<X, R> for AnyThreadOnce<F>
 where
-    F: for<'t> TransactionBody<'t, X, R>,
+    F: for<'t> TransactionBody<&'t mut X, R>,
 {
     async fn run(&mut self, tx: &mut X) -> R {
         // Never, since a call in the caller's transaction runs its body once.

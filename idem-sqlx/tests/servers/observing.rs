@@ -103,7 +103,8 @@ macro_rules! observes {
             let expected = ["executed", "replayed", "replayed", "unreadable", "rejected_duplicate"];
             assert_eq!(log.decisions(), expected.map(observed));
             assert_eq!(rows("twice").await, 2);
-            let guarded = idempotency.operation("observed").key("twice").run(async || Ok::<u32, Error>(0)).await.unwrap();
+            let guarded =
+                idempotency.operation("observed").key("twice").run(async || Ok::<u32, Error>(0)).await.unwrap();
             assert_eq!((guarded.is_replayed(), guarded.into_inner()), (true, 1));
             drop(log.decisions());
 

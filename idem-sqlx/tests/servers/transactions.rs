@@ -56,7 +56,8 @@ pub(crate) fn action(error: &Failed) -> ErrorAction {
     if matches!(error, Failed::Declined) { ErrorAction::Keep } else { ErrorAction::Release }
 }
 
-pub(crate) const CREATE: &str = "CREATE TABLE IF NOT EXISTS business (name varchar(100) NOT NULL, number bigint NOT NULL)";
+pub(crate) const CREATE: &str =
+    "CREATE TABLE IF NOT EXISTS business (name varchar(100) NOT NULL, number bigint NOT NULL)";
 
 pub(crate) fn insert(name: &str) -> AssertSqlSafe<String> {
     AssertSqlSafe(format!("INSERT INTO business VALUES ('{name}', 1)"))

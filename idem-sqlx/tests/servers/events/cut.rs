@@ -124,10 +124,8 @@ macro_rules! cuts {
         /// A call whose connection is cut at one message. Returns whether there was that message.
         async fn $name(url: &str, through: &str, cutter: &Cutter, (at, heard): (At, Heard)) -> bool {
             let key = &format!("cut at {at:?}, heard: {heard:?}");
-            let (direct, cut) = (
-                $module::World::new(url, $level, "BEGIN").await,
-                $module::World::new(through, $level, "BEGIN").await,
-            );
+            let (direct, cut) =
+                ($module::World::new(url, $level, "BEGIN").await, $module::World::new(through, $level, "BEGIN").await);
             // Connected, and its table checked.
             cut.answer(&format!("{key}, before")).await;
             cutter.cut(at, heard, false);

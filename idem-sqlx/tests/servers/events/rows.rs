@@ -390,7 +390,9 @@ macro_rules! rows {
                     }
                 );
                 match (&one, &other) {
-                    (Ok(()), Err(Failed::Idem(error @ Error::Store { .. }))) => assert!(error.is_retryable(), "{error}"),
+                    (Ok(()), Err(Failed::Idem(error @ Error::Store { .. }))) => {
+                        assert!(error.is_retryable(), "{error}")
+                    }
                     (Err(_), Ok(())) => {}
                     _ => panic!("{key}: {one:?}, {other:?}"),
                 }

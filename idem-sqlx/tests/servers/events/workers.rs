@@ -226,8 +226,18 @@ mod thorough {
         };
     }
 
-    killed!(a_process_killed_at_any_message_leaves_rows_and_record_or_neither_on_postgres, postgres, PostgresServer, "REPEATABLE READ");
-    killed!(a_process_killed_at_any_message_leaves_rows_and_record_or_neither_on_mariadb, mariadb, MariaDbServer, "REPEATABLE READ");
+    killed!(
+        a_process_killed_at_any_message_leaves_rows_and_record_or_neither_on_postgres,
+        postgres,
+        PostgresServer,
+        "REPEATABLE READ"
+    );
+    killed!(
+        a_process_killed_at_any_message_leaves_rows_and_record_or_neither_on_mariadb,
+        mariadb,
+        MariaDbServer,
+        "REPEATABLE READ"
+    );
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn processes_that_are_killed_at_the_same_keys_run_each_body_once_on_postgres() {

@@ -42,22 +42,26 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
              WHERE operation = $1 AND key = $2 AND revision = $10";
         let (operation, key) = (claim.id.operation(), claim.id.key());
         let fingerprint = then.fingerprint.map(|fingerprint| fingerprint.to_string());
-        let rows = self.client.execute(
-            update,
-            &[
-                &operation,
-                &key,
-                &number(then.attempt),
-                &&then.owner.to_bytes()[..],
-                &origin(then.origin),
-                &millis(then.lease),
-                &millis(then.hold),
-                &fingerprint,
-                &fastrand::i64(..),
-                &revision,
-            ],
-        );
-        Ok(rows.await.map_err(failed)? > 0)
+        let rows = self
+            .client
+            .execute(
+                update,
+                &[
+                    &operation,
+                    &key,
+                    &number(then.attempt),
+                    &&then.owner.to_bytes()[..],
+                    &origin(then.origin),
+                    &millis(then.lease),
+                    &millis(then.hold),
+                    &fingerprint,
+                    &fastrand::i64(..),
+                    &revision,
+                ],
+            )
+            .await
+            .map_err(failed)?;
+        Ok(rows > 0)
     }
 
     /// Inserts the row where there is none.
@@ -67,21 +71,24 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
              statement_timestamp() + $7::bigint * interval '1 ms', $8, $9) ON CONFLICT DO NOTHING";
         let (operation, key) = (claim.id.operation(), claim.id.key());
         let fingerprint = first.fingerprint.map(|fingerprint| fingerprint.to_string());
-        let rows = self.client.execute(
-            insert,
-            &[
-                &operation,
-                &key,
-                &number(first.attempt),
-                &&first.owner.to_bytes()[..],
-                &origin(first.origin),
-                &millis(first.lease),
-                &millis(first.hold),
-                &fingerprint,
-                &fastrand::i64(..),
-            ],
-        );
-        Ok(rows.await? > 0)
+        let rows = self
+            .client
+            .execute(
+                insert,
+                &[
+                    &operation,
+                    &key,
+                    &number(first.attempt),
+                    &&first.owner.to_bytes()[..],
+                    &origin(first.origin),
+                    &millis(first.lease),
+                    &millis(first.hold),
+                    &fingerprint,
+                    &fastrand::i64(..),
+                ],
+            )
+            .await?;
+        Ok(rows > 0)
     }
 
     async fn read(&self, operation: &str, key: &str) -> Result<Option<Row>, StoreError> {
@@ -200,22 +207,26 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
              is_error = $6, codec = $7, outcome = $8, took_over = NULL, revision = $9 \
              WHERE operation = $1 AND key = $2 AND owner = $10 AND state = 'in_flight' RETURNING waited";
         let (operation, key) = (commit.id.operation(), commit.id.key());
-        let written = self.client.query_opt(
-            update,
-            &[
-                &operation,
-                &key,
-                &state,
-                &millis(expires_in.unwrap_or_default()).max(1),
-                &millis(then_done),
-                &outcome.is_some_and(|outcome| outcome.is_error),
-                &outcome.map(|outcome| outcome.codec.as_str().to_owned()),
-                &outcome.map(|outcome| &outcome.payload[..]),
-                &fastrand::i64(..),
-                &&commit.owner.to_bytes()[..],
-            ],
-        );
-        let Some(row) = written.await.map_err(failed)? else { return Ok(Ownership::Lost) };
+        let written = self
+            .client
+            .query_opt(
+                update,
+                &[
+                    &operation,
+                    &key,
+                    &state,
+                    &millis(expires_in.unwrap_or_default()).max(1),
+                    &millis(then_done),
+                    &outcome.is_some_and(|outcome| outcome.is_error),
+                    &outcome.map(|outcome| outcome.codec.as_str().to_owned()),
+                    &outcome.map(|outcome| &outcome.payload[..]),
+                    &fastrand::i64(..),
+                    &&commit.owner.to_bytes()[..],
+                ],
+            )
+            .await
+            .map_err(failed)?;
+        let Some(row) = written else { return Ok(Ownership::Lost) };
         if row.get(0) {
             let notify = "SELECT pg_notify('idem.idem_records', $1)";
             self.client.query_one(notify, &[&commit.id.as_str()]).await.map_err(failed)?;
