@@ -116,10 +116,10 @@ async fn concurrent_calls_over_another_driver_run_one_body() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_drops_and_roll_backs_over_another_driver_leave_what_they_should() {
-    let (_, mut client, idempotency) = setup().await;
+    let (_, mut first, idempotency) = setup().await;
     let operation = |key: &'static str| idempotency.operation("other").key(key).errors(action);
 
-    let mut tx = Tx::new(client.transaction().await.unwrap());
+    let mut tx = Tx::new(first.transaction().await.unwrap());
     let failed = operation("released").run_in(&mut tx, async |tx| {
         write(tx, "released").await?;
         Err::<u32, _>(Failed::Down)
@@ -138,6 +138,7 @@ async fn errors_drops_and_roll_backs_over_another_driver_leave_what_they_should(
     write(&tx, "after").await.unwrap();
     tx.client.commit().await.unwrap();
 
+    let (_, mut client, _) = setup().await;
     for (key, count, state) in
         [("released", 0, None), ("kept", 0, Some(RecordState::Committed)), ("dropped", 0, None), ("after", 1, None)]
     {
