@@ -64,7 +64,7 @@ async fn run() -> Result<bool, Box<dyn Error>> {
     }
 }
 
-/// What to do, and where.
+/// The command line.
 struct Arguments {
     /// `sqlite://` alone is a temporary file.
     store: String,

@@ -1,6 +1,4 @@
-// The README's examples use the Redis store, so they are tested only with that feature.
-#![cfg_attr(any(not(doctest), feature = "redis"), doc = include_str!("../README.md"))]
-#![cfg_attr(all(doctest, not(feature = "redis")), doc = "Idempotency for async Rust.")]
+#![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[doc(no_inline)]
@@ -60,20 +58,32 @@ pub mod nats {
 
 /// The guides, one page for each subject.
 ///
-/// | guide | for |
+/// Begin with [`schemes`](guide::schemes), which helps to choose a key, and with
+/// [`stores`](guide::stores). Look options up in [`options`](guide::options), and words in the
+/// [`glossary`](guide::glossary).
+///
+/// | to begin | for |
 /// | --- | --- |
 /// | [`schemes`](guide::schemes) | choosing a key, a token, or another scheme |
+/// | [`stores`](guide::stores) | choosing a store; the SQL stores |
+/// | [`redis`](guide::redis) | servers, access rights, failover and clocks of Redis |
+///
+/// | to write calls | for |
+/// | --- | --- |
 /// | [`attribute`](guide::attribute) | `#[idempotent]` in full |
 /// | [`options`](guide::options) | the table of all options |
-/// | [`errors`](guide::errors) | what happens to a call that failed |
+/// | [`errors`](guide::errors) | what each error of a body does: keep, release, retry, abandon |
+/// | [`runtime`](guide::runtime) | calls without the attribute |
+/// | [`transactions`](guide::transactions) | the record and your rows in one SQL transaction |
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
-/// | [`stores`](guide::stores) | choosing a store |
-/// | [`redis`](guide::redis) | servers, access rights, failover and clocks of Redis |
-/// | [`transactions`](guide::transactions) | records in your own SQL transaction |
-/// | [`http`](guide::http) | the Idempotency-Key header |
+/// | [`http`](guide::http) | the Idempotency-Key header, on the server and in the client |
 /// | [`queues`](guide::queues) | messages of RabbitMQ and NATS JetStream |
-/// | [`runtime`](guide::runtime) | the runtime, and calls without the attribute |
-/// | [`operating`](guide::operating) | events, records, shutdown |
+///
+/// | to run a service | for |
+/// | --- | --- |
+/// | [`operating`](guide::operating) | events, alerts, the program `idem`, shutdown, the first week |
+/// | [`changed_types`](guide::changed_types) | outcomes that an earlier version of a type wrote |
+/// | [`encryption`](guide::encryption) | outcomes that the store cannot read |
 /// | [`testing`](guide::testing) | tests of a service |
 /// | [`glossary`](guide::glossary) | every word, defined |
 pub mod guide {
@@ -86,20 +96,23 @@ pub mod guide {
     #[doc = include_str!("docs/redis.md")]
     pub mod redis {}
 
-    #[doc = include_str!("docs/transactions.md")]
-    pub mod transactions {}
-
     #[doc = include_str!("docs/attribute.md")]
     pub mod attribute {}
 
     #[doc = include_str!("docs/options.md")]
     pub mod options {}
 
-    #[doc = include_str!("docs/tokens.md")]
-    pub mod tokens {}
-
     #[doc = include_str!("docs/errors.md")]
     pub mod errors {}
+
+    #[doc = include_str!("docs/runtime.md")]
+    pub mod runtime {}
+
+    #[doc = include_str!("docs/transactions.md")]
+    pub mod transactions {}
+
+    #[doc = include_str!("docs/tokens.md")]
+    pub mod tokens {}
 
     #[doc = include_str!("docs/http.md")]
     pub mod http {}
@@ -107,11 +120,14 @@ pub mod guide {
     #[doc = include_str!("docs/queues.md")]
     pub mod queues {}
 
-    #[doc = include_str!("docs/runtime.md")]
-    pub mod runtime {}
-
     #[doc = include_str!("docs/operating.md")]
     pub mod operating {}
+
+    #[doc = include_str!("docs/changed_types.md")]
+    pub mod changed_types {}
+
+    #[doc = include_str!("docs/encryption.md")]
+    pub mod encryption {}
 
     #[doc = include_str!("docs/testing.md")]
     pub mod testing {}

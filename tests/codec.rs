@@ -2,6 +2,8 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
+#[path = "codec/deployment.rs"]
+mod deployment;
 mod support;
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -48,7 +48,7 @@ fn p12_decisions_are_counted_by_operation_and_bodies_are_timed() {
     assert_eq!(bodies, 1);
 }
 
-/// What stands in quotes in a text, by what stands before it.
+/// Finds the quoted texts that follow `before`.
 fn quoted_after<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
     text.split(before).skip(1).filter_map(|rest| rest.split('"').next()).collect()
 }

@@ -387,7 +387,7 @@ over_all_stores! {
         faults.always(Step::Commit, Fault::LoseRequest);
         let value = one.operation("p9.commit").key("k").lease(LEASE).run(async || Res::Ok(5)).await.unwrap();
         assert_eq!((value.is_replayed(), value.into_inner()), (false, 5));
-        // Longer than the lease: it is renewed, so there is no take-over.
+        // It waits longer than the lease, which is renewed, so the key is not taken over.
         let early = two.operation("p9.commit").key("k").wait(LEASE * 2).run(async || Res::Ok(6)).await;
         assert!(matches!(early, Err(Error::InFlight { .. })), "{early:?}");
         faults.clear();

@@ -6,6 +6,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use idem::{Begin, Error, Idempotency};
 use idem_redis::RedisStore;
@@ -141,13 +142,14 @@ async fn a_thousand_duplicates_in_one_process_cost_two_commands_in_all() {
     let idempotency = redis.process().await;
     idempotency.operation("warm").key(&1).run(async || Res::Ok(0)).await.unwrap();
     redis.commands().await;
+    let come = Arc::new(AtomicU32::new(0));
     let calls: Vec<_> = (0..1_000)
         .map(|_| {
-            let idempotency = idempotency.clone();
+            let (idempotency, come) = (idempotency.clone(), come.clone());
             tokio::spawn(async move {
+                come.fetch_add(1, Ordering::Relaxed);
                 let body = async || {
-                    // Until all of them have come.
-                    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+                    eventually("all of them have come", async || come.load(Ordering::Relaxed) == 1_000).await;
                     Res::Ok(9)
                 };
                 idempotency.operation("many").key("k").wait(LONG).run(body).await

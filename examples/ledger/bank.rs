@@ -268,7 +268,7 @@ async fn examine(pool: &Pool, answers: &BTreeMap<u64, Vec<Answer>>, counts: Coun
         let told = rows.first().map(|id| Receipt { transfer: *id });
         summary.wrong_answers += answers.iter().filter(|answer| **answer != told).count();
     }
-    // Rows of transfers that nobody ordered.
+    // Rows of transfers that no client ordered.
     summary.made_again += made.len() as u64;
     Ok(summary)
 }

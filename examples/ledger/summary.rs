@@ -1,9 +1,9 @@
-//! What a run of the ledger has shown.
+//! The result of a run of the ledger.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// What happens to a call before its client has an answer.
+/// The fate of a call before its client has an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fate {
     /// The future is dropped after so many polls. Its transaction is committed all the same, or
@@ -49,7 +49,7 @@ impl Counts {
     }
 }
 
-/// What the clients were told, and what the rows say.
+/// The answers that clients got, compared with the rows.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) orders: u64,

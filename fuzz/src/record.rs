@@ -79,7 +79,8 @@ fn whole(text: &[u8], record: &Record) {
         }
         Record::Committed { outcome, .. } => assert!(text.ends_with(&outcome.payload), "the outcome is the tail"),
         _ => {
-            assert!(!text.starts_with(b"i1f") && !text.starts_with(b"i2f"), "nothing else begins as what is in flight")
+            let begins = [b"i1f", b"i2f", b"i3f"].iter().any(|mark| text.starts_with(*mark));
+            assert!(!begins, "nothing else begins as what is in flight");
         }
     }
 }
@@ -139,6 +140,10 @@ fn in_flight(input: &mut Input<'_>, room: usize) -> InFlight {
         .with_fingerprint(fingerprint(input))
         .with_questions(few(input))
         .with_took_over((room > 0 && input.below(3) == 0).then(|| Box::new(in_flight(input, room - 1))))
+        .with_trace((input.below(3) == 0).then(|| {
+            let (trace, span) = (u128::from_be_bytes(input.array()), u64::from_be_bytes(input.array()));
+            format!("00-{trace:032x}-{span:016x}-{:02x}", input.byte()).into()
+        }))
 }
 
 /// Often none.

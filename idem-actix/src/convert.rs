@@ -19,7 +19,7 @@ pub(crate) fn head(request: &ServiceRequest) -> Option<http::request::Parts> {
     Some(parts)
 }
 
-/// A response of the layer. What actix-web cannot express is left out of its headers.
+/// Converts a response of the layer. Headers that actix-web does not accept are left out.
 pub(crate) fn response(parts: &http::response::Parts, body: BoxBody) -> HttpResponse {
     let status = actix_web::http::StatusCode::from_u16(parts.status.as_u16());
     let mut response = HttpResponse::with_body(status.unwrap_or_default(), body);

@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use actix_web::{App, HttpResponse, HttpServer, web};
 use futures_util::StreamExt as _;
 use idem_actix::Idempotent;
-use idem_core::{Idempotency, MemoryStore};
+use idem_core::{Idempotency, MemoryStore, StoreErrorKind};
 use idem_http::{IdempotencyLayer, header};
+use idem_testkit::{Fault, FaultStore, Step};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
@@ -54,10 +56,14 @@ async fn failing(shared: web::Data<Shared>) -> actix_web::Result<String> {
 }
 
 fn site() -> Site {
+    site_over(Idempotency::new(MemoryStore::new()))
+}
+
+fn site_over(idempotency: Idempotency) -> Site {
     let (open, receiver) = watch::channel(true);
     let shared = Shared { runs: Arc::default(), open: receiver, entered: Arc::default() };
     let site = (shared.runs.clone(), shared.entered.clone());
-    let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new()))
+    let layer = IdempotencyLayer::new(idempotency)
         .name("actix")
         .scope(|parts| header(parts, http::header::AUTHORIZATION))
         .required(true)
@@ -139,6 +145,56 @@ async fn bad_requests_are_refused_and_unguarded_ones_pass() {
     let large = "x".repeat(5000);
     assert!(site.send("GET", "/charges", "", &large).await.ends_with(&format!("2 {large}")));
     assert_eq!(status(&site.post("/nowhere", "k", "10").await), "404");
+}
+
+#[actix_web::test]
+async fn invalid_keys_are_refused() {
+    let site = site();
+    let long = "x".repeat(256);
+    for key in ["", "a b", "\"a", "\u{e4}", &long] {
+        let refused = site.post("/charges", key, "10").await;
+        assert!(status(&refused) == "400" && refused.contains("invalid_key"), "{key}: {refused}");
+    }
+    let twice = "authorization: alice\r\nidempotency-key: k\r\nidempotency-key: k\r\n";
+    assert_eq!(status(&site.send("POST", "/charges", twice, "10").await), "400");
+    assert_eq!(site.runs.load(SeqCst), 0);
+    // Quoted or raw, it is one key.
+    assert!(site.post("/charges", "k", "10").await.ends_with("1 10"));
+    assert!(site.post("/charges", "\"k\"", "10").await.ends_with("1 10"));
+}
+
+#[actix_web::test]
+async fn a_request_in_flight_and_a_store_that_is_gone_are_409_and_503_with_a_hint() {
+    let store = FaultStore::new(MemoryStore::new());
+    let faults = store.faults();
+    let site = site_over(Idempotency::builder(store).wait(Duration::from_millis(20)).build());
+    site.open.send_replace(false);
+    let headers = "authorization: alice\r\nidempotency-key: k\r\n";
+    let first = site.begin("POST", "/charges", headers, "10").await;
+    site.entered.notified().await;
+    let early = site.post("/charges", "k", "10").await;
+    assert!(status(&early) == "409" && early.contains("in_flight") && early.contains("retry-after: 1"), "{early}");
+    site.open.send_replace(true);
+    let mut text = String::new();
+    { first }.read_to_string(&mut text).await.unwrap();
+    assert!(text.ends_with("1 10"), "{text}");
+    faults.always(Step::Claim, Fault::Fail(StoreErrorKind::Unavailable));
+    let refused = site.post("/charges", "l", "10").await;
+    assert!(status(&refused) == "503" && refused.contains("retry-after: 1"), "{refused}");
+    assert_eq!(site.runs.load(SeqCst), 1);
+}
+
+#[actix_web::test]
+async fn compressed_empty_and_binary_bodies_are_replayed_as_they_are() {
+    let site = site();
+    let headers = "authorization: alice\r\ncontent-encoding: gzip\r\n";
+    for (number, body) in ["", "\u{1f}\u{0}\u{7f}"].into_iter().enumerate() {
+        let headers = format!("{headers}idempotency-key: k{number}\r\n");
+        for _ in 0..2 {
+            let response = site.send("POST", "/charges", &headers, body).await;
+            assert!(response.ends_with(&format!("{} {body}", number + 1)), "{response:?}");
+        }
+    }
 }
 
 #[actix_web::test]

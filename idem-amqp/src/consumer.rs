@@ -25,11 +25,11 @@ const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 ///
 /// - A message is acknowledged after its outcome is recorded. A duplicate is acknowledged without
 ///   running the body.
-/// - In flight elsewhere, or failed for a reason that may pass: it waits in a retry queue, and
-///   comes back to the end of the queue. That does not count against a quorum queue's delivery
-///   limit.
-/// - Poison is published to the dead-letter exchange, with the reason in the header
-///   [`REASON`](crate::REASON). When the broker has confirmed that, the message is acknowledged.
+/// - If its key is in flight elsewhere, or its handler failed temporarily, a message waits in a
+///   retry queue and returns to the end of the queue. That does not count against a quorum queue's
+///   delivery limit.
+/// - A poison message is published to the dead-letter exchange, with the reason in the header
+///   [`REASON`](crate::REASON). It is acknowledged when the broker has confirmed that.
 ///
 /// The retry queues are `<queue>.retry.1s`, `.10s`, `.60s` and `.600s`, declared when they are
 /// first needed: durable quorum queues that dead-letter back at least once, and refuse messages
@@ -69,10 +69,11 @@ pub struct Consumer<'c> {
 }
 
 impl<'c> Consumer<'c> {
-    /// Makes a consumer of a queue, which must exist.
+    /// Creates a consumer of a queue, which must exist.
     ///
-    /// The connection needs `ConnectionProperties::enable_auto_recover`, or the consumer needs
-    /// [`reconnect`](Self::reconnect), to outlive a restart of the broker.
+    /// To survive a restart of the broker, the connection needs
+    /// `ConnectionProperties::enable_auto_recover`, or the consumer needs
+    /// [`reconnect`](Self::reconnect).
     pub fn new(connection: &'c Connection, queue: impl Into<String>) -> Self {
         Self {
             link: Link::new(connection),
@@ -85,55 +86,56 @@ impl<'c> Consumer<'c> {
         }
     }
 
-    /// Sets how many messages are handled at the same time. It is the prefetch as well. Default: 16.
+    /// Sets how many messages are handled at the same time; it is also the prefetch. Default: 16.
     /// At most 65,535.
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.settings.concurrency = concurrency;
         self
     }
 
-    /// Sets the exchange for messages that are put aside. They keep their routing key. Default: the
-    /// queue's own `x-dead-letter-exchange`, and its `x-dead-letter-routing-key` if it has one. An
-    /// exchange that a policy sets must be named here.
+    /// Sets the exchange for dead letters. They keep their routing key. Default: the queue's own
+    /// `x-dead-letter-exchange`, and its `x-dead-letter-routing-key` if it has one. An exchange
+    /// that a policy sets must be named here.
     pub fn dead_letter_exchange(mut self, exchange: impl Into<String>) -> Self {
         self.dead_letter_exchange = Some(exchange.into());
         self
     }
 
-    /// Sets a retry queue of the application's own, which must exist and dead-letter back to the
-    /// queue. Each message has the pause as its `expiration`, but expires at the head of the queue
-    /// alone. Default: queues of our own, one for each length of pause.
+    /// Sets a retry queue of the application's own. It must exist, and dead-letter back to the
+    /// consumed queue. Each message has its pause as `expiration`. RabbitMQ expires only the
+    /// message at the head of a queue, so a long pause delays the messages behind it. Default: the
+    /// consumer declares one queue for each length of pause.
     pub fn retry_queue(mut self, queue: impl Into<String>) -> Self {
         self.retry_queue = Some(queue.into());
         self
     }
 
-    /// Says after how long the broker takes an unacknowledged message back, if its
-    /// `consumer_timeout` is not the default of 30 minutes. A queue's own `x-consumer-timeout` is
-    /// found by itself. A warning is logged if operations may take longer, and for each handler
-    /// that does.
+    /// Sets the broker's `consumer_timeout`, after which it takes an unacknowledged message back.
+    /// Default: 30 minutes, or the queue's own `x-consumer-timeout`, which the consumer finds. It
+    /// only serves warnings: at the start if operations may take longer, and for each handler that
+    /// does.
     pub fn consumer_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Sets how long a handler waits for a call of its key that is in flight elsewhere, at most;
-    /// then the message goes to the retry queue. Default: 1 s. The operation's own
-    /// `in_flight = wait(..)` holds if it is shorter.
+    /// Sets how long a handler waits at most for another call with its key. After that the message
+    /// goes to the retry queue. Default: 1 s, or the operation's `in_flight = wait(..)` if that is
+    /// shorter.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.settings.wait = wait;
         self
     }
 
-    /// Sets how long running handlers may take after the shutdown has begun. Default: 25 s. Those
-    /// that are not done are stopped, and their messages return.
+    /// Sets how long running handlers may take after the shutdown has begun. Default: 25 s.
+    /// Handlers that still run then are stopped, and their messages return to the queue.
     pub fn shutdown_timeout(mut self, limit: Duration) -> Self {
         self.settings.shutdown_timeout = limit;
         self
     }
 
-    /// Says how to connect again when the connection is gone for good. Not needed for a connection
-    /// that recovers by itself.
+    /// Sets how to connect again after the connection has ended. You do not need it for a
+    /// connection that recovers by itself.
     pub fn reconnect<F>(mut self, connect: impl Fn() -> F + Send + Sync + 'c) -> Self
     where
         F: Future<Output = lapin::Result<Connection>> + Send + 'c,
@@ -142,8 +144,8 @@ impl<'c> Consumer<'c> {
         self
     }
 
-    /// Consumes until `shutdown` ends. When a lost connection is restored, messages arrive again;
-    /// those that were not acknowledged do so a second time, and do not run again.
+    /// Consumes until `shutdown` ends. When a lost connection is restored, unacknowledged messages
+    /// arrive again. Those that were handled do not run again.
     ///
     /// # Errors
     ///
@@ -153,8 +155,8 @@ impl<'c> Consumer<'c> {
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, it stops the handlers that run, as a crash would. Their messages are delivered
-    /// again.
+    /// If the future is dropped, running handlers are stopped, as in a crash. Their messages are
+    /// delivered again.
     pub async fn run<H, E>(self, handler: H, shutdown: impl Future) -> Result<(), Error>
     where
         H: AsyncFn(Delivery) -> Result<(), E>,

@@ -29,28 +29,28 @@ pub struct Publisher<'c> {
 }
 
 impl<'c> Publisher<'c> {
-    /// Makes a publisher on a connection. It opens a channel when it is first used, and another one
-    /// when that is closed.
+    /// Creates a publisher on a connection. It opens a channel when it is first used, and a new one
+    /// after the channel was closed.
     pub fn new(connection: &'c Connection) -> Self {
         Self { connection, channel: Mutex::new(None) }
     }
 
-    /// Publishes a persistent message, and waits until a queue has it. The empty exchange is the
-    /// default one, whose routing keys are names of queues.
+    /// Publishes a persistent message, and waits until a queue has it. The empty exchange name is
+    /// the default exchange, whose routing keys are queue names.
     ///
-    /// Its id is `idem::current()`'s child key of this name. Two messages of one body need two
-    /// names.
+    /// The message id is `idem::current()`'s child key with this name. Two messages of one body
+    /// need two names.
     ///
     /// # Errors
     ///
     /// [`PublishError::NotInside`] outside a guarded body. [`PublishError::Unconfirmed`] if the
     /// broker has not confirmed the message, or no queue is bound for it: it may have been
-    /// published or not. Return the error from the body, so that it runs again.
+    /// published. Return the error from the body, so that the body runs again.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, the message may have been published or not. The next attempt publishes it with the
-    /// same id.
+    /// If the future is dropped, the message may have been published. The next attempt publishes it
+    /// with the same id.
     pub async fn publish(
         &self,
         child_key: &str,

@@ -1,4 +1,4 @@
-//! What arrives on the channels of one connection.
+//! The deliveries of one connection's channels.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -18,11 +18,12 @@ use idem_bench::result;
 use ruts::store::Ttl;
 use ruts::store::moka::MokaStore;
 use ruts::{CookieOptions, Session, SessionLayer};
-use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 use tower_cookies::CookieManagerLayer;
 
+use crate::at_once::at_once;
 use crate::floor::Floor;
+use crate::page;
 use crate::report::{Figure, Group, Kind, Unit};
 use crate::stats::median;
 use crate::target::Target;
@@ -32,6 +33,40 @@ const TASKS: u64 = 64;
 /// How long the layer may take of a request.
 const SHARE: f64 = 15.0;
 const KEY: &str = "idempotency-key";
+
+/// Keys of a round, and of each of its parts.
+const NUMBERS: u64 = 1_000_000_000;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Use an existing server instead of starting one, with keys that begin with `idem-bench-` and
+    /// expire
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// How many rounds
+    #[arg(long, default_value_t = 9)]
+    rounds: u64,
+}
+
+/// Measures the layer without everything else that `idem-bench run` measures.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let layers = tokio.block_on(async {
+        let target = Target::open(args.redis).await?;
+        let (services, mut layers) = (Services::start(&target).await?, Layers::default());
+        for round in 0..=args.rounds {
+            if round <= 1 {
+                // The first one warms up.
+                layers = Layers::default();
+            }
+            layers.round(&services, 2000, Duration::from_millis(150), NUMBERS * round).await?;
+            target.clear().await?;
+        }
+        anyhow::Ok(layers)
+    })?;
+    print!("{}", page::tables(&[layers.group()]));
+    Ok(())
+}
 
 /// A handler, and what is around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +92,7 @@ impl Served {
         }
     }
 
-    /// What it is compared with.
+    /// The subject that it is compared with.
     fn beside(self) -> Self {
         if self == Self::Redis { Self::Commands } else { Self::Bare }
     }
@@ -70,7 +105,7 @@ impl Served {
 /// The services, and how a client of theirs is known.
 pub(crate) struct Services {
     routers: [Router; Served::ALL.len()],
-    /// What axum-idempotent finds its session by.
+    /// The header by which axum-idempotent finds its session.
     session: HeaderValue,
     run: String,
 }
@@ -219,27 +254,13 @@ async fn sequential(services: Arc<Services>, calls: u64, from: u64) -> Result<Ti
 
 /// Many tasks at once: how many numbers of keys may have been used, and the requests a second.
 async fn many(services: &Arc<Services>, served: Served, kind: Kind, length: Duration, from: u64) -> Result<(u64, f64)> {
-    let mut running = JoinSet::new();
-    let begun = Instant::now();
-    for task in 0..TASKS {
+    let services = services.clone();
+    let call = move |task, calls| {
         let services = services.clone();
-        running.spawn(async move {
-            let mut calls = 0;
-            while begun.elapsed() < length {
-                let number = if kind == Kind::Replay { task } else { calls * TASKS + task };
-                services.call(served, from + number).await?;
-                calls += 1;
-            }
-            anyhow::Ok(calls)
-        });
-    }
-    let (mut all, mut most) = (0, 0);
-    while let Some(calls) = running.join_next().await {
-        let calls: u64 = calls??;
-        all += calls;
-        most = most.max(calls);
-    }
-    #[allow(clippy::cast_precision_loss)]
-    let rate = all as f64 / begun.elapsed().as_secs_f64();
-    Ok((most * TASKS, rate))
+        async move {
+            let number = if kind == Kind::Replay { task } else { calls * TASKS + task };
+            services.call(served, from + number).await
+        }
+    };
+    at_once(TASKS, length, call).await
 }

@@ -3,10 +3,11 @@
 //!
 //! `idem-bench run` measures what needs Redis, many tasks or much memory, all in turns in one
 //! process; `benches/in_process.rs`, by criterion, measures single calls in process; `allocations`
-//! counts. `idem-bench page` shows all of it, and writes `docs/benchmarks.md`. `cargo xtask bench`
+//! counts. `idem-bench layer` measures the HTTP layer alone. `idem-bench page` shows all of it, and writes `docs/benchmarks.md`. `cargo xtask bench`
 //! runs them all.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times itself; it is no part of the library")]
 
+mod at_once;
 mod cost;
 mod crowd;
 mod floor;
@@ -22,6 +23,7 @@ mod report;
 mod run;
 mod scaling;
 mod sizes;
+mod sql;
 mod stats;
 mod subject;
 mod tap;
@@ -50,6 +52,10 @@ enum What {
     Page(page::Args),
     /// Measure what a call costs server and caller, and show what a server holds
     Scaling(scaling::Args),
+    /// Measure the SQL stores beside the same statements by hand, or as their table grows
+    Sql(sql::Args),
+    /// Measure the HTTP layer alone, and show it
+    Layer(layer::Args),
     /// Fill a store in memory, and say what it took; `run` starts it
     #[command(hide = true)]
     Memory {
@@ -63,6 +69,8 @@ fn main() -> ExitCode {
         What::Run(args) => run::run(args),
         What::Page(args) => page::run(&args),
         What::Scaling(args) => scaling::run(args),
+        What::Sql(args) => sql::run(&args),
+        What::Layer(args) => layer::run(args),
         What::Memory { records } => fill(records),
     };
     match outcome {

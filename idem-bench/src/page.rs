@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use crate::report::{Figure, Group, Report};
-use crate::{in_process, machine, plot};
+use crate::{in_process, machine, memory, plot};
 
 const HEAD: [&str; 6] = ["", "goal", "median", "range", "", "figures"];
 
@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// Where `allocations` left its counts
     #[arg(long, value_name = "FILE")]
     allocations: Option<PathBuf>,
+    /// Where `expiry` left its counts
+    #[arg(long, value_name = "FILE")]
+    expiry: Option<PathBuf>,
     /// Write benchmarks.md there, and benchmarks/ with its plots
     #[arg(long, value_name = "DIR")]
     write: Option<PathBuf>,
@@ -38,6 +41,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if let Some(file) = &args.allocations {
         report.groups.push(in_process::allocations(file)?);
+    }
+    if let Some(file) = &args.expiry {
+        report.groups.push(memory::expired(file)?);
     }
     print!("{}", tables(&report.groups));
     for what in &report.left_out {
@@ -111,6 +117,17 @@ fn write(report: &Report, args: &Args, docs: &Path) -> Result<()> {
         .with_context(|| format!("cannot write {}", page.display()))
 }
 
+/// A table in Markdown.
+pub(crate) fn table(group: &Group) -> Result<String> {
+    let mut page = String::new();
+    writeln!(page, "| | goal | median | range | | figures |\n| --- | ---: | ---: | ---: | --- | --- |")?;
+    for figure in &group.figures {
+        let cells = figure.cells().map(|cell| cell.replace('|', "\\|").replace("#[idempotent]", "`#[idempotent]`"));
+        writeln!(page, "| {} |", cells.join(" | "))?;
+    }
+    Ok(page)
+}
+
 fn markdown(report: &Report, command: &str, notes: &str) -> Result<String> {
     let mut page = String::new();
     let machine = &report.machine;
@@ -143,11 +160,7 @@ fn markdown(report: &Report, command: &str, notes: &str) -> Result<String> {
     }
     for group in &report.groups {
         writeln!(page, "\n## {}\n", group.title)?;
-        writeln!(page, "| | goal | median | range | | figures |\n| --- | ---: | ---: | ---: | --- | --- |")?;
-        for figure in &group.figures {
-            let cells = figure.cells().map(|cell| cell.replace('|', "\\|").replace("#[idempotent]", "`#[idempotent]`"));
-            writeln!(page, "| {} |", cells.join(" | "))?;
-        }
+        page.push_str(&table(group)?);
         let shown = [
             (
                 group.figures.iter().any(|figure| figure.what.contains("at once: ")),

@@ -1,11 +1,12 @@
 //! How many calls a second many tasks make at once.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use tokio::task::JoinSet;
 
+use crate::at_once::at_once;
 use crate::report::{Figure, Group, Kind, Throughput, Unit};
 use crate::stats::median;
 use crate::subject::{Subject, Subjects};
@@ -110,33 +111,18 @@ impl Slice {
     /// The numbers of keys that may have been used, and the calls a second.
     async fn run(self, subjects: &Arc<Subjects>, from: u64) -> Result<(u64, f64)> {
         let Self { subject, kind, tasks, length } = self;
-        let tasks = tasks as u64;
-        let mut running = JoinSet::new();
-        let begun = Instant::now();
-        for task in 0..tasks {
+        let (tasks, subjects) = (tasks as u64, subjects.clone());
+        let call = move |task, calls| {
             let subjects = subjects.clone();
-            running.spawn(async move {
-                let mut calls = 0;
-                while begun.elapsed() < length {
-                    let number = match kind {
-                        Kind::First => calls * tasks + task,
-                        Kind::Replay => task * KEYS + calls % KEYS,
-                    };
-                    subjects.call(subject, kind, &subjects.key(subject, from + number)).await?;
-                    calls += 1;
-                }
-                anyhow::Ok(calls)
-            });
-        }
-        let (mut all, mut most) = (0, 0);
-        while let Some(calls) = running.join_next().await {
-            let calls: u64 = calls??;
-            all += calls;
-            most = most.max(calls);
-        }
-        #[allow(clippy::cast_precision_loss)]
-        let rate = all as f64 / begun.elapsed().as_secs_f64();
-        Ok((most * tasks, rate))
+            async move {
+                let number = match kind {
+                    Kind::First => calls * tasks + task,
+                    Kind::Replay => task * KEYS + calls % KEYS,
+                };
+                subjects.call(subject, kind, &subjects.key(subject, from + number)).await
+            }
+        };
+        at_once(tasks, length, call).await
     }
 }
 

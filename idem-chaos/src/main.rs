@@ -1,4 +1,4 @@
-//! A fault run: real processes, a real Redis, faults made on purpose, and a checker of the
+//! A fault run: real processes, real servers, faults made on purpose, and a checker of the
 //! promises.
 //!
 //! `idem-chaos run` starts servers and worker processes that call one operation with few keys. It
@@ -47,6 +47,9 @@ enum What {
     Run(RunArgs),
     /// Run against each mutant until it is found; fails if one is not
     Mutants {
+        /// Which servers there are, and how they stand to each other
+        #[arg(long, value_enum, default_value = "single")]
+        topology: Topology,
         /// How long each may stay hidden
         #[arg(long, default_value_t = 40)]
         seconds: u64,
@@ -70,7 +73,7 @@ struct RunArgs {
     /// The seed of the dice; one at random unless it is given
     #[arg(long)]
     seed: Option<u64>,
-    /// How the servers stand to each other
+    /// Which servers there are, and how they stand to each other
     #[arg(long, value_enum, default_value = "single")]
     topology: Topology,
     /// Which faults are made; all that fit unless they are given
@@ -79,9 +82,9 @@ struct RunArgs {
     /// How many processes of workers there are at once
     #[arg(long, default_value_t = 4)]
     workers: usize,
-    /// The lease, in ms
-    #[arg(long, default_value_t = 400)]
-    lease: u64,
+    /// The lease, in ms; 400 with Redis and 2000 with databases unless it is given
+    #[arg(long)]
+    lease: Option<u64>,
     /// How many replicas acknowledge each claim and commit; as many as there are unless it is
     /// given. With fewer, a failover loses what was acknowledged now and then, which this finds
     #[arg(long)]
@@ -101,7 +104,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().what {
         What::Worker(args) => worker::run(&args).map(|()| true),
         What::Run(args) => on_tokio(run_once(args)),
-        What::Mutants { seconds, seed, only } => on_tokio(mutants(seconds, seed, only)),
+        What::Mutants { topology, seconds, seed, only } => on_tokio(mutants(topology, seconds, seed, only)),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -118,7 +121,7 @@ fn on_tokio<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 async fn run_once(args: RunArgs) -> Result<bool> {
-    let fits = |kind: &Kind| args.topology.has_proxies() || !kind.needs_proxy();
+    let fits = |kind: &Kind| args.topology.suffers(*kind);
     let wanted = |kind: &Kind| args.nemesis.is_empty() || args.nemesis.contains(kind);
     let kinds = Kind::value_variants().iter().copied().filter(fits).filter(wanted).collect();
     let temporary = tempfile::Builder::new().prefix("idem-chaos-").tempdir()?;
@@ -129,7 +132,7 @@ async fn run_once(args: RunArgs) -> Result<bool> {
         kinds,
         processes: args.workers.max(1),
         length: Duration::from_secs(args.seconds),
-        lease: Duration::from_millis(args.lease),
+        lease: args.lease.map_or_else(|| args.topology.lease(), Duration::from_millis),
         seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
         replicas: args.replicas.unwrap_or_else(|| args.topology.replicas()),
         mutant: args.mutant.map(name_of),
@@ -146,18 +149,18 @@ async fn run_once(args: RunArgs) -> Result<bool> {
     Ok(verdict.findings.violations.is_empty())
 }
 
-async fn mutants(seconds: u64, seed: u64, only: Vec<Flaw>) -> Result<bool> {
+async fn mutants(topology: Topology, seconds: u64, seed: u64, only: Vec<Flaw>) -> Result<bool> {
     let mut hidden = Vec::new();
     for flaw in Flaw::value_variants().iter().filter(|flaw| only.is_empty() || only.contains(flaw)) {
         let folder = tempfile::Builder::new().prefix("idem-chaos-").tempdir()?;
         let settings = Settings {
-            topology: Topology::Single,
-            kinds: Kind::value_variants().to_vec(),
+            topology,
+            kinds: Kind::value_variants().iter().copied().filter(|kind| topology.suffers(*kind)).collect(),
             processes: 4,
             length: Duration::from_secs(seconds),
-            lease: Duration::from_millis(400),
+            lease: topology.lease(),
             seed,
-            replicas: 0,
+            replicas: topology.replicas(),
             mutant: Some(name_of(*flaw)),
             folder: folder.path().to_owned(),
             epoch: clock::now(),

@@ -39,7 +39,7 @@ struct Place {
 
 impl Field {
     pub(crate) async fn start(settings: Settings, journal: Journal) -> Result<Arc<Self>> {
-        let servers = Servers::start(settings.topology).await?;
+        let servers = Servers::start(settings.topology, &settings.folder).await?;
         let mut places = Vec::new();
         for _ in 0..settings.processes {
             let proxy = servers.proxy().await?;
@@ -129,10 +129,10 @@ impl Field {
                 sleep(fault.length).await;
                 proxy.restore();
             }
-            Kind::RedisKill | Kind::RedisPause => {
+            Kind::ServerKill | Kind::ServerPause => {
                 let Ok(_server) = self.server.try_lock() else { return Ok(()) };
                 let _over = self.begins(fault.kind, None);
-                if fault.kind == Kind::RedisPause {
+                if fault.kind == Kind::ServerPause {
                     self.servers.pause(fault.target, fault.length).await?;
                 } else {
                     let down = |down| self.journal.write(if down { Event::ServerDown } else { Event::ServerUp });

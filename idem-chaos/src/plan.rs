@@ -18,10 +18,12 @@ pub(crate) enum Kind {
     Swallow,
     /// Replies are late.
     Delay,
-    /// A server is killed, and started again.
-    RedisKill,
+    /// A server is killed, and started again, or another one takes its place.
+    #[value(alias = "redis-kill")]
+    ServerKill,
     /// A server stands still.
-    RedisPause,
+    #[value(alias = "redis-pause")]
+    ServerPause,
 }
 
 impl Kind {
@@ -32,8 +34,8 @@ impl Kind {
             Self::Cut => "cut",
             Self::Swallow => "swallow",
             Self::Delay => "delay",
-            Self::RedisKill => "redis-kill",
-            Self::RedisPause => "redis-pause",
+            Self::ServerKill => "server-kill",
+            Self::ServerPause => "server-pause",
         }
     }
 
@@ -48,7 +50,7 @@ impl Kind {
             Self::Pause => 4,
             Self::Kill | Self::Cut | Self::Swallow => 3,
             Self::Delay => 2,
-            Self::RedisKill | Self::RedisPause => 1,
+            Self::ServerKill | Self::ServerPause => 1,
         }
     }
 }
@@ -70,15 +72,17 @@ pub(crate) struct Fault {
 /// A stretch of faults, and then a quiet one, in which it can be seen that all goes on.
 const STRETCH: Duration = Duration::from_millis(6_000);
 const QUIET: Duration = Duration::from_millis(3_000);
-/// For servers that fail over, which takes time.
+/// For servers that fail over, which takes time, and for long leases.
 const LONG_STRETCH: Duration = Duration::from_millis(14_000);
 const LONG_QUIET: Duration = Duration::from_millis(7_000);
+const LONG_LEASE: Duration = Duration::from_millis(1_000);
 /// Longer than it takes until a server is given up.
 const GIVEN_UP: f64 = 4.0;
 
 /// The faults of a run.
 pub(crate) fn faults(seed: u64, length: Duration, kinds: &[Kind], lease: Duration, fails_over: bool) -> Vec<Fault> {
-    let (long, quiet) = if fails_over { (LONG_STRETCH, LONG_QUIET) } else { (STRETCH, QUIET) };
+    let is_long = fails_over || lease > LONG_LEASE;
+    let (long, quiet) = if is_long { (LONG_STRETCH, LONG_QUIET) } else { (STRETCH, QUIET) };
     let mut dice = Rng::with_seed(seed);
     let weighted: Vec<Kind> = kinds.iter().flat_map(|kind| std::iter::repeat_n(*kind, kind.weight())).collect();
     let mut faults = Vec::new();
@@ -89,7 +93,7 @@ pub(crate) fn faults(seed: u64, length: Duration, kinds: &[Kind], lease: Duratio
         while at < end {
             let kind = weighted[dice.usize(..weighted.len())];
             let (leases, delay) = (lengths(kind, &mut dice), lease.mul_f64(dice.f64() / 2.0));
-            let given_up = fails_over && matches!(kind, Kind::RedisKill | Kind::RedisPause) && dice.bool();
+            let given_up = fails_over && matches!(kind, Kind::ServerKill | Kind::ServerPause) && dice.bool();
             let length = if given_up { Duration::from_secs_f64(GIVEN_UP) } else { lease.mul_f64(leases) };
             let length = length.min(end.saturating_sub(at));
             faults.push(Fault { at, kind, target: dice.usize(..1_000), length, delay });
@@ -112,8 +116,8 @@ fn lengths(kind: Kind, dice: &mut Rng) -> f64 {
         Kind::Pause => 0.3 + dice.f64() * 2.7,
         Kind::Cut | Kind::Swallow => 0.1 + dice.f64() * 2.4,
         Kind::Delay => 0.5 + dice.f64() * 3.0,
-        Kind::RedisKill => 0.2 + dice.f64() * 2.5,
-        Kind::RedisPause => 0.2 + dice.f64() * 3.5,
+        Kind::ServerKill => 0.2 + dice.f64() * 2.5,
+        Kind::ServerPause => 0.2 + dice.f64() * 3.5,
     }
 }
 
@@ -135,7 +139,7 @@ mod tests {
 
     #[test]
     fn every_fault_is_healed_before_it_is_quiet() {
-        for fault in faults(3, Duration::from_secs(60), &[Kind::Pause, Kind::RedisKill], LEASE, false) {
+        for fault in faults(3, Duration::from_secs(60), &[Kind::Pause, Kind::ServerKill], LEASE, false) {
             let cycle = (STRETCH + QUIET).as_nanos();
             let within = (fault.at + fault.length).as_nanos() % cycle;
             assert!(within <= STRETCH.as_nanos(), "{fault:?}");

@@ -34,6 +34,6 @@ impl Settings {
 
     /// The rules for its history.
     pub(crate) fn rules(&self) -> Rules {
-        Rules { lease: self.lease, fails_over: self.topology.fails_over() }
+        Rules { lease: self.lease, fails_over: self.topology.fails_over(), forgets: self.topology.forgets() }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// `mysql://` or `sqlite://`
     #[arg(long, env = "IDEM_STORE", hide_env_values = true, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// What the keys in Redis begin with, if it is not `idem`
+    /// The prefix of the keys in Redis, if it is not `idem`
     #[arg(long, global = true, value_name = "PREFIX")]
     pub(crate) prefix: Option<String>,
     /// The table in SQL, if it is not `idem_records`
@@ -41,7 +41,7 @@ pub(crate) enum Command {
     Settle(Settle),
     /// Removes a record: the next call runs the body as the first attempt
     Forget(Change),
-    /// Gives an abandoned key up: the next call runs the body as the next attempt
+    /// Releases an abandoned key: the next call runs the body as the next attempt
     Release(Change),
     /// Counts the records of each operation by state
     Stats,
@@ -49,7 +49,7 @@ pub(crate) enum Command {
     Watch(Watch),
     /// Removes many records of an operation, in batches
     Purge(Purge),
-    /// Looks for everything in this store that would break a promise
+    /// Finds everything in this store that would break a promise, and says how to fix it
     Doctor,
     /// Prints the completions for a shell
     Completions {
@@ -68,8 +68,8 @@ pub(crate) struct List {
     /// In this state
     #[arg(long)]
     pub(crate) state: Option<State>,
-    /// In flight or abandoned, with no sign of life for this long, such as `10m`. No store knows
-    /// the age of other records
+    /// In flight or abandoned, and claimed or renewed at least this long ago, such as `10m`. Stores
+    /// do not record the age of other records
     #[arg(long, value_parser = humantime::parse_duration, value_name = "AGE")]
     pub(crate) older_than: Option<Duration>,
     /// With the digest that logs show
@@ -78,7 +78,7 @@ pub(crate) struct List {
     /// How many records at most
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
-    /// Goes on where a listing before ended
+    /// Continues an earlier listing at its cursor
     #[arg(long)]
     pub(crate) cursor: Option<String>,
 }
@@ -98,7 +98,7 @@ pub(crate) struct Which {
     /// The key as `list` shows it. Several parts are joined by `:`
     #[arg(required_unless_present = "digest")]
     pub(crate) key: Option<String>,
-    /// In place of both: the digest that logs show
+    /// Instead of both: the digest that logs show
     #[arg(long, value_parser = digest, conflicts_with_all = ["operation", "key"])]
     pub(crate) digest: Option<KeyDigest>,
 }
@@ -123,29 +123,29 @@ pub(crate) struct Settle {
     /// The outcome is an error of the function, which duplicates get
     #[arg(long)]
     pub(crate) error: bool,
-    /// How long the outcome is kept. As long as the record would have been, unless it is given
+    /// How long the outcome is kept. Default: as long as the abandoned record would have been
     #[arg(long, value_parser = humantime::parse_duration, value_name = "LENGTH")]
     pub(crate) ttl: Option<Duration>,
 }
 
-/// How a change is agreed to, and what the audit trail says of it.
+/// The confirmation of a change, and its reason for the audit trail.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Consent {
-    /// Does not ask
+    /// Skips the question
     #[arg(long)]
     pub(crate) yes: bool,
     /// Why, for the audit trail: up to 512 bytes
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     pub(crate) reason: Option<String>,
-    /// Also if the record is in flight and alive: a body is running, and goes on until its owner
-    /// notices
+    /// Changes the record even if it is in flight and its lease is alive: its body continues until
+    /// its owner notices
     #[arg(long)]
     pub(crate) force: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Watch {
-    /// How often it looks
+    /// The time between two looks at the store
     #[arg(long, value_parser = humantime::parse_duration, default_value = "2s", value_name = "LENGTH")]
     pub(crate) interval: Duration,
 }
@@ -158,8 +158,8 @@ pub(crate) struct Purge {
     /// In this state
     #[arg(long)]
     pub(crate) state: Option<State>,
-    /// In flight or abandoned, with no sign of life for this long. No store knows the age of other
-    /// records
+    /// In flight or abandoned, and claimed or renewed at least this long ago. Stores do not record
+    /// the age of other records
     #[arg(long, value_parser = humantime::parse_duration, value_name = "AGE")]
     pub(crate) older_than: Option<Duration>,
     #[command(flatten)]
@@ -195,7 +195,7 @@ fn digest(text: &str) -> Result<KeyDigest, String> {
     KeyDigest::parse(text).ok_or_else(|| "a digest is 16 hexadecimal digits, as logs show it".to_owned())
 }
 
-/// What a record has room for.
+/// A record has room for 512 bytes.
 fn reason(text: &str) -> Result<String, String> {
     if text.len() > 512 {
         return Err(format!("a reason has up to 512 bytes, and this one has {}", text.len()));

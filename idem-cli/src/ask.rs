@@ -33,7 +33,7 @@ pub(crate) fn who() -> String {
         text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".to_owned())
     };
     let who = format!("{}@{}", or_unknown(user), or_unknown(host));
-    // What a record has room for.
+    // A record has room for 128 bytes.
     who.char_indices().take_while(|(at, c)| at + c.len_utf8() <= 128).map(|(_, c)| c).collect()
 }
 

@@ -75,13 +75,13 @@ pub(crate) fn object(id: &RecordId, info: &RecordInfo) -> Value {
     put("age_ms", info.lease_age.map(millis).into());
     put("lease_left_ms", info.lease_left.map(millis).into());
     put("expires_in_ms", millis(info.expires_in).into());
+    put("trace", info.trace.as_deref().into());
     put("outcome", info.outcome.as_ref().map_or(Value::Null, outcome));
     if let Some(outcome) = &info.outcome {
         put("codec", outcome.codec.as_str().into());
         put("outcome_bytes", outcome.payload.len().into());
         put("outcome_version", outcome.version().into());
         let metadata = outcome.metadata.as_deref();
-        put("trace", metadata.and_then(|metadata| metadata.trace.as_deref()).into());
         let audit = metadata
             .and_then(|metadata| metadata.audit.as_ref())
             .map(|audit| json!({ "who": *audit.who, "reason": *audit.why, "age_ms": info.audit_age.map(millis) }));
@@ -152,7 +152,7 @@ pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
     line("operation", id.operation())?;
     line("key", &shown(id.key()))?;
     if is_digest(id) {
-        line("", "(a digest: the key was too long, or is that of a token; it does not lead back)")?;
+        line("", "(a digest: the key was too long, or is that of a token)")?;
     }
     line("digest", &id.digest().to_string())?;
     line("state", state(info.state))?;
@@ -165,6 +165,9 @@ pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
         line("lease left", &length(left))?;
     }
     line("expires in", &length(info.expires_in))?;
+    if let Some(trace) = &info.trace {
+        line("trace", trace)?;
+    }
     if let Some(outcome) = &info.outcome {
         let kind = if info.is_error { "error" } else { "outcome" };
         let payload = String::from_utf8_lossy(&outcome.payload);
@@ -177,9 +180,6 @@ pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
             line("version", &outcome.version().to_string())?;
         }
         let metadata = outcome.metadata.as_deref();
-        if let Some(trace) = metadata.and_then(|metadata| metadata.trace.as_deref()) {
-            line("trace", trace)?;
-        }
         if let Some(audit) = metadata.and_then(|metadata| metadata.audit.as_ref()) {
             let age = info.audit_age.map_or_else(String::new, |age| format!(", {} ago", length(age)));
             let why = if audit.why.is_empty() { String::new() } else { format!(": {}", shown(&audit.why)) };

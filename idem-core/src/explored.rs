@@ -14,20 +14,19 @@ use shuttle::future::block_on;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
-use crate::background::Background;
-use crate::clock::{self, Clock};
-use crate::codec::CodecId;
-use crate::flight::{Ending, Flights, Joined, Turn};
-use crate::keeper::explored as keeper;
-use crate::key::Key;
-use crate::lease::Term;
-use crate::local_cache::LocalCache;
+use crate::base::clock::{self, Clock};
+use crate::base::sync::Mutex;
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::encoding::key::Key;
+use crate::lease::keeper::explored as keeper;
+use crate::lease::term::Term;
 use crate::record::{
-    Claim, Claimed, Commit, Encoded, Origin, Owner, Ownership, RecordId, Release, ReleaseTo, Removed, Renewal,
+    Claim, Claimed, CodecId, Commit, Encoded, Origin, Owner, Ownership, RecordId, Release, ReleaseTo, Removed, Renewal,
 };
+use crate::runtime::background::Background;
+use crate::runtime::flight::{Ending, Flights, Joined, Turn};
+use crate::runtime::local_cache::LocalCache;
 use crate::store::{MemoryStore, Store};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const LONG: Duration = Duration::from_secs(3600);
 /// At each of some thousand schedules, and as many that are chosen so that few switches make the
@@ -85,7 +84,17 @@ fn commit(claim: &Claim, attempt: u64) -> Commit {
     let outcome = Some(outcome("1"));
     let id = claim.id.clone();
     let as_claimed = Some(claim.as_claimed(Origin::Nothing));
-    Commit { id, owner: claim.owner, attempt, fingerprint: None, outcome, ttl: LONG, remember: LONG, as_claimed }
+    Commit {
+        id,
+        owner: claim.owner,
+        attempt,
+        fingerprint: None,
+        outcome,
+        ttl: LONG,
+        remember: LONG,
+        as_claimed,
+        trace: None,
+    }
 }
 
 fn release(claim: &Claim) -> Release {

@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{Level, Span};
 
-use crate::clock;
-use crate::printable::{Printable, shown_name};
+use crate::base::clock;
+use crate::base::printable::{Printable, shown_name};
 use crate::record::{RecordId, is_valid_operation};
 
 /// The decisions in a call. The names are those of the metrics' label and of the events' field.
@@ -298,7 +298,7 @@ impl BodyWatch {
     pub(crate) fn start() -> Self {
         Self {
             #[cfg(feature = "metrics")]
-            began: crate::clock::now(),
+            began: crate::base::clock::now(),
         }
     }
 
@@ -306,7 +306,7 @@ impl BodyWatch {
     pub(crate) fn stop(self, id: &RecordId) {
         #[cfg(feature = "metrics")]
         {
-            let time = crate::clock::now().saturating_duration_since(self.began);
+            let time = crate::base::clock::now().saturating_duration_since(self.began);
             metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned()).record(time);
         }
     }

@@ -25,7 +25,11 @@ fn says(parsed: &Parsed) -> String {
         Record::InFlight(held) => {
             let over = std::iter::successors(held.took_over.as_deref(), |over| over.took_over.as_deref()).count();
             let (lease, hold) = (held.lease.as_millis(), held.hold.as_millis());
-            format!("in flight {:?} {} {lease} {hold} {print} {} {over}", held.origin, held.attempt, held.questions)
+            let trace = held.trace.as_deref().map(|trace| format!(" {trace}")).unwrap_or_default();
+            format!(
+                "in flight {:?} {} {lease} {hold} {print} {} {over}{trace}",
+                held.origin, held.attempt, held.questions
+            )
         }
         Record::Released { attempt, questions } => format!("released {attempt} {questions}"),
         Record::Committed { attempt, outcome, .. } => {

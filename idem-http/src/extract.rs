@@ -10,13 +10,14 @@ use crate::problem::{Problem, problem_json};
 
 const HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Why a request without a usable key does not reach its handler: 400, as problem+json.
+/// The reason why a request does not reach its handler: it has no valid key. The response is 400,
+/// as problem+json.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyRejection {
     /// The `Idempotency-Key` header is missing.
     Missing,
-    /// There is one that is not a key.
+    /// The header is not a valid key.
     Invalid(InvalidKey),
 }
 

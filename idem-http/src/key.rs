@@ -10,12 +10,12 @@ pub const MAX_KEY_LEN: usize = 255;
 
 /// The value of an `Idempotency-Key` header: 1 to 255 visible ASCII characters.
 ///
-/// The header's value is taken raw (`8e03978e-40d5`) or as the draft's quoted string
+/// The header has the key raw (`8e03978e-40d5`) or as the draft's quoted string
 /// (`"8e03978e-40d5"`). Both forms are the same key. With the feature `axum` it is an extractor,
 /// also as `Option<IdempotencyKey>`.
 ///
-/// A key comes from a client. Scope it to the client, as in `key = (user.id, key)`: one user must
-/// never get another user's answer.
+/// Clients choose their keys. Add the user to it, as in `key = (user.id, key)`: one user must never
+/// get another user's answer.
 ///
 /// # Examples
 ///
@@ -54,7 +54,7 @@ impl IdempotencyKey {
         &self.0
     }
 
-    /// Reads a header's value, raw or as a quoted string.
+    /// Parses a header's value, raw or as a quoted string.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl IdempotencyKey {
         }
     }
 
-    /// Reads the one header of this name, `None` if there is none.
+    /// Parses the header of this name; `None` if there is none.
     ///
     /// # Errors
     ///

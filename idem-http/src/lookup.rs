@@ -19,11 +19,11 @@ use crate::problem::{Problem, Response, problem_json};
 use crate::server::{Body, NeedsScope, Owner, Scoped, operation, rebuilt, whole};
 use crate::stored::Stored;
 
-/// Makes a service that answers what became of a request, by its key: for `GET ../{key}`.
+/// Creates a service that looks up a request by its key, for `GET ../{key}`.
 ///
-/// A client whose request timed out asks it instead of guessing. It answers immediately and never
-/// claims, so asking changes nothing. Name, route and scope are those of the
-/// [`IdempotencyLayer`](crate::IdempotencyLayer) that guards the request; the key is the last
+/// A client whose request timed out asks this service. It answers immediately and never claims, so
+/// it changes nothing. Set the name, route and scope of the
+/// [`IdempotencyLayer`](crate::IdempotencyLayer) that guards the request. The key is the last
 /// segment of the path, percent-decoded.
 ///
 /// | record | response |
@@ -62,7 +62,7 @@ pub fn lookup(idempotency: Idempotency) -> LookupService {
     LookupService { settings, scope: PhantomData }
 }
 
-/// A service that answers what became of a request: see [`lookup`](fn@crate::lookup).
+/// A service that looks up requests: see [`lookup`](fn@crate::lookup).
 #[derive(Clone)]
 pub struct LookupService<S = NeedsScope> {
     settings: Settings,
@@ -79,8 +79,8 @@ struct Settings {
 }
 
 impl LookupService {
-    /// Says whose key a request asks for, as the layer's [`scope`](crate::IdempotencyLayer::scope)
-    /// does.
+    /// Sets how the owner of a key is found in a request, like the layer's
+    /// [`scope`](crate::IdempotencyLayer::scope).
     ///
     /// A request for which this returns `None` gets 401.
     pub fn scope<F>(mut self, scope: F) -> LookupService<Scoped>
@@ -91,7 +91,7 @@ impl LookupService {
         LookupService { settings: self.settings, scope: PhantomData }
     }
 
-    /// Looks in the one space of keys that all clients share.
+    /// Looks keys up that all clients share, like the layer's `unscoped`.
     pub fn unscoped(self) -> LookupService<Scoped> {
         LookupService { settings: self.settings, scope: PhantomData }
     }

@@ -1,4 +1,4 @@
-//! The answer to a client whose call gets no answer of the service.
+//! The layer's own responses.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use serde_json::json;
 
 use crate::key::InvalidKey;
 
-/// An answer of ours, complete.
+/// A complete response of this crate.
 pub type Response = http::Response<String>;
 
-/// Why a request got no answer of the service, in words for its client.
+/// The reason why a request got no response of the service, in words for its client.
 ///
-/// Nothing in it comes from a key, a body or the store. [`problem_json`] and [`stripe`] are its two
-/// shapes.
+/// It contains nothing of a key, a body or the store. [`problem_json`] and [`stripe`] turn it into
+/// a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
     /// The status of the response.
     pub status: StatusCode,
-    /// A stable name such as `in_flight`, for programs. Of an [`Error`], its [`code`](Error::code).
+    /// A stable name such as `in_flight`, for programs. For an [`Error`], it is [`Error::code`].
     pub code: &'static str,
-    /// The message: the event, and the client's next step. Of an [`Error`], its
-    /// [`client_message`](Error::client_message).
+    /// A message for the client: the event, and the next step. For an [`Error`], it is
+    /// [`Error::client_message`].
     pub message: &'static str,
-    /// After which time the same request can be sent again; `None` if that is of no use.
+    /// The pause after which the same request can succeed; `None` if it never can.
     pub retry_after: Option<Duration>,
 }
 
@@ -95,19 +95,19 @@ impl Problem {
         Self { status, code: kind.code(), message: kind.client_message(), retry_after: is_soon.then_some(PAUSE) }
     }
 
-    /// The `type` of the problem: a URI of its own for each code.
+    /// Returns the `type` of the problem: a URI for each code.
     pub fn type_uri(&self) -> String {
         problem_type(self.code)
     }
 
-    /// The first sentence of the message: the same for each code.
+    /// Returns the first sentence of the message, the same for each code.
     pub fn title(&self) -> &'static str {
         problem_title(self.message)
     }
 }
 
-/// A client's pause before it asks again. Nobody knows when a body ends or a store comes back, so
-/// it is short: the lease of the owner would be the longest time, and is seldom the true one.
+/// A client's pause before it asks again. It is short, because the layer does not know when a body
+/// ends or a store comes back, and most bodies end long before their lease.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl From<&Error> for Problem {
@@ -128,10 +128,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Turns an error into the response that its client gets, as problem+json.
+/// Turns an error into a response for the client, as problem+json.
 ///
-/// For frameworks without an integration of their own. The response has a status by the table in
-/// the guide on HTTP, and a `Retry-After` where the same request can succeed later.
+/// Use it with frameworks that have no integration. The guide on HTTP has the table of statuses. If
+/// the same request can succeed later, the response has a `Retry-After`.
 ///
 /// # Examples
 ///
@@ -149,18 +149,18 @@ pub fn problem(error: &Error) -> Response {
     problem_json(&Problem::from(error))
 }
 
-/// The shape of RFC 9457, with a member `error` like Stripe's.
+/// Creates a response in the shape of RFC 9457, with a member `error` like Stripe's.
 ///
-/// Without that member, Stripe's client for Node takes any JSON body for a success, whatever the
-/// status.
+/// Without that member, Stripe's client for Node treats any JSON body as a success, whatever the
+/// status is.
 pub fn problem_json(problem: &Problem) -> Response {
     let body = idem_core::__private::problem_json(problem.status.as_u16(), problem.code, problem.message);
     answer(problem, PROBLEM_JSON, body)
 }
 
-/// Stripe's shape: `{"error": {"type": .., "code": .., "message": ..}}`.
+/// Creates a response in Stripe's shape: `{"error": {"type": .., "code": .., "message": ..}}`.
 ///
-/// Stripe's clients know a mismatch by status 400: set
+/// Stripe's clients recognise a mismatch by status 400, so set
 /// [`mismatch`](crate::IdempotencyLayer::mismatch) too.
 pub fn stripe(problem: &Problem) -> Response {
     let Problem { status, code, message, .. } = problem;

@@ -1,7 +1,9 @@
-//! What clients get from a service behind the layer.
+//! The responses of a service behind the layer.
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod openapi;
+mod rows;
 mod strict;
 mod support;
 

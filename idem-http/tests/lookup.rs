@@ -1,4 +1,4 @@
-//! What a client learns of a call that timed out.
+//! Lookups of calls that timed out.
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 

@@ -8,9 +8,8 @@ use syn::parse::ParseStream;
 use syn::{Error, Expr, ExprLit, Lit, Token, parenthesized, token};
 
 use crate::diag::{self, Errors};
-use crate::expand::fixed;
 use crate::paths::Krate;
-use crate::value::{self, Reader, Time};
+use crate::value::{self, Reader, Time, fixed};
 
 /// One action, with the span of its word.
 pub(crate) struct Action {
@@ -82,7 +81,7 @@ impl Action {
     fn of(input: ParseStream<'_>, errors: &mut Errors, actions: &[(&str, &str)]) -> syn::Result<Option<Self>> {
         let expected = || diag::alternatives(actions.iter().map(|(_, example)| *example));
         let word = Ident::parse_any(input).map_err(|error| {
-            let what = if input.is_empty() { "an action is missing here" } else { "this is no action" };
+            let what = if input.is_empty() { "an action is missing here" } else { "this is not an action" };
             Error::new(error.span(), format!("{what}: write {}", expected()))
         })?;
         let name = word.to_string();
@@ -90,7 +89,7 @@ impl Action {
             let message = format!("unknown action `{name}`: write {}{}", expected(), meant(&name, actions));
             return Err(Error::new(word.span(), message));
         }
-        let mut arguments = Arguments::of(name.clone());
+        let mut arguments = ActionArguments::of(name.clone());
         if input.peek(token::Paren) {
             let inside;
             let parentheses = parenthesized!(inside in input);
@@ -194,7 +193,7 @@ fn time(time: &Time, span: Span) -> TokenStream {
 }
 
 /// What is in the parentheses of an action.
-struct Arguments {
+struct ActionArguments {
     /// The action.
     of: String,
     given: Vec<String>,
@@ -209,7 +208,7 @@ struct Arguments {
     right: bool,
 }
 
-impl Arguments {
+impl ActionArguments {
     fn of(action: String) -> Self {
         let given = Vec::new();
         let (ttl, max, backoff, max_backoff, longest, then) = (None, None, None, None, None, None);

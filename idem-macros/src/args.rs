@@ -265,7 +265,7 @@ fn value(keyword: &Ident, example: &str, input: ParseStream<'_>) -> syn::Result<
     // On a copy: what a failed attempt leaves behind would be reported a second time.
     let ahead = input.fork();
     let expr = ahead.parse().map_err(|error| {
-        let message = format!("this is no value for `{keyword}` ({error}): write for example `{example}`");
+        let message = format!("this is not a value for `{keyword}` ({error}): write for example `{example}`");
         // At the end, the caret points at the token before.
         let span = if ahead.is_empty() { last(input).unwrap_or(equals.span) } else { error.span() };
         Error::new(span, message)

@@ -1,20 +1,16 @@
 //! How the body gets its arguments: all of them where it has a task of its own, in turn or each its
 //! own where it is tried again.
 
-use proc_macro2::{Group, Ident, Literal, Span, TokenStream, TokenTree};
+use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::visit::{self, Visit};
-use syn::{Expr, FieldPat, FnArg, Pat, Receiver, Token, Type, TypeReference};
+use syn::{FieldPat, FnArg, Pat};
 
-use crate::action::Kind;
-use crate::args::Args;
 use crate::async_trait;
-use crate::bindings::{Binding, Borrow, Reference, conditions, mentions};
-use crate::diag::{self, Errors};
-use crate::expand::braced;
-use crate::item::{Form, Function};
-use crate::plan::{Handling, Matching, Plan};
-use crate::value;
+use crate::bindings::{Binding, Reference, conditions, mentions};
+use crate::diag;
+use crate::item::{Form, braced};
+use crate::plan::Plan;
 
 /// The code before the body, around each try of it, and in it.
 #[derive(Default)]
@@ -34,51 +30,6 @@ pub(crate) struct Arguments {
 }
 
 impl Plan {
-    /// Reports arguments that the body uses and that it cannot have.
-    pub(crate) fn check_borrows(&self, errors: &mut Errors) {
-        if let Some(literal) = self.renamed_receiver().and_then(|_| format_of_self(&self.function.body.stream())) {
-            let message = "each try has a `self` of its own, which a format string does not see: write `{}`, and `self` after the text";
-            errors.on(literal, message);
-        }
-        if self.detached.is_none() {
-            return;
-        }
-        for Borrow { names, caret, is_static } in Borrow::of(&self.function.signature) {
-            for name in names.iter().filter(|name| !is_static && self.uses(name)) {
-                let advice = if name == "self" {
-                    "take `self: Arc<Self>`, or call a function that owns what it needs"
-                } else {
-                    "take it by value, or in an `Arc`"
-                };
-                let message = format!("a `detached` body outlives its caller, so it cannot borrow `{name}`: {advice}");
-                errors.on(&caret, message);
-            }
-        }
-    }
-
-    /// A `self` with another name in a retried body, because `self` has no second binding.
-    pub(crate) fn renamed_receiver(&self) -> Option<&Receiver> {
-        let receiver = self.bindings.receiver.as_ref()?;
-        let is_shared = Reference::of_receiver(receiver) == Reference::Shared;
-        let renamed = matches!(self.form, Form::Async) && self.errors.retries().is_some() && !is_shared;
-        (renamed && self.uses("self")).then_some(receiver)
-    }
-
-    /// Whether the body uses this parameter.
-    pub(crate) fn uses(&self, name: &str) -> bool {
-        let block = match &self.form {
-            Form::Async => self.function.body.stream(),
-            Form::Boxed(boxed) => boxed.block.stream(),
-        };
-        let reconcile = self.reconcile.as_ref().map(ToTokens::to_token_stream).unwrap_or_default();
-        // So it is called by `#[async_trait]`.
-        let or_as = if name == "self" { "__self" } else { name };
-        mentions(&block, name)
-            || mentions(&block, or_as)
-            || mentions(&reconcile, name)
-            || name == "__self" && mentions(&reconcile, "self")
-    }
-
     /// Whether it is asked for when there is an error.
     fn is_late(&self, name: &str) -> bool {
         let name = if name == "__self" { "self" } else { name };
@@ -327,131 +278,5 @@ fn name_wilds(pattern: &mut Pat, index: usize, names: &mut Vec<Ident>) {
             }
         }
         _ => {}
-    }
-}
-
-/// A format string that names `self`.
-fn format_of_self(tokens: &TokenStream) -> Option<Literal> {
-    tokens.clone().into_iter().find_map(|tree| match tree {
-        TokenTree::Literal(literal) if mentions(&TokenTree::from(literal.clone()).into(), "self") => Some(literal),
-        TokenTree::Group(group) => format_of_self(&group.stream()),
-        _ => None,
-    })
-}
-
-/// The parameter that is a transaction.
-pub(crate) struct Parameter {
-    pub(crate) mutable: Option<Token![mut]>,
-    pub(crate) name: Ident,
-    /// Without the lifetime of the reference: the body has it for a shorter time.
-    pub(crate) ty: Type,
-}
-
-/// Reads the option, and reports whatever has no meaning beside it.
-pub(crate) fn transaction(args: &Args, function: Option<&Function>, errors: &mut Errors) -> Option<Parameter> {
-    let setting = args.transaction.as_ref()?;
-    check_options(args, errors);
-    let value = setting.value.as_ref()?;
-    let name = parameter_name(value);
-    let Some(name) = name else {
-        errors.on(value, "`transaction` names a parameter: write for example `transaction = tx`");
-        return None;
-    };
-    let inputs = function?.signature.inputs.iter().filter_map(|input| match input {
-        FnArg::Typed(input) => Some(input),
-        FnArg::Receiver(_) => None,
-    });
-    for input in inputs {
-        let Pat::Ident(pattern) = &*input.pat else { continue };
-        if pattern.ident != name {
-            continue;
-        }
-        let Some(reference) = exclusive(&input.ty) else {
-            let message = format!(
-                "`{name}` is not a transaction that the body can use and its caller commits: write `{name}: &mut sqlx::Transaction<'_, DB>`"
-            );
-            errors.on(&input.ty, message);
-            return None;
-        };
-        let ty = Type::Reference(TypeReference { lifetime: None, ..reference.clone() });
-        return Some(Parameter { mutable: pattern.mutability, name: pattern.ident.clone(), ty });
-    }
-    let message =
-        format!("there is no parameter `{name}`: the function takes it as `{name}: &mut sqlx::Transaction<'_, DB>`");
-    errors.on(value, message);
-    None
-}
-
-/// Reports errors whose actions need a lease.
-pub(crate) fn check_errors(handling: &Handling, errors: &mut Errors) {
-    match handling {
-        Handling::Default => {}
-        Handling::Policy(word) => errors.at(
-            *word,
-            "`errors(policy)` allows a type to retry, and a body in a transaction is not tried again in place: leave it out, and the type still says what is kept",
-        ),
-        Handling::Arms(Matching { arms, .. }) => {
-            for arm in arms {
-                let message = match arm.action.kind {
-                    Kind::Keep(_) | Kind::Release => continue,
-                    Kind::Retry(_) => {
-                        "a body in a transaction is not tried again in place: write `release`, and let the caller run the whole transaction again"
-                    }
-                    Kind::Abandon => {
-                        "nothing of a body in a transaction is ever unknown: its rows are rolled back. Write `release`"
-                    }
-                };
-                errors.at(arm.action.word, message);
-            }
-        }
-    }
-}
-
-fn check_options(args: &Args, errors: &mut Errors) {
-    let leases = "the database's locks are the lease";
-    let settled = "the database rolls back what was cut off, so no record is ever abandoned";
-    let meaningless = [
-        (&args.lease, leases),
-        (&args.abandoned, settled),
-        (&args.hold, settled),
-        (&args.store_failure, "the store is the transaction's own database, without which the body cannot run either"),
-        (&args.detached, "a task of its own cannot borrow the caller's transaction"),
-        (&args.max_attempts, "an attempt that fails is rolled back with its record, so there is nothing to count"),
-    ];
-    for (setting, why) in meaningless {
-        if let Some(setting) = setting {
-            let keyword = &setting.keyword;
-            errors.at(keyword.span(), format!("`{keyword}` has no meaning in a transaction: {why}; leave it out"));
-        }
-    }
-}
-
-fn parameter_name(value: &Expr) -> Option<Ident> {
-    if let Some(literal) = value::string(value) {
-        return literal.parse().ok();
-    }
-    match value::bare(value) {
-        Expr::Path(path) => path.path.get_ident().cloned(),
-        _ => None,
-    }
-}
-
-fn exclusive(ty: &Type) -> Option<&TypeReference> {
-    match ty {
-        Type::Group(group) => exclusive(&group.elem),
-        Type::Paren(paren) => exclusive(&paren.elem),
-        Type::Reference(reference) if reference.mutability.is_some() => Some(reference),
-        _ => None,
-    }
-}
-
-impl Parameter {
-    /// The place of its type: what is no transaction is an error there.
-    pub(crate) fn place(&self) -> Span {
-        let tokens = match &self.ty {
-            Type::Reference(reference) => reference.elem.to_token_stream(),
-            other => other.to_token_stream(),
-        };
-        tokens.into_iter().next().map_or_else(Span::call_site, |token| token.span())
     }
 }

@@ -31,7 +31,7 @@ impl Arms {
     pub(crate) fn parse(keyword: &Ident, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Option<Self>> {
         if !input.peek(token::Paren) {
             let message =
-                format!("`errors` says in parentheses what becomes of each error: write for example `{EXAMPLE}`");
+                format!("`errors` needs an action for each error, in parentheses: write for example `{EXAMPLE}`");
             return Err(Error::new(keyword.span(), message));
         }
         let inside;
@@ -47,7 +47,7 @@ impl Arms {
             let message = match word.to_string().as_str() {
                 "policy" if stands_alone => return Ok(Some(Self::Policy(word))),
                 "policy" => {
-                    "`policy` stands alone: leave out the arms, or say in them what becomes of each error".to_owned()
+                    "`policy` stands alone: leave out the arms, or give each error an action in them".to_owned()
                 }
                 "keep" | "release" | "abandon" | "retry" => {
                     format!("for all errors alike, write `errors(_ => {rest})`")
@@ -95,7 +95,7 @@ impl Arm {
     fn parse(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Option<Self>> {
         let start = input.span();
         let pattern = Pat::parse_multi_with_leading_vert(input).map_err(|error| {
-            Error::new(error.span(), format!("this is no pattern ({error}): write for example `{EXAMPLE}`"))
+            Error::new(error.span(), format!("this is not a pattern ({error}): write for example `{EXAMPLE}`"))
         })?;
         if let Some(outer) = of_result(&pattern) {
             let message = format!(
@@ -108,7 +108,7 @@ impl Arm {
             None => None,
         };
         if !input.peek(Token![=>]) {
-            let message = "expected `=>` and what becomes of such an error: `=> keep`, `=> release`, `=> abandon` or `=> retry(max = 3)`";
+            let message = "expected `=>` and an action: `=> keep`, `=> release`, `=> abandon` or `=> retry(max = 3)`";
             let span = if input.is_empty() { start } else { input.span() };
             return Err(Error::new(span, message));
         }

@@ -155,7 +155,7 @@ impl Bindings {
     fn unknown(&self, name: &Ident) -> String {
         let Self { function, .. } = self;
         let names = self.names();
-        let no_parameter = format!("`{name}` is no parameter of `{function}`");
+        let no_parameter = format!("`{name}` is not a parameter of `{function}`");
         match diag::closest(&name.to_string(), names.iter().map(String::as_str)) {
             Some(meant) if names.len() == 1 => format!("{no_parameter}: did you mean `{meant}`?"),
             Some(meant) => format!("{no_parameter}: did you mean `{meant}`? {}", self.said()),

@@ -5,7 +5,8 @@ use quote::{quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::parse::ParseStream;
 use syn::{
-    Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Member, Token, Type, parse_quote, token,
+    Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Generics, Member, Token, Type, parse_quote,
+    token,
 };
 
 use crate::action::Action;
@@ -22,7 +23,7 @@ enum Policy {
 
 /// The content of `#[idem(..)]` for one kind of error.
 #[derive(Default)]
-struct Said {
+struct Content {
     policy: Option<Policy>,
     /// The word `dead_letter`: a message whose handler fails with it is put aside.
     dead_letter: Option<Span>,
@@ -50,19 +51,18 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
     };
     let mut errors = Errors::default();
     let mut krate = None;
-    let whole = said(&input.attrs, Some(&mut krate), &mut errors);
-    let own: Vec<Said> = match &input.data {
-        Data::Enum(data) => data.variants.iter().map(|variant| said(&variant.attrs, None, &mut errors)).collect(),
+    let whole = content(&input.attrs, Some(&mut krate), &mut errors);
+    let own: Vec<Content> = match &input.data {
+        Data::Enum(data) => data.variants.iter().map(|variant| content(&variant.attrs, None, &mut errors)).collect(),
         Data::Struct(_) => Vec::new(),
         Data::Union(data) => {
-            let message =
-                "a union cannot say what becomes of it, since it does not say which field is set: use an enum";
+            let message = "a union cannot have a policy, since it does not say which field is set: use an enum";
             errors.at(data.union_token.span, message);
             Vec::new()
         }
     };
-    let disposes = [&whole].into_iter().chain(&own).any(|said| said.dispose.or(said.dead_letter).is_some());
-    let Said { policy, dead_letter, .. } = whole;
+    let disposes = [&whole].into_iter().chain(&own).any(|content| content.dispose.or(content.dead_letter).is_some());
+    let Content { policy, dead_letter, .. } = whole;
     let whole = policy.unwrap_or(Policy::Action(None));
     let cases: Vec<Case<'_>> = match &input.data {
         Data::Enum(data) => {
@@ -107,8 +107,8 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
 
 /// Reads `#[idem(..)]`: an action or `inner`, `dead_letter` and, on the type, `crate` and
 /// `dispose`.
-fn said(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, errors: &mut Errors) -> Said {
-    let mut said = Said::default();
+fn content(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, errors: &mut Errors) -> Content {
+    let mut content = Content::default();
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("idem")) {
         let read = attribute.parse_args_with(|input: ParseStream<'_>| {
             if input.is_empty() {
@@ -126,7 +126,7 @@ fn said(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, errors:
                     }
                 } else if let Some(word) = messages_word(input) {
                     input.parse::<Ident>()?;
-                    said.message(&word, krate.is_some(), errors);
+                    content.message(&word, krate.is_some(), errors);
                     if input.peek(Token![=]) || input.peek(token::Paren) {
                         let error = input.error(format!("`{word}` takes nothing: write `{word}`"));
                         // What is left would be a mistake of its own.
@@ -136,10 +136,10 @@ fn said(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, errors:
                 } else {
                     let at = input.span();
                     let next = one_policy(input, errors)?;
-                    if said.policy.is_some() {
+                    if content.policy.is_some() {
                         errors.at(at, "two policies for the same errors: leave one of them out");
                     }
-                    said.policy = Some(next);
+                    content.policy = Some(next);
                 }
                 if !input.is_empty() {
                     let at = input.span();
@@ -150,7 +150,7 @@ fn said(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, errors:
         });
         errors.keep(read);
     }
-    said
+    content
 }
 
 /// The next word, if it is about messages.
@@ -159,7 +159,7 @@ fn messages_word(input: ParseStream<'_>) -> Option<Ident> {
     (word == "dead_letter" || word == "dispose").then_some(word)
 }
 
-impl Said {
+impl Content {
     fn message(&mut self, word: &Ident, is_type: bool, errors: &mut Errors) {
         let slot = if word == "dispose" { &mut self.dispose } else { &mut self.dead_letter };
         if slot.is_some() {
@@ -274,11 +274,7 @@ impl Derived<'_> {
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
         let name = &self.input.ident;
-        let mut generics = self.input.generics.clone();
-        if self.is_generic() {
-            let predicates = &mut generics.make_where_clause().predicates;
-            predicates.extend(inner.iter().map(|ty| -> syn::WherePredicate { parse_quote!(#ty: #krate::Dispose) }));
-        }
+        let generics = self.generics_where(inner, &quote!(#krate::Dispose));
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
         quote_spanned! {here=>
             #[automatically_derived]
@@ -330,11 +326,7 @@ impl Derived<'_> {
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
         let name = &self.input.ident;
-        let mut generics = self.input.generics.clone();
-        if self.is_generic() {
-            let predicates = &mut generics.make_where_clause().predicates;
-            predicates.extend(inner.iter().map(|ty| -> syn::WherePredicate { parse_quote!(#ty: #krate::ErrorPolicy) }));
-        }
+        let generics = self.generics_where(inner, &quote!(#krate::ErrorPolicy));
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
         quote_spanned! {here=>
             const _: () = {
@@ -413,6 +405,16 @@ impl Derived<'_> {
         let start = quote_spanned!(first=> <#ty as #krate::ErrorPolicy);
         let end = quote_spanned!(last=> >);
         quote!(#start #end)
+    }
+
+    /// The generics of the type. If it has parameters, the errors inside must have the trait too.
+    fn generics_where(&self, inner: &[&Type], bound: &TokenStream) -> Generics {
+        let mut generics = self.input.generics.clone();
+        if self.is_generic() {
+            let predicates = &mut generics.make_where_clause().predicates;
+            predicates.extend(inner.iter().map(|ty| -> syn::WherePredicate { parse_quote!(#ty: #bound) }));
+        }
+        generics
     }
 
     fn is_generic(&self) -> bool {

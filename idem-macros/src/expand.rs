@@ -1,22 +1,22 @@
 //! Rewrites the function, with the body guarded. This step cannot fail, as the plan finds all
 //! mistakes.
 
-use std::time::Duration;
-
-use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
+use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::{Expr, PathArguments, Type};
 
 use crate::action::Computed;
 use crate::args::Args;
-use crate::arguments::{Arguments, Parameter};
+use crate::arguments::Arguments;
 use crate::arms::Arm;
 use crate::async_trait;
 use crate::diag::{self, Errors};
-use crate::item::{self, Form, Function};
-use crate::plan::{Argument, Call, Handling, Matching, Plan};
-use crate::value::{Name, Time};
+use crate::handling::{Handling, Matching};
+use crate::item::{self, Form, Function, braced};
+use crate::plan::{Argument, Call, Plan};
+use crate::transaction::Parameter;
+use crate::value::{Name, Time, fixed};
 
 /// Expands `#[idempotent(..)]`. With any mistake in it, the item stays as it is written, next to
 /// the errors.
@@ -398,7 +398,7 @@ impl Plan {
         quote_spanned!(here=> async move { #statements })
     }
 
-    /// What the body does.
+    /// The statements of the body.
     fn statements(&self, block: &Group, arguments: &Arguments) -> TokenStream {
         // One token, not the whole block: else an editor takes each token of the body for ours as
         // well.
@@ -456,17 +456,6 @@ impl Plan {
 /// Whether the name differs from one implementing type to the other.
 fn is_of_type(name: &Expr) -> bool {
     item::self_type(name.to_token_stream()).is_some()
-}
-
-pub(crate) fn fixed(duration: Duration, span: Span) -> TokenStream {
-    let (seconds, nanoseconds) = (duration.as_secs(), duration.subsec_nanos());
-    quote_spanned!(span=> ::core::time::Duration::new(#seconds, #nanoseconds))
-}
-
-pub(crate) fn braced(tokens: TokenStream, span: Span) -> Group {
-    let mut group = Group::new(Delimiter::Brace, tokens);
-    group.set_span(span);
-    group
 }
 
 #[cfg(test)]

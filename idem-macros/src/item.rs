@@ -1,7 +1,7 @@
 //! The item under the attribute: a function, read as far as its signature. Its body stays the
 //! tokens that were written, so that a half-typed one breaks nothing.
 
-use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::ext::IdentExt as _;
 use syn::parse::{ParseStream, Parser as _};
@@ -95,7 +95,7 @@ impl Function {
         match output {
             ReturnType::Type(_, future) if async_trait::future_output(future).is_some() => {
                 let message = format!(
-                    "`{name}` gives a future but is no `async fn`: write `async fn {name}` and return what the future gives"
+                    "`{name}` returns a future but is not an `async fn`: write `async fn {name}`, and return the output of the future"
                 );
                 errors.on(future, message);
             }
@@ -287,6 +287,13 @@ pub(crate) fn self_type(tokens: TokenStream) -> Option<Ident> {
         TokenTree::Group(group) => self_type(group.stream()),
         _ => None,
     })
+}
+
+/// A block of these tokens.
+pub(crate) fn braced(tokens: TokenStream, span: Span) -> Group {
+    let mut group = Group::new(Delimiter::Brace, tokens);
+    group.set_span(span);
+    group
 }
 
 /// The first part of a type that has no stored form, or no name.

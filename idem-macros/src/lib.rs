@@ -15,19 +15,21 @@ mod diag;
 mod duration;
 mod error_policy;
 mod expand;
+mod handling;
 mod item;
 mod key_part;
 mod paths;
 mod plan;
 #[cfg(test)]
 mod snapshots;
+mod transaction;
 mod value;
 mod versions;
 
 use proc_macro::TokenStream;
 
-/// Guards an async function by an idempotency key: one body at a time, none after one has
-/// succeeded, and every duplicate call gets the first call's answer.
+/// Makes an async function idempotent: for each key one body runs at a time, no body runs after one
+/// has succeeded, and every duplicate call gets the first call's answer.
 ///
 /// ```ignore
 /// use idem::idempotent;
@@ -38,10 +40,9 @@ use proc_macro::TokenStream;
 /// }
 /// ```
 ///
-/// The function is `async` and returns `Result<T, E>`, where `T` can be stored
-/// (`Serialize + DeserializeOwned`) and `E` can be made from an `idem::Error`
-/// (`From<idem::Error>`). It may be a free function, a method, a generic function or a method under
-/// `#[async_trait]`; its signature, its docs and its other attributes stay as they are written.
+/// The function is `async` and returns `Result<T, E>`. `T` is `Serialize + DeserializeOwned`, and
+/// `E` is `From<idem::Error>`. It may be a free function, a method, a generic function or a method
+/// under `#[async_trait]`. Its signature, docs and other attributes stay as they are written.
 ///
 /// # Options
 ///
@@ -62,22 +63,22 @@ use proc_macro::TokenStream;
 /// # Values
 ///
 /// **Expressions** (`key`, `token`, `subject`, `fingerprint`, `runtime`, the argument of
-/// `reconcile`) are Rust over the parameters, written bare or in a string: `key = req.order_id` and
-/// `key = "req.order_id"` are the same. They are computed once, before the body, and only borrow. A
-/// bare expression has the more exact error messages.
+/// `reconcile`) are Rust expressions over the parameters, written bare or in a string:
+/// `key = req.order_id` and `key = "req.order_id"` are the same. They are computed once, before the
+/// body, and only borrow. Bare expressions have more exact error messages.
 ///
 /// **Several parts** make one key (or one subject, or one fingerprint):
-/// `key = ("req.tenant", "req.order_id")`. A string always is an expression, so a constant part is
-/// written bare: `key = (TENANT, "req.order_id")`. A part is anything that implements `KeyPart`:
+/// `key = ("req.tenant", "req.order_id")`. A string is always an expression, so write a constant
+/// part bare: `key = (TENANT, "req.order_id")`. A part is any type that implements `KeyPart`:
 /// strings, integers, `bool`, references and tuples of those, and types with `#[derive(KeyPart)]`.
 ///
 /// **Durations** (`ttl`, `remember`, `lease`, `hold`, the argument of `wait`) are strings:
 /// `"500ms"`, `"30s"`, `"5m"`, `"1h 30m"` or `"7d"`. They may also be bare expressions of type
 /// `Duration`, which may use the parameters: `ttl = req.keep_for()`.
 ///
-/// **`reconcile`** takes an expression that gives a future of `Result<Option<T>, E>`, with the
-/// function's own `T` and `E`. `Some` is committed and returned, `None` runs the body, and `Err`
-/// goes to the caller.
+/// **`reconcile`** takes an expression for a future of `Result<Option<T>, E>`, with the function's
+/// own `T` and `E`. `Some` is committed and returned, `None` runs the body, and `Err` goes to the
+/// caller.
 ///
 /// # Errors
 ///
@@ -93,34 +94,34 @@ use proc_macro::TokenStream;
 /// )]
 /// ```
 ///
-/// The arms are those of one `match` on a reference to the error, with or-patterns, bindings and
-/// guards. They must cover every error, and an unreachable arm is an error. An action is
+/// The arms become one `match` on a reference to the error. Or-patterns, bindings and guards work.
+/// The arms must cover every error, and an unreachable arm is an error. The actions are
 ///
-/// - `keep`: the error is the outcome. It is recorded for `ttl`, and a duplicate gets an equal one.
-///   `keep(ttl = "1h")` replaces `ttl` and `remember`. The error type is `Serialize` and
+/// - `keep`: the error is recorded as the outcome for `ttl`, and a duplicate gets an equal error.
+///   `keep(ttl = "1h")` replaces `ttl` and `remember`. The error type must be `Serialize` and
 ///   `DeserializeOwned`.
 /// - `release`: the key is released, and the next call runs the body.
-/// - `abandon`: the outcome of the work is unknown. The record is abandoned, as after a crash but
-///   at once, and the next call does what the option `abandoned` says.
-/// - `retry(max = 3)`: the body runs again, up to three times more in one call, all its errors
-///   together. The lease is held and renewed meanwhile, and the attempt stays the same.
-///   `backoff = "100ms"` is the first pause. Each further one is twice as long, up to
-///   `max_backoff = "10s"` (or the backoff, if that is longer). Each is lengthened at random by up
-///   to a half. After the last try, `then = release` (or `abandon`, `keep`, `keep(ttl = "1h")`).
-///   The arguments that the body uses are `Clone`, and each try gets its own; exclusive references
-///   are lent to one try after the other.
+/// - `abandon`: the outcome of the work is unknown. The record is abandoned immediately, as after a
+///   crash, and the next call does what the option `abandoned` says.
+/// - `retry(max = 3)`: the body runs again, up to three more times in one call, counted over all
+///   its errors. The lease is renewed meanwhile, and the attempt stays the same.
+///   `backoff = "100ms"` is the first pause. Each further pause is twice as long, up to
+///   `max_backoff = "10s"` (or the backoff, if that is longer). A random part of up to a half is
+///   added to each pause. After the last try, `then` decides: `release` (the default), `abandon`,
+///   `keep` or `keep(ttl = "1h")`. The arguments that the body uses must be `Clone` or references:
+///   each try gets a clone, and all tries share a `&mut` reference.
 ///
-/// `errors(policy)` asks the type, as no `errors` at all does, and allows it to retry.
+/// `errors(policy)` uses the policy of the error type, like a function without `errors(..)`, and
+/// also allows it to retry.
 ///
-/// A guard sees what the pattern binds, and parameters that the body does not use up (references,
-/// and what is `Copy`). Durations and `max` are computed before the body, unless they use a binding
-/// of the pattern.
+/// A guard may use the bindings of its pattern, and parameters that are references or `Copy`.
+/// Durations and `max` are computed before the body, unless they use a binding of the pattern.
 #[proc_macro_attribute]
 pub fn idempotent(args: TokenStream, item: TokenStream) -> TokenStream {
     expand::idempotent(args.into(), &item.into()).into()
 }
 
-/// Makes a type a part of a key.
+/// Derives `KeyPart`, so that values of the type can be parts of a key.
 ///
 /// ```ignore
 /// #[derive(idem::KeyPart)]
@@ -134,20 +135,20 @@ pub fn idempotent(args: TokenStream, item: TokenStream) -> TokenStream {
 /// }
 /// ```
 ///
-/// A struct with one field is the same key as that field. A struct with several fields is a group
-/// of them, in the order in which they are written; an enum is the variant's name and then the
-/// variant's fields. So a renamed variant or a reordered struct is another key, and a renamed field
-/// is not.
+/// A struct with one field has the same key as that field. A struct with several fields is a group
+/// of them, in the order of the declaration. An enum is the variant's name and then the variant's
+/// fields. So if you rename a variant or reorder fields, keys change. If you rename a field, they
+/// do not.
 ///
-/// Every field must be a `KeyPart`, and so must every type parameter. `#[idem(crate = "::idem")]`
-/// on the type says where the generated code finds the `idem` crate.
+/// Every field and every type parameter must be a `KeyPart`. `#[idem(crate = "::idem")]` on the
+/// type says where the generated code finds the `idem` crate.
 #[proc_macro_derive(KeyPart, attributes(idem))]
 pub fn key_part(item: TokenStream) -> TokenStream {
     key_part::derive(item.into()).into()
 }
 
-/// Says of each error of a type what becomes of a guarded call that returns it: for every function
-/// that has this error type and no `errors(..)` of its own.
+/// Derives `ErrorPolicy`, the policy of an error type. It holds for every annotated function that
+/// returns the type and has no `errors(..)` of its own.
 ///
 /// ```ignore
 /// #[derive(Debug, Serialize, Deserialize, thiserror::Error, idem::ErrorPolicy)]
@@ -167,7 +168,7 @@ pub fn key_part(item: TokenStream) -> TokenStream {
 /// }
 /// ```
 ///
-/// On a variant stands one of
+/// The attributes of a variant:
 ///
 /// - `#[idem(keep)]` or `#[idem(keep(ttl = "1h"))]`: the error is recorded, and duplicates get an
 ///   equal one;
@@ -175,20 +176,21 @@ pub fn key_part(item: TokenStream) -> TokenStream {
 ///   for a variant, unless the runtime has another one (`Builder::default_error`);
 /// - `#[idem(abandon)]`: the outcome of the work is unknown; the next call does what the function's
 ///   `abandoned` says;
-/// - `#[idem(retry(max = 3, backoff = "100ms", max_backoff = "10s", then = release))]`: the body is
-///   tried again in place, which a function must allow by `errors(policy)`;
-/// - `#[idem(inner)]`, on a variant with one field: the policy of the error inside;
+/// - `#[idem(retry(max = 3, backoff = "100ms", max_backoff = "10s", then = release))]`: the body
+///   runs again in the same call, which the function must allow with `errors(policy)`;
+/// - `#[idem(inner)]`, on a variant with one field: the policy of that field's type decides;
 /// - `#[idem(dead_letter)]`, alone or with an action: a message whose handler fails with this error
-///   is put aside. This, or `#[idem(dispose)]` above the type, derives `Dispose`: a marked or kept
-///   error is dead-lettered, with the variant's name in snake case as the reason; of a variant with
-///   one field that is `Dispose` itself, that is asked; after any other error the message comes
-///   again.
+///   is dead-lettered.
 ///
-/// Above a struct, or above the whole enum for all variants on which nothing stands, they mean the
-/// same. `#[idem(crate = "::idem")]` on the type says where the generated code finds the `idem`
-/// crate.
+/// With `#[idem(dead_letter)]` on a variant, or `#[idem(dispose)]` above the type, the derive also
+/// implements `Dispose`. A marked or kept error dead-letters the message, with the variant's name
+/// in snake case as the reason. If a variant has one field that implements `Dispose`, that field
+/// decides. After any other error the message is delivered again.
 ///
-/// A type that keeps errors is `Serialize` and `DeserializeOwned`.
+/// Above a struct, or above an enum for all variants without an attribute, they mean the same.
+/// `#[idem(crate = "::idem")]` on the type says where the generated code finds the `idem` crate.
+///
+/// A type that keeps errors must be `Serialize` and `DeserializeOwned`.
 #[proc_macro_derive(ErrorPolicy, attributes(idem))]
 pub fn error_policy(item: TokenStream) -> TokenStream {
     error_policy::derive(item.into()).into()

@@ -3,19 +3,17 @@
 
 use std::time::Duration;
 
-use proc_macro2::{Ident, Span};
-use quote::{ToTokens as _, format_ident};
-use syn::visit::Visit as _;
-use syn::{Error, Expr, Type};
+use proc_macro2::{Ident, Literal, Span, TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::{Error, Expr, Receiver, Type};
 
-use crate::action::Computed;
-use crate::args::{Args, ErrorsSetting, Setting};
-use crate::arguments::{self, Parameter};
-use crate::arms::{Arm, Arms};
-use crate::bindings::{Bindings, Names, mentions};
+use crate::args::{Args, Setting};
+use crate::bindings::{Bindings, Borrow, Reference, mentions};
 use crate::diag::Errors;
+use crate::handling::Handling;
 use crate::item::{Form, Function};
 use crate::paths::Krate;
+use crate::transaction::{self, Parameter};
 use crate::value::{self, Name, Reader, Time, Word};
 use crate::versions::{Upgrade, UpgradeSetting};
 
@@ -40,61 +38,6 @@ pub(crate) struct Plan {
     /// The place of `missing_key`.
     pub(crate) missing_key: Option<Span>,
     pub(crate) bindings: Bindings,
-}
-
-/// What is done with errors.
-pub(crate) enum Handling {
-    /// The policy of their type, if it has one.
-    Default,
-    /// The policy of their type, retries included. The word `policy`.
-    Policy(Span),
-    Arms(Matching),
-}
-
-/// The arms of `errors(..)`.
-pub(crate) struct Matching {
-    pub(crate) keyword: Span,
-    pub(crate) arms: Vec<Arm>,
-    /// Values in the arms that are computed before the body, and the variables that hold them.
-    pub(crate) computed: Vec<(Ident, Computed, Expr)>,
-    /// What is computed when there is an error: guards, and values that use what a pattern binds.
-    pub(crate) late: Vec<Expr>,
-}
-
-impl Handling {
-    /// Returns the place that says that errors are kept.
-    pub(crate) fn keeps(&self) -> Option<Span> {
-        match self {
-            Self::Arms(Matching { arms, .. }) => arms.iter().find_map(|arm| arm.action.keeps()),
-            Self::Default | Self::Policy(_) => None,
-        }
-    }
-
-    /// What is computed before the body.
-    pub(crate) fn computed(&self) -> impl Iterator<Item = &(Ident, Computed, Expr)> {
-        let computed = match self {
-            Self::Arms(Matching { computed, .. }) => computed.as_slice(),
-            Self::Default | Self::Policy(_) => &[],
-        };
-        computed.iter()
-    }
-
-    /// What is computed when there is an error.
-    pub(crate) fn late(&self) -> &[Expr] {
-        match self {
-            Self::Arms(Matching { late, .. }) => late,
-            Self::Default | Self::Policy(_) => &[],
-        }
-    }
-
-    /// Returns the place that says that the body is retried.
-    pub(crate) fn retries(&self) -> Option<Span> {
-        match self {
-            Self::Default => None,
-            Self::Policy(policy) => Some(*policy),
-            Self::Arms(Matching { arms, .. }) => arms.iter().find_map(|arm| arm.action.retries()),
-        }
-    }
 }
 
 /// One call of the operation's builder.
@@ -138,12 +81,12 @@ impl Plan {
     /// Checks everything, whatever is wrong already. There is a plan only where nothing is.
     pub(crate) fn new(args: Args, function: Option<Function>, errors: &mut Errors) -> Option<Self> {
         check_identity(&args, errors);
-        let transaction = arguments::transaction(&args, function.as_ref(), errors);
+        let transaction = transaction::parameter(&args, function.as_ref(), errors);
         if args.name.is_none() {
             if let Some(error) = function.as_ref().and_then(Function::needs_name) {
                 errors.push(error);
             } else if let Some(token) = &args.token {
-                let message = "tokens are issued under the operation's name, so it must be said: write for example `name = \"orders.submit\"`, and issue with `operation(\"orders.submit\").issue(..)`";
+                let message = "tokens are issued under the operation's name, so it needs a `name`: write for example `name = \"orders.submit\"`, and issue with `operation(\"orders.submit\").issue(..)`";
                 errors.at(token.keyword.span(), message);
             }
         }
@@ -178,9 +121,9 @@ impl Plan {
             let current = args.outcome_version.as_ref();
             upgrade.check(current.is_some(), current.and_then(|setting| setting.value.as_ref()), &bindings, errors);
         }
-        let handling = handling(args.errors);
+        let handling = Handling::of(args.errors);
         if args.transaction.is_some() {
-            arguments::check_errors(&handling, errors);
+            transaction::check_errors(&handling, errors);
         }
         if let Some(Name::Constant(expr)) = &name
             && let Some(parameter) = bindings.first_in(expr)
@@ -213,6 +156,51 @@ impl Plan {
         plan.check_borrows(errors);
         Some(plan)
     }
+
+    /// Reports arguments that the body uses and that it cannot have.
+    fn check_borrows(&self, errors: &mut Errors) {
+        if let Some(literal) = self.renamed_receiver().and_then(|_| format_of_self(&self.function.body.stream())) {
+            let message = "each try has a `self` of its own, which a format string does not see: write `{}`, and `self` after the text";
+            errors.on(literal, message);
+        }
+        if self.detached.is_none() {
+            return;
+        }
+        for Borrow { names, caret, is_static } in Borrow::of(&self.function.signature) {
+            for name in names.iter().filter(|name| !is_static && self.uses(name)) {
+                let advice = if name == "self" {
+                    "take `self: Arc<Self>`, or call a function that owns what it needs"
+                } else {
+                    "take it by value, or in an `Arc`"
+                };
+                let message = format!("a `detached` body outlives its caller, so it cannot borrow `{name}`: {advice}");
+                errors.on(&caret, message);
+            }
+        }
+    }
+
+    /// A `self` with another name in a retried body, because `self` has no second binding.
+    pub(crate) fn renamed_receiver(&self) -> Option<&Receiver> {
+        let receiver = self.bindings.receiver.as_ref()?;
+        let is_shared = Reference::of_receiver(receiver) == Reference::Shared;
+        let renamed = matches!(self.form, Form::Async) && self.errors.retries().is_some() && !is_shared;
+        (renamed && self.uses("self")).then_some(receiver)
+    }
+
+    /// Whether the body uses this parameter.
+    pub(crate) fn uses(&self, name: &str) -> bool {
+        let block = match &self.form {
+            Form::Async => self.function.body.stream(),
+            Form::Boxed(boxed) => boxed.block.stream(),
+        };
+        let reconcile = self.reconcile.as_ref().map(ToTokens::to_token_stream).unwrap_or_default();
+        // So it is called by `#[async_trait]`.
+        let or_as = if name == "self" { "__self" } else { name };
+        mentions(&block, name)
+            || mentions(&block, or_as)
+            || mentions(&reconcile, name)
+            || name == "__self" && mentions(&reconcile, "self")
+    }
 }
 
 /// Reports a call that is known by nothing, by two things, or by half of one; and what makes no
@@ -223,16 +211,15 @@ fn check_identity(args: &Args, errors: &mut Errors) {
             errors.at(Span::call_site(), "`#[idempotent]` needs a key: write for example `key = \"req.order_id\"`");
         }
         (Some(_), Some(token), _) => {
-            let message =
-                "`token` takes the place of `key`: a submission is known by its token alone, so leave one of them out";
+            let message = "`token` takes the place of `key`: a submission is identified by its token alone, so leave one of them out";
             errors.at(token.keyword.span(), message);
         }
         (_, None, Some(subject)) => {
-            let message = "`subject` says whom a `token` was issued to, and there is none: write for example `token = \"form.token\"`, or leave `subject` out";
+            let message = "`subject` is the visitor that a `token` was issued to, and there is no `token`: write for example `token = \"form.token\"`, or leave `subject` out";
             errors.at(subject.keyword.span(), message);
         }
         (None, Some(token), None) => {
-            let message = "`token` needs a `subject`: whom it was issued to, by what the server knows of the caller; write for example `subject = \"user.id\"`";
+            let message = "`token` needs a `subject`, the visitor that it was issued to, as the server knows it: write for example `subject = \"user.id\"`";
             errors.at(token.keyword.span(), message);
         }
         _ => {}
@@ -246,42 +233,10 @@ fn check_identity(args: &Args, errors: &mut Errors) {
             && value.to_token_stream().to_string() == "run"
         {
             let message = format!(
-                "a call with a token never runs without the store, which alone knows whether the token counts: leave `{keyword}` out"
+                "a call with a token never runs without the store, because only the store knows whether the token is valid: leave `{keyword}` out"
             );
             errors.on(value, message);
         }
-    }
-}
-
-/// Returns the handling of errors; after a mistake in it, none.
-fn handling(setting: Option<ErrorsSetting>) -> Handling {
-    match setting {
-        Some(ErrorsSetting { arms: Some(Arms::Policy(word)), .. }) => Handling::Policy(word.span()),
-        Some(ErrorsSetting { keyword, arms: Some(Arms::Match(mut arms)) }) => {
-            let (mut computed, mut late) = (Vec::new(), Vec::new());
-            for arm in &mut arms {
-                let mut bound = Names::default();
-                bound.visit_pat(&arm.pattern);
-                if let Some((_, guard)) = &arm.guard {
-                    bound.visit_expr(guard);
-                    late.push(guard.clone());
-                }
-                for (what, value) in arm.action.computed() {
-                    let tokens = value.to_token_stream();
-                    // A value of the error itself is computed when there is one; all others before
-                    // the body consumes the parameters.
-                    if bound.found.iter().any(|(name, _)| mentions(&tokens, &name.to_string())) {
-                        late.push(value.clone());
-                    } else {
-                        let variable = format_ident!("__idem_value_{}", computed.len(), span = Span::mixed_site());
-                        let expr = std::mem::replace(value, syn::parse_quote!(#variable));
-                        computed.push((variable, what, expr));
-                    }
-                }
-            }
-            Handling::Arms(Matching { keyword: keyword.span(), arms, computed, late })
-        }
-        _ => Handling::Default,
     }
 }
 
@@ -450,6 +405,15 @@ fn only_argument(reader: &mut Reader<'_>, word: &Word, example: &str) -> Option<
     };
     reader.errors.on(place, format!("`{name}` {wrong}: write for example `{example}`"));
     None
+}
+
+/// A format string that names `self`.
+fn format_of_self(tokens: &TokenStream) -> Option<Literal> {
+    tokens.clone().into_iter().find_map(|tree| match tree {
+        TokenTree::Literal(literal) if mentions(&TokenTree::from(literal.clone()).into(), "self") => Some(literal),
+        TokenTree::Group(group) => format_of_self(&group.stream()),
+        _ => None,
+    })
 }
 
 #[cfg(test)]

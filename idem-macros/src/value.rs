@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use proc_macro2::Ident;
-use quote::ToTokens as _;
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens as _, quote_spanned};
 use syn::{Expr, ExprLit, ExprReference, ExprTuple, ExprUnary, Lit, LitStr, Stmt, Token, UnOp};
 
 use crate::diag::{self, Errors};
@@ -289,4 +289,10 @@ pub(crate) fn is_number(expr: &Expr) -> bool {
         Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }) => is_number(expr),
         _ => false,
     }
+}
+
+/// A `Duration`, as the generated code writes it.
+pub(crate) fn fixed(duration: Duration, span: Span) -> TokenStream {
+    let (seconds, nanoseconds) = (duration.as_secs(), duration.subsec_nanos());
+    quote_spanned!(span=> ::core::time::Duration::new(#seconds, #nanoseconds))
 }

@@ -28,7 +28,7 @@ impl UpgradeSetting {
     pub(crate) fn parse(&mut self, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
         if !input.peek(token::Paren) {
             let message = format!(
-                "`upgrade` says in parentheses which function reads which earlier version: write for example `{EXAMPLE}`"
+                "`upgrade` needs a function for each earlier version, in parentheses: write for example `{EXAMPLE}`"
             );
             return Err(Error::new(self.keyword.span(), message));
         }

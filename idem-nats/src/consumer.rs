@@ -19,11 +19,11 @@ use crate::ticket::Ticket;
 ///
 /// - A message is acknowledged after its outcome is recorded. A duplicate is acknowledged without
 ///   running the body.
-/// - In flight elsewhere, it returns with a delay (`Nak`).
-/// - Poison is published to the dead-letter subject, with the reason in the header
-///   [`REASON`](crate::REASON). When the stream has confirmed that, the message is terminated
-///   (`Term`).
-/// - While a handler runs, the server hears of it every third of `ack_wait`.
+/// - If its key is in flight elsewhere, a message returns with a delay (`Nak`).
+/// - A poison message is published to the dead-letter subject, with the reason in the header
+///   [`REASON`](crate::REASON). It is terminated (`Term`) when the stream has confirmed that.
+/// - While a handler runs, the consumer sends in-progress acknowledgements, three in each
+///   `ack_wait`.
 ///
 /// The handlers run in the task that awaits [`run`](Self::run). Several consumers of one durable
 /// name share its messages.
@@ -57,38 +57,38 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Makes a consumer of a stream, by its durable name.
+    /// Creates a consumer of a stream, by its durable name.
     ///
-    /// A durable consumer that does not exist is created: all messages of the stream, explicit
-    /// acknowledgements, an `ack_wait` of 30 s, no `max_deliver`.
+    /// If the durable consumer does not exist, it is created, with all messages of the stream,
+    /// explicit acknowledgements, an `ack_wait` of 30 s, and no `max_deliver`.
     pub fn new(context: &Context, stream: impl Into<String>, durable: impl Into<String>) -> Self {
         let (context, stream, durable) = (context.clone(), stream.into(), durable.into());
         Self { context, stream, durable, dead_letter: None, settings: Settings::default() }
     }
 
-    /// Sets how many messages are handled at the same time. No more are pulled. Default: 16.
+    /// Sets how many messages are handled, and pulled, at the same time. Default: 16.
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.settings.concurrency = concurrency;
         self
     }
 
-    /// Sets the subject for messages that are put aside. A stream must have it, best one of its
-    /// own. Required.
+    /// Sets the subject for dead letters. It must belong to a stream, preferably a separate one.
+    /// Required.
     pub fn dead_letter(mut self, subject: impl Into<String>) -> Self {
         self.dead_letter = Some(subject.into());
         self
     }
 
-    /// Sets how long a handler waits for a call of its key that is in flight elsewhere, at most;
-    /// then the message returns with a delay. Default: 1 s. The operation's own
-    /// `in_flight = wait(..)` holds if it is shorter.
+    /// Sets how long a handler waits at most for another call with its key. After that the message
+    /// returns with a delay. Default: 1 s, or the operation's `in_flight = wait(..)` if that is
+    /// shorter.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.settings.wait = wait;
         self
     }
 
-    /// Sets how long running handlers may take after the shutdown has begun. Default: 25 s. Those
-    /// that are not done are stopped, and their messages return.
+    /// Sets how long running handlers may take after the shutdown has begun. Default: 25 s.
+    /// Handlers that still run then are stopped, and their messages return to the stream.
     pub fn shutdown_timeout(mut self, limit: Duration) -> Self {
         self.settings.shutdown_timeout = limit;
         self
@@ -105,8 +105,8 @@ impl Consumer {
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, it stops the handlers that run, as a crash would. Their messages are delivered
-    /// again after `ack_wait`.
+    /// If the future is dropped, running handlers are stopped, as in a crash. Their messages are
+    /// delivered again after `ack_wait`.
     pub async fn run<H, E>(self, handler: H, shutdown: impl Future) -> Result<(), Error>
     where
         H: AsyncFn(Delivery) -> Result<(), E>,
@@ -115,7 +115,7 @@ impl Consumer {
         idem_queue::run(&self, &self.settings, handler, shutdown).await
     }
 
-    /// The durable consumer, if none of its messages can be lost.
+    /// Returns the durable consumer, after checking that no message can be lost.
     async fn checked(&self) -> Result<(PullConsumer, DeadLetters), Fault> {
         let Self { context, stream: name, durable, .. } = self;
         let Some(subject) = &self.dead_letter else {

@@ -29,27 +29,27 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Makes a publisher on a JetStream context.
+    /// Creates a publisher on a JetStream context.
     pub fn new(context: &Context) -> Self {
         Self { context: context.clone() }
     }
 
     /// Publishes a message to a subject, and waits until its stream has it.
     ///
-    /// Its id is `idem::current()`'s child key of this name. Two messages of one body need two
-    /// names: of one id the stream takes the first, whatever its subject, and
-    /// [`Published::is_duplicate`] is true for the second.
+    /// The message id is `idem::current()`'s child key with this name. Two messages of one body
+    /// need two names. Otherwise the stream drops the second message, whatever its subject is, and
+    /// [`Published::is_duplicate`] returns true.
     ///
     /// # Errors
     ///
     /// [`PublishError::NotInside`] outside a guarded body. [`PublishError::Unconfirmed`] if no
-    /// stream has confirmed the message: it may have been published or not. Return the error from
-    /// the body, so that it runs again.
+    /// stream has confirmed the message: it may have been published. Return the error from the
+    /// body, so that the body runs again.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, the message may have been published or not. The next attempt publishes it with the
-    /// same id.
+    /// If the future is dropped, the message may have been published. The next attempt publishes it
+    /// with the same id.
     pub async fn publish(
         &self,
         child_key: &str,

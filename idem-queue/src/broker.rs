@@ -15,23 +15,23 @@ use crate::error::{BoxError, Error};
 /// opened again.
 pub type Deliveries<T> = Pin<Box<dyn Stream<Item = Result<(Delivery, T), Fault>> + Send>>;
 
-/// The reason for missing deliveries.
+/// The reason why no deliveries arrive.
 #[derive(Debug)]
 pub enum Fault {
-    /// The connection was lost, or the broker refused something. At the start it is returned, later
-    /// the broker is asked again.
+    /// The connection was lost, or the broker refused a request. At the start it is returned; later
+    /// the consumer tries again.
     Passing(BoxError),
-    /// No later try can succeed.
+    /// No later try will succeed.
     Final(Error),
 }
 
 impl Fault {
-    /// Makes a [`Passing`](Self::Passing).
+    /// Creates a [`Passing`](Self::Passing).
     pub fn passing(error: impl Into<BoxError>) -> Self {
         Self::Passing(error.into())
     }
 
-    /// Makes a [`Final`](Self::Final) for something that the application has to change.
+    /// Creates a [`Final`](Self::Final) for a mistake that the application must fix.
     pub fn config(reason: impl Into<String>) -> Self {
         Self::Final(Error::Config { reason: reason.into() })
     }
@@ -58,10 +58,10 @@ pub trait Broker {
     /// Returns the queue or the stream, for events.
     fn source(&self) -> &str;
 
-    /// Checks that no message can be lost, and begins to receive: at the start, and again after
-    /// each [`Fault`].
+    /// Checks that no message can be lost, and begins to receive. It is called at the start, and
+    /// again after each [`Fault`].
     ///
-    /// The stream asks the broker for no more deliveries than there is room for. Dropped, it
+    /// The stream asks the broker for no more deliveries than `room` allows. When it is dropped, it
     /// receives no more.
     ///
     /// # Errors
@@ -69,8 +69,7 @@ pub trait Broker {
     /// The reason that makes it impossible, such as a missing dead-letter destination.
     fn open(&self, room: Arc<Room>) -> impl Future<Output = Result<Deliveries<Self::Ticket>, Fault>> + Send;
 
-    /// Waits, at the end, until the broker has what was sent to it. By default there is nothing to
-    /// wait for.
+    /// Waits, at the end, until the broker has received what was sent. Does nothing by default.
     fn flush(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
@@ -84,20 +83,20 @@ pub trait Ticket {
     /// Tells the broker that the handler still runs.
     fn keep_alive(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// Tells the broker that the message is done with.
+    /// Acknowledges the message.
     fn ack(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// Has the message come again after this pause, without using up what bounds its deliveries.
+    /// Has the message delivered again after this pause, without counting against its delivery
+    /// limit.
     fn retry(&self, delivery: &Delivery, after: Duration) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// Puts the message aside. The dead-letter destination has it before the broker hears that it
-    /// is done with.
+    /// Dead-letters the message. The destination must have it before the message is acknowledged.
     fn dead_letter(&self, delivery: &Delivery, reason: &str) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// Gives the message back, to be delivered again at once.
+    /// Hands the message back, to be delivered again immediately.
     fn hand_back(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// Returns whether the broker has taken the delivery back, so that nothing settles it any more.
+    /// Returns whether the broker has taken the delivery back, so that it can no longer be settled.
     fn is_void(&self) -> bool;
 }
 
@@ -114,7 +113,7 @@ impl Room {
         self.0.store(free, Ordering::Relaxed);
     }
 
-    /// Returns the number.
+    /// Returns how many more deliveries fit.
     pub fn free(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }

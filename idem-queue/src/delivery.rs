@@ -32,8 +32,8 @@ struct Parts {
 }
 
 impl Delivery {
-    /// Makes a delivery from a source, such as a queue or a stream. For adapters, and for tests of
-    /// handlers.
+    /// Creates a delivery from a source, such as a queue or a stream: for adapters, and for tests
+    /// of handlers.
     pub fn new(source: impl Into<Arc<str>>, payload: impl Into<Bytes>) -> Self {
         Self(Arc::new(Parts {
             source: source.into(),
@@ -45,7 +45,7 @@ impl Delivery {
         }))
     }
 
-    /// Sets the message's id. An empty one is none.
+    /// Sets the message's id. An empty text means no id.
     #[must_use]
     pub fn with_id(self, id: impl Into<String>) -> Self {
         let id = id.into();
@@ -64,7 +64,7 @@ impl Delivery {
         self.with(|parts| parts.headers.push((name.into(), value.into())))
     }
 
-    /// Says whether the broker has delivered the message before.
+    /// Sets whether the broker has delivered the message before.
     #[must_use]
     pub fn with_redelivered(self, redelivered: bool) -> Self {
         self.with(|parts| parts.redelivered = redelivered)
@@ -82,19 +82,19 @@ impl Delivery {
 
     /// Returns the message's id, if it has one.
     ///
-    /// As a part of a key, a missing one is a missing key: the guarded call fails with
+    /// If you use it as a part of a key and it is `None`, the guarded call fails with
     /// [`Error::MissingKey`], and the message is dead-lettered.
     pub fn id(&self) -> Option<&str> {
         self.0.id.as_deref()
     }
 
-    /// Returns the key of the message: its source and its id. An id is unique within its source
-    /// alone.
+    /// Returns the key of the message: its source and its id. Both are needed, because ids are
+    /// unique only within a source.
     ///
     /// # Errors
     ///
-    /// [`Error::MissingKey`] if the message has no id. The message of a handler that returns it is
-    /// dead-lettered.
+    /// [`Error::MissingKey`] if the message has no id. If the handler returns this error, the
+    /// message is dead-lettered.
     pub fn key(&self) -> Result<MessageKey, Error> {
         match self.id() {
             Some(id) => Ok(MessageKey { source: self.0.source.clone(), id: id.to_owned() }),
@@ -127,8 +127,8 @@ impl Delivery {
     ///
     /// # Errors
     ///
-    /// [`Error::Codec`] if they are no JSON, or not of this type. The message of a handler that
-    /// returns it is dead-lettered.
+    /// [`Error::Codec`] if they fail to decode as this type. If the handler returns this error, the
+    /// message is dead-lettered.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(self.payload()).map_err(|error| {
             let reason = format!("the message cannot be read as `{}`: {error}", std::any::type_name::<T>());

@@ -3,12 +3,12 @@
 /// An error of a broker's client.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a consumer did not start, or ended before its shutdown.
+/// The reason why a consumer did not start, or ended before its shutdown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A setting of the consumer or of the broker by which messages could be lost. The message says
-    /// what to change.
+    /// With a setting of the consumer or of the broker, messages could be lost. `reason` says what
+    /// to change.
     #[error("{reason}")]
     #[non_exhaustive]
     Config {
@@ -22,8 +22,8 @@ pub enum Error {
         /// The error of the broker's client.
         source: BoxError,
     },
-    /// The connection is gone for good. Unacknowledged messages are delivered again, to another
-    /// consumer or to the next start.
+    /// The connection ended and does not recover. Unacknowledged messages are delivered again, to
+    /// another consumer or after the next start.
     #[error("{reason}")]
     #[non_exhaustive]
     Disconnected {

@@ -20,6 +20,6 @@ pub use crate::publish::{PublishError, Published, child_id};
 pub use crate::run::run;
 pub use crate::settings::Settings;
 
-/// The header of a dead letter that says why it was put aside: a code such as `attempts_exhausted`,
-/// or the reason of the handler.
+/// The header of a dead letter that has its reason: a code such as `attempts_exhausted`, or the
+/// reason of the handler.
 pub const REASON: &str = "idem-reason";

@@ -2,19 +2,19 @@
 
 use crate::error::BoxError;
 
-/// Why a message was not published, or perhaps not.
+/// The reason why a message was not published, or may not have been.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// There is no guarded body around, whose key the message id is made of.
+    /// The caller is not inside a guarded body, whose key would give the message id.
     #[error(
         "`publish` takes the message id from the guarded call around it, and there is none: call it inside a guarded body, and not in a task that the body spawns"
     )]
     NotInside,
-    /// The message cannot be written.
-    #[error("the message cannot be written as JSON: {0}")]
+    /// The message failed to encode.
+    #[error("the message failed to encode as JSON: {0}")]
     Unwritable(#[source] serde_json::Error),
-    /// The broker has not confirmed it. Published again, it has the same id.
+    /// The broker has not confirmed the message. If it is published again, it has the same id.
     #[error("the broker has not confirmed the message: {0}")]
     Unconfirmed(#[source] BoxError),
 }
@@ -27,7 +27,7 @@ pub struct Published {
 }
 
 impl Published {
-    /// Makes one. For adapters.
+    /// Creates the result: for adapters.
     pub fn new(id: String, duplicate: bool) -> Self {
         Self { id, duplicate }
     }
@@ -37,15 +37,15 @@ impl Published {
         &self.id
     }
 
-    /// Returns whether the broker says that it had a message of this id. `false` where the broker
-    /// does not know.
+    /// Returns whether the broker says that it already had a message with this id. `false` if the
+    /// broker does not know.
     pub fn is_duplicate(&self) -> bool {
         self.duplicate
     }
 }
 
-/// Returns the id of a message that the guarded body around publishes under this name: the same in
-/// each attempt.
+/// Returns the id of a message that the current guarded body publishes under this name. It is the
+/// same in each attempt.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! The loop of every consumer.
 //!
-//! For each await here the question is what happens if the process dies. A delivery is settled
-//! after its outcome is recorded, so until then the broker has the message, and delivers it again.
-//! All handlers run in the one task of the consumer, so dropping it stops them all.
+//! The process may die at each await here. A delivery is settled only after its outcome is
+//! recorded, so until then the broker has the message, and delivers it again. All handlers run in
+//! the consumer's one task, so dropping it stops them all.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -29,20 +29,20 @@ const OPENING: Duration = Duration::from_secs(5);
 const HANDING_BACK: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Consumes until `shutdown` ends: runs the handler for each delivery, and settles each by what the
-/// handler returned.
+/// Consumes until `shutdown` ends: runs the handler for each delivery, and settles the delivery as
+/// the handler's result says.
 ///
-/// After the shutdown has begun, no new deliveries start. Running handlers have
-/// [`Settings::shutdown_timeout`]; those that are not done by then are dropped, and their messages
-/// return to the broker.
+/// After the shutdown has begun, no new handlers start. Handlers that still run after
+/// [`Settings::shutdown_timeout`] are dropped, and their messages return to the broker.
 ///
 /// # Errors
 ///
-/// A fault that prevents the start. Later, only a connection that is gone for good.
+/// A fault at the start. Later, only a connection that ended and does not recover.
 ///
 /// # Cancellation safety
 ///
-/// Dropped, it stops the handlers that run, as a crash would. Their messages are delivered again.
+/// If the future is dropped, running handlers are stopped, as in a crash. Their messages are
+/// delivered again.
 pub async fn run<B, H, E, S>(broker: &B, settings: &Settings, handler: H, shutdown: S) -> Result<(), Error>
 where
     B: Broker,
@@ -126,7 +126,7 @@ fn received<B: Broker>(
                     Some(Err(fault)) => fault,
                     None => Fault::passing("the broker has ended the subscription"),
                 },
-                // A client may wait for ever for a connection that ended while it was opened.
+                // A client may wait forever for a connection that ended while it was opened.
                 None => match tokio::time::timeout(OPENING, broker.open(room.clone()))
                     .await
                     .unwrap_or_else(|_| Err(Fault::passing("the broker did not answer in time")))
@@ -175,7 +175,7 @@ where
     let Some((outcome, report)) = outcome else {
         if let Err(error) = ticket.hand_back().await {
             let source = delivery.source();
-            tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message comes again when the broker notices");
+            tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message was not handed back; the broker delivers it again when it notices");
         }
         return;
     };

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-/// The settings that the consumers of all brokers have.
+/// The settings of a consumer.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How many messages are handled at the same time, and how many the broker delivers ahead. 1 at
-    /// least. Default: 16.
+    /// How many messages are handled at the same time, and how many the broker delivers ahead. At
+    /// least 1. Default: 16.
     pub concurrency: usize,
-    /// How long a handler waits for a call of the same key that is in flight elsewhere, at most.
-    /// Default: 1 s.
+    /// How long a handler waits at most for another call with its key. Default: 1 s.
     pub wait: Duration,
     /// How long running handlers may take after the shutdown has begun. Default: 25 s.
     pub shutdown_timeout: Duration,

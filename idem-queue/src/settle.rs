@@ -48,7 +48,7 @@ pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, dispositi
                 Disposition::DeadLetter { reason } => ticket.dead_letter(delivery, reason).await,
             }
         };
-        // A client may wait for ever for the answer of a connection that is gone.
+        // A client may wait forever for the answer of a connection that has ended.
         let tried = tokio::time::timeout(LIMIT, step).await;
         let Err(error) = tried.unwrap_or_else(|_| Err("the broker did not answer in time".into())) else { return };
         let source = delivery.source();
@@ -56,14 +56,14 @@ pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, dispositi
             tracing::info!(target: "idem", source, decision = "not_settled", detail = %error, "the delivery was lost with its connection; the message comes again");
             return;
         }
-        tracing::warn!(target: "idem", source, decision = "not_settled", detail = %error, tries_left = left, "the broker has not taken what became of a message");
+        tracing::warn!(target: "idem", source, decision = "not_settled", detail = %error, tries_left = left, "the broker has not accepted the settlement of a message");
         tokio::time::sleep(pause).await;
         pause *= 2;
     }
     let handed_back = tokio::time::timeout(LIMIT, ticket.hand_back()).await;
     if let Err(error) = handed_back.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {
         let source = delivery.source();
-        tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message comes again when the broker notices");
+        tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message was not handed back; the broker delivers it again when it notices");
     }
 }
 
@@ -78,7 +78,7 @@ fn announce(delivery: &Delivery, disposition: &Disposition, panicked: bool) {
             tracing::debug!(target: "idem", source, subject, decision = "comes_again", ?after);
         }
         Disposition::DeadLetter { reason } => {
-            tracing::warn!(target: "idem", source, subject, decision = "dead_lettered", %reason, "a message is put aside");
+            tracing::warn!(target: "idem", source, subject, decision = "dead_lettered", %reason, "a message is dead-lettered");
         }
     }
 }

@@ -16,43 +16,12 @@
 //! [`RedisStoreBuilder`] has the settings.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod admin;
-mod batch;
-mod claim;
-mod clock;
-mod cluster;
-mod config;
-mod connect;
-mod connection;
-mod error;
-mod home;
-mod issue;
-mod keys;
-mod lane;
-mod link;
-mod look;
-mod many;
-mod own;
-mod place;
-mod quick;
-mod remove;
-mod renew;
-mod replicas;
-mod script;
-mod sentinel;
-mod server;
-mod session;
-mod slot;
-mod slots;
+mod client;
 mod store;
-mod survey;
-mod target;
-mod wait;
-mod wake;
 
 pub use redis;
 
-pub use crate::config::RedisStoreBuilder;
-pub use crate::connection::Connection;
+pub use crate::client::connection::Connection;
 pub use crate::store::RedisStore;
-pub use crate::survey::Survey;
+pub use crate::store::builder::RedisStoreBuilder;
+pub use crate::store::survey::Survey;

@@ -31,8 +31,8 @@ pub(crate) struct Columns {
     pub(crate) codec: Option<String>,
     pub(crate) outcome: Option<Bytes>,
     pub(crate) questions: i64,
-    /// In flight: the record that was taken over, as other stores write it. Committed: what else is
-    /// known of the outcome.
+    /// In flight: the trace of the call, and the record that was taken over, as other stores write
+    /// it. Committed: what else is known of the outcome.
     pub(crate) took_over: Option<String>,
     /// Another one with each write, so that a row that was read can be compared.
     pub(crate) revision: i64,
@@ -73,7 +73,7 @@ impl Columns {
                 columns.hold = Some(millis(held.hold).max(1));
                 columns.lease = Some(millis(held.lease));
                 columns.questions = count(held.questions);
-                columns.took_over = held.took_over.as_deref().map(in_wire_form);
+                columns.took_over = more_of(held);
             }
             Record::Released { questions, .. } => {
                 columns.state = "released";
@@ -150,21 +150,22 @@ impl Row {
         };
         let record = match self.state.as_str() {
             "issued" => Record::Issued { grace: fade },
-            "in_flight" => Record::InFlight(
-                InFlight::new(
-                    owner(self.owner.as_deref()).ok_or("owner")?,
-                    attempt,
-                    self.origin.as_deref().and_then(parse_origin).ok_or("origin")?,
-                    self.lease.and_then(length).ok_or("lease_until")?,
-                    self.hold.and_then(length).ok_or("leased_at")?,
+            "in_flight" => {
+                let (trace, took_over) = parse_more(self.took_over.as_deref()).ok_or("took_over")?;
+                Record::InFlight(
+                    InFlight::new(
+                        owner(self.owner.as_deref()).ok_or("owner")?,
+                        attempt,
+                        self.origin.as_deref().and_then(parse_origin).ok_or("origin")?,
+                        self.lease.and_then(length).ok_or("lease_until")?,
+                        self.hold.and_then(length).ok_or("leased_at")?,
+                    )
+                    .with_fingerprint(fingerprint)
+                    .with_questions(questions)
+                    .with_took_over(took_over)
+                    .with_trace(trace),
                 )
-                .with_fingerprint(fingerprint)
-                .with_questions(questions)
-                .with_took_over(match self.took_over {
-                    None => None,
-                    Some(text) => Some(from_wire_form(text).ok_or("took_over")?),
-                }),
-            ),
+            }
             "released" => Record::Released { attempt, questions },
             "committed" => {
                 // Read past its time, before anybody has swept it.
@@ -201,16 +202,36 @@ fn count(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn in_wire_form(held: &InFlight) -> String {
+/// What a record in flight has besides its columns: `t` and its trace, a space, the record that it
+/// took over.
+fn more_of(held: &InFlight) -> Option<String> {
+    let trace = held.trace.as_ref().map(|trace| format!("t{trace}"));
     // Letters, digits and spaces.
-    String::from_utf8(wire::encode(&Record::InFlight(held.clone()))).unwrap_or_default()
+    let over = |held: &InFlight| String::from_utf8(wire::encode(&Record::InFlight(held.clone()))).ok();
+    match (trace, held.took_over.as_deref().and_then(over)) {
+        (Some(trace), Some(over)) => Some(format!("{trace} {over}")),
+        (trace, over) => trace.or(over),
+    }
 }
 
-fn from_wire_form(text: String) -> Option<Box<InFlight>> {
-    match wire::decode(&text.into()) {
-        Ok(Parsed::Record(Record::InFlight(held))) => Some(Box::new(held)),
-        _ => None,
-    }
+/// Reads what [`more_of`] wrote; `None` if it is anything else.
+#[allow(clippy::type_complexity)]
+fn parse_more(text: Option<&str>) -> Option<(Option<Arc<str>>, Option<Box<InFlight>>)> {
+    let Some(text) = text else { return Some((None, None)) };
+    let (trace, over) = if text.starts_with('t') {
+        let (trace, over) = text.split_once(' ').map_or((text, None), |(trace, over)| (trace, Some(over)));
+        (Some(Metadata::parse(trace)?.trace?), over)
+    } else {
+        (None, Some(text))
+    };
+    let over = match over {
+        None => None,
+        Some(text) => match wire::decode(&text.to_owned().into()) {
+            Ok(Parsed::Record(Record::InFlight(held))) => Some(Box::new(held)),
+            _ => return None,
+        },
+    };
+    Some((trace, over))
 }
 
 fn owner(bytes: Option<&[u8]>) -> Option<Owner> {

@@ -150,6 +150,54 @@ async fn a_full_disk_takes_no_new_key_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exhausted_pool_is_an_error_in_time() {
+    let (dir, _) = opened().await;
+    let pool = SqlitePoolOptions::new().max_connections(1).connect(&url(dir.path())).await.unwrap();
+    let idempotency = Idempotency::new(SqliteStore::new(pool.clone()));
+    let held = pool.acquire().await.unwrap();
+    let begun = Instant::now();
+    let error = order(&idempotency, "k", 1).await.unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(error.is_retryable() && error.to_string().contains("all connections of the pool are in use"), "{error}");
+    drop(held);
+    order(&idempotency, "k", 2).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_row_is_unreadable_names_the_column_and_stays() {
+    let (dir, store) = opened().await;
+    let idempotency = Idempotency::new(store);
+    order(&idempotency, "k", 7).await.unwrap();
+    for (damage, repair, column) in [
+        ("codec = NULL", "codec = 'j'", "codec"),
+        ("attempt = -1", "attempt = 1", "attempt"),
+        ("state = 'later'", "state = 'committed'", "state"),
+    ] {
+        execute(dir.path(), &format!("UPDATE idem_records SET {damage}")).await;
+        let error = order(&idempotency, "k", 8).await.unwrap_err();
+        assert!(matches!(error, idem_core::Error::Codec { .. }), "{damage}: {error}");
+        assert!(error.to_string().contains(&format!("`{column}`")), "{damage}: {error}");
+        execute(dir.path(), &format!("UPDATE idem_records SET {repair}")).await;
+        assert_eq!(order(&idempotency, "k", 9).await.unwrap().into_inner(), 7, "{repair}");
+    }
+}
+
+#[tokio::test]
+async fn the_longest_keys_and_names_fit() {
+    let (_dir, store) = opened().await;
+    let idempotency = Idempotency::new(store);
+    let name = "n".repeat(128);
+    for length in [255, 256, 257, 100_000] {
+        let key = "k".repeat(length);
+        for replayed in [false, true] {
+            let call = idempotency.operation(&name).key(&key).run(async || Ok::<_, idem_core::Error>(length));
+            let answer = call.await.unwrap();
+            assert!(answer.is_replayed() == replayed && answer.into_inner() == length, "{length}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_stands_still_is_an_error_in_time() {
     let (dir, store) = opened().await;
     let idempotency = Idempotency::new(store);

@@ -10,6 +10,7 @@ mod proxy;
 mod server;
 mod subject;
 pub mod suite;
+mod trial;
 
 pub use libtest_mimic;
 

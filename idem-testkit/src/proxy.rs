@@ -2,6 +2,7 @@
 
 mod frames;
 mod passing;
+mod sql;
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,12 +16,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use self::frames::{Frame, Said};
+use self::frames::{Frame, ReplyKind};
 pub use self::passing::{Mishap, Passing};
+use self::sql::Session;
 use crate::fault::Gate;
 
 /// A TCP proxy that can cut connections, swallow replies and delay them; and, where the two speak
-/// as Redis does, lose or hold single requests and replies.
+/// as Redis, PostgreSQL or MySQL do, lose or hold single requests and replies.
 ///
 /// It runs in the tokio runtime in which it was started, and ends, with all its connections, when
 /// it is dropped.
@@ -44,6 +46,7 @@ use crate::fault::Gate;
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
+    upstream: Upstream,
     mode: Arc<watch::Sender<Mode>>,
     kinds: Kinds,
     listening: JoinHandle<()>,
@@ -51,6 +54,18 @@ pub struct Proxy {
 
 /// The kinds of requests that tests asked for; a request is of the first that it fits.
 type Kinds = Arc<RwLock<Vec<Passing>>>;
+
+/// The server's address.
+type Upstream = Arc<RwLock<String>>;
+
+/// The protocol, as far as requests must be understood.
+#[derive(Debug, Clone, Copy)]
+enum Protocol {
+    Redis,
+    Postgres,
+    MySql,
+    Unknown,
+}
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Mode {
@@ -60,13 +75,21 @@ struct Mode {
 }
 
 impl Proxy {
-    /// Starts one before a server, which is given as `host:port` or as a URL with both.
+    /// Starts one before a server, which is given as `host:port` or as a URL with both. A URL's
+    /// scheme says which protocol is spoken: that of Redis, unless it is `postgres` or `mysql`.
+    ///
+    /// Of a connection that is encrypted, single requests are not seen.
     ///
     /// # Errors
     ///
     /// If no port can be listened at.
     pub async fn start(upstream: &str) -> io::Result<Self> {
-        Self::start_as(upstream, true).await
+        let protocol = match upstream.split_once("://") {
+            Some(("postgres" | "postgresql", _)) => Protocol::Postgres,
+            Some(("mysql" | "mariadb", _)) => Protocol::MySql,
+            _ => Protocol::Redis,
+        };
+        Self::start_as(upstream, protocol).await
     }
 
     /// Starts one before a server of another protocol, of which it knows nothing: it can cut,
@@ -76,18 +99,23 @@ impl Proxy {
     ///
     /// If no port can be listened at.
     pub async fn start_opaque(upstream: &str) -> io::Result<Self> {
-        Self::start_as(upstream, false).await
+        Self::start_as(upstream, Protocol::Unknown).await
     }
 
-    async fn start_as(upstream: &str, is_redis: bool) -> io::Result<Self> {
-        let address = upstream.split_once("://").map_or(upstream, |(_, rest)| rest);
-        let address: Arc<str> = address.split(['/', '?']).next().unwrap_or_default().into();
+    async fn start_as(upstream: &str, protocol: Protocol) -> io::Result<Self> {
+        let upstream = Upstream::new(RwLock::new(address(upstream)));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
         let mode = Arc::new(watch::Sender::new(Mode::default()));
         let kinds = Kinds::default();
-        let listening = tokio::spawn(listen(listener, address, mode.subscribe(), kinds.clone(), is_redis));
-        Ok(Self { port, mode, kinds, listening })
+        let listening = tokio::spawn(listen(listener, upstream.clone(), mode.subscribe(), kinds.clone(), protocol));
+        Ok(Self { port, upstream, mode, kinds, listening })
+    }
+
+    /// Leads new connections to another server of the same protocol, as an address does that moves
+    /// in a failover. Those that there are stay as they are.
+    pub fn lead_to(&self, upstream: &str) {
+        *self.upstream.write().unwrap_or_else(PoisonError::into_inner) = address(upstream);
     }
 
     /// Returns the URL for Redis clients.
@@ -138,22 +166,36 @@ impl Drop for Proxy {
     }
 }
 
-async fn listen(listener: TcpListener, upstream: Arc<str>, mode: watch::Receiver<Mode>, kinds: Kinds, is_redis: bool) {
+/// `host:port` of a URL, or of itself.
+fn address(upstream: &str) -> String {
+    let address = upstream.split_once("://").map_or(upstream, |(_, rest)| rest);
+    let address = address.split(['/', '?']).next().unwrap_or_default();
+    address.rsplit_once('@').map_or(address, |(_, host)| host).to_owned()
+}
+
+async fn listen(
+    listener: TcpListener,
+    upstream: Upstream,
+    mode: watch::Receiver<Mode>,
+    kinds: Kinds,
+    protocol: Protocol,
+) {
     while let Ok((client, _)) = listener.accept().await {
         if !mode.borrow().cut {
-            tokio::spawn(connect(client, Arc::clone(&upstream), mode.clone(), kinds.clone(), is_redis));
+            let upstream = upstream.read().unwrap_or_else(PoisonError::into_inner).clone();
+            tokio::spawn(connect(client, upstream, mode.clone(), kinds.clone(), protocol));
         }
     }
 }
 
-async fn connect(client: TcpStream, upstream: Arc<str>, mode: watch::Receiver<Mode>, kinds: Kinds, is_redis: bool) {
+async fn connect(client: TcpStream, upstream: String, mode: watch::Receiver<Mode>, kinds: Kinds, protocol: Protocol) {
     // A server that is down looks to the client as it is: the connection ends.
-    let Ok(server) = TcpStream::connect(&*upstream).await else { return };
+    let Ok(server) = TcpStream::connect(upstream).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let mut cut = mode.clone();
-    let pending = Pending { requests: Mutex::default(), is_redis };
+    let pending = Pending { requests: Mutex::default(), session: Mutex::default(), protocol };
     // Whichever ends first ends the connection, in both directions.
     tokio::select! {
         biased;
@@ -166,8 +208,9 @@ async fn connect(client: TcpStream, upstream: Arc<str>, mode: watch::Receiver<Mo
 /// The requests of one connection that were not answered yet, in their order.
 struct Pending {
     requests: Mutex<VecDeque<Awaited>>,
-    /// Of another protocol, nothing is known of where a request ends.
-    is_redis: bool,
+    /// Of a database.
+    session: Mutex<Session>,
+    protocol: Protocol,
 }
 
 struct Awaited {
@@ -178,6 +221,13 @@ struct Awaited {
 }
 
 impl Pending {
+    /// The last request on a connection to a database: the reply belongs to none before it.
+    fn put(&self, mishap: Mishap) {
+        let mut pending = self.lock();
+        pending.clear();
+        pending.push_back(Awaited { replies: 1, mishap });
+    }
+
     fn push(&self, words: &[&[u8]], mishap: Mishap) {
         let subscribes = words.first().is_some_and(|name| name.to_ascii_lowercase().ends_with(b"subscribe"));
         let replies = if subscribes { words.len().saturating_sub(1).max(1) } else { 1 };
@@ -198,6 +248,10 @@ impl Pending {
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Awaited>> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn session(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -269,41 +323,75 @@ async fn send_on(read: &mut Vec<u8>, to: &mut OwnedWriteHalf, first: impl Fn(&[u
 
 /// Decides the fate of the first request in some bytes; `None` while it is incomplete.
 fn first_request(bytes: &[u8], kinds: &Kinds, pending: &Pending) -> Option<Next> {
-    if !pending.is_redis {
-        return Some(Next::Send(bytes.len())).filter(|_| !bytes.is_empty());
+    if bytes.is_empty() {
+        return None;
     }
-    let (words, length) = match frames::request(bytes) {
-        Frame::Part => return None,
-        Frame::Whole(words, length) => (words, length),
-        Frame::Unknown => return Some(Next::Send(bytes.len())),
+    let frame = match pending.protocol {
+        Protocol::Redis => return first_command(bytes, kinds, pending),
+        Protocol::Postgres => sql::postgres(bytes, &mut pending.session()),
+        Protocol::MySql => sql::mysql(bytes, &mut pending.session()),
+        Protocol::Unknown => Frame::Unknown,
     };
+    match frame {
+        Frame::Part => None,
+        Frame::Unknown => Some(Next::Send(bytes.len())),
+        Frame::Whole(words, length) => {
+            let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            let (next, of_reply) = fate(&words, length, kinds);
+            pending.put(of_reply);
+            Some(next)
+        }
+    }
+}
+
+fn first_command(bytes: &[u8], kinds: &Kinds, pending: &Pending) -> Option<Next> {
+    match frames::request(bytes) {
+        Frame::Part => None,
+        Frame::Unknown => Some(Next::Send(bytes.len())),
+        Frame::Whole(words, length) => {
+            let (next, of_reply) = fate(&words, length, kinds);
+            if !matches!(next, Next::End) {
+                pending.push(&words, of_reply);
+            }
+            Some(next)
+        }
+    }
+}
+
+/// The fate of a request, and the mishap of its reply.
+fn fate(words: &[&[u8]], length: usize, kinds: &Kinds) -> (Next, Mishap) {
     let kinds = kinds.read().unwrap_or_else(PoisonError::into_inner);
-    let mishap = kinds.iter().find_map(|kind| kind.meet(&words)).unwrap_or(Mishap::Pass);
-    let (next, of_reply) = match mishap {
-        Mishap::LoseRequest => return Some(Next::End),
+    let mishap = if words.is_empty() { None } else { kinds.iter().find_map(|kind| kind.meet(words)) };
+    match mishap.unwrap_or(Mishap::Pass) {
+        Mishap::LoseRequest => (Next::End, Mishap::Pass),
         Mishap::Hang(gate) => (Next::Hang(length, gate), Mishap::Pass),
         of_reply => (Next::Send(length), of_reply),
-    };
-    pending.push(&words, of_reply);
-    Some(next)
+    }
 }
 
 /// Decides the fate of the first reply in some bytes; `None` while it is incomplete.
 fn first_reply(bytes: &[u8], pending: &Pending) -> Option<Next> {
-    if !pending.is_redis {
-        return Some(Next::Send(bytes.len())).filter(|_| !bytes.is_empty());
+    if bytes.is_empty() {
+        return None;
     }
-    let (said, length) = match frames::reply(bytes) {
-        Frame::Part => return None,
-        Frame::Whole(said, length) => (said, length),
-        Frame::Unknown => return Some(Next::Send(bytes.len())),
+    let all = Some(Next::Send(bytes.len()));
+    let (said, length) = match pending.protocol {
+        Protocol::Unknown => return all,
+        Protocol::MySql if !sql::mysql_reply(bytes, &mut pending.session()) => return None,
+        // All that comes is part of it.
+        Protocol::Postgres | Protocol::MySql => (Said::Reply, bytes.len()),
+        Protocol::Redis => match frames::reply(bytes) {
+            Frame::Part => return None,
+            Frame::Whole(said, length) => (said, length),
+            Frame::Unknown => return all,
+        },
     };
     Some(match said {
-        Said::Reply => match pending.answered() {
+        ReplyKind::Reply => match pending.answered() {
             Mishap::LoseReply => Next::End,
             Mishap::HangReply(gate) => Next::Hang(length, gate),
             _ => Next::Send(length),
         },
-        Said::Message => Next::Send(length),
+        ReplyKind::Message => Next::Send(length),
     })
 }

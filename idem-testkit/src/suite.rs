@@ -5,8 +5,6 @@
 //! own. [`run_all`] runs the whole suite inside any other async test.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use idem_core::store::AdminStore;
@@ -14,32 +12,14 @@ use libtest_mimic::{Arguments, Completion};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::bench::Bench;
 use crate::cases;
-use crate::check::{Failure, Verdict, broken};
-use crate::subject::{Admin, DynSubject, Subject, Time};
+use crate::check::{Failure, broken};
+use crate::subject::Subject;
+pub use crate::trial::{Outcome, Trial};
+use crate::trial::{Subjects, admin, plain};
 
-/// How often a trial is tried whose machine held it up; its lengths double each time.
-const TRIES: u32 = 6;
 /// How many trials are under way at a time, unless the user says otherwise. Most of them wait.
 const AT_A_TIME: usize = 16;
-
-/// One trial: a few steps, and what the store must answer.
-#[derive(Clone, Copy)]
-pub struct Trial {
-    pub(crate) name: &'static str,
-    pub(crate) run: for<'a> fn(&'a Bench) -> Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>,
-}
-
-/// How a trial ended that did not fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// The store did what it must.
-    Passed,
-    /// The trial does not apply to this subject, for this reason.
-    Skipped(&'static str),
-}
 
 /// All trials.
 pub fn trials() -> impl Iterator<Item = Trial> {
@@ -49,65 +29,6 @@ pub fn trials() -> impl Iterator<Item = Trial> {
 /// The trials of [`AdminStore`]: of stores whose records can be listed.
 pub fn admin_trials() -> impl Iterator<Item = Trial> {
     cases::ADMIN.iter().copied().flatten().copied()
-}
-
-/// The source of a trial's subjects.
-type Subjects = Arc<dyn Fn() -> (Box<dyn DynSubject>, Time) + Send + Sync>;
-
-fn plain<S: Subject>(subject: impl Fn() -> S + Send + Sync + 'static) -> Subjects {
-    Arc::new(move || {
-        let subject = subject();
-        let time = subject.time();
-        (Box::new(subject), time)
-    })
-}
-
-fn admin<S: Subject<Store: AdminStore>>(subject: impl Fn() -> S + Send + Sync + 'static) -> Subjects {
-    Arc::new(move || {
-        let subject = subject();
-        let time = subject.time();
-        (Box::new(Admin(subject)), time)
-    })
-}
-
-impl Trial {
-    /// Its name: the method or the subject that it tries, `::`, and what must be so.
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// Runs it in the current tokio runtime, which must have time enabled.
-    ///
-    /// Some trials start over on another subject, a few times, and then fail: a trial that was
-    /// delayed for so long that it shows nothing, and one in which the store failed with
-    /// [`Timeout`](idem_core::StoreErrorKind::Timeout).
-    ///
-    /// # Errors
-    ///
-    /// Says what the store did, and what it must do.
-    pub async fn run<S: Subject>(&self, subject: impl Fn() -> S + Send + Sync + 'static) -> Result<Outcome, Failure> {
-        self.run_on(&plain(subject)).await
-    }
-
-    async fn run_on(&self, subjects: &Subjects) -> Result<Outcome, Failure> {
-        let mut tries = 0..TRIES;
-        loop {
-            let scale = 1 << tries.next().unwrap_or_default();
-            let (subject, time) = subjects();
-            let verdict = async { (self.run)(&Bench::new(subject, time, scale).await?).await };
-            match verdict.await {
-                Ok(()) => return Ok(Outcome::Passed),
-                Err(failure) if failure.is_delay() && !tries.is_empty() => {}
-                Err(failure) => return failure.skip_reason().map(Outcome::Skipped).ok_or(failure),
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Trial {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Trial({})", self.name)
-    }
 }
 
 /// Runs the suite as the `main` of a test with `harness = false`, with the command line of any Rust

@@ -47,6 +47,18 @@ async fn it_passes_on_what_is_said() {
 }
 
 #[tokio::test]
+async fn led_to_another_server_new_connections_reach_that_one_and_others_stay() {
+    let (one, two) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let proxy = Proxy::start(&one.url()).await.unwrap();
+    let mut first = connect(&proxy).await;
+    assert_eq!(ask(&mut first, "SET a 1").await.unwrap(), "+OK\r\n");
+    proxy.lead_to(&two.url());
+    let mut second = connect(&proxy).await;
+    assert_eq!(ask(&mut second, "EXISTS a").await.unwrap(), ":0\r\n");
+    assert_eq!(ask(&mut first, "EXISTS a").await.unwrap(), ":1\r\n");
+}
+
+#[tokio::test]
 async fn cut_it_ends_connections_until_it_is_restored() {
     let server = RedisServer::start().await.unwrap();
     let proxy = Proxy::start(&server.url()).await.unwrap();

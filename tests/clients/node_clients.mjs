@@ -14,6 +14,8 @@ const imported = (name) => {
 };
 const Stripe = imported("stripe");
 const ModernTreasury = imported("modern-treasury");
+const Increase = imported("increase");
+const OpenAI = imported("openai");
 
 const FAULTS = ["LOSE_REPLY", "HALF_REPLY", "CUT_REQUEST", "STALL"];
 const TIMEOUT = 1000;
@@ -40,23 +42,55 @@ class StripeClient {
   }
 }
 
-class ModernTreasuryClient {
-  static title = "modern-treasury";
+// Clients that one generator has made. They have no resource for charges, so the path is given.
+class Generated {
   static isMismatch = (error) => error.status === 400;
   static isDeclined = (error) => error.status === 402;
   static isStatus = (error) => error.status !== undefined;
 
-  constructor(url) {
-    this.client = new ModernTreasury({ organizationID: "node", apiKey: "modern", baseURL: url, maxRetries: 3, timeout: TIMEOUT });
-  }
-
   async create(key, amount, source = "tok_visa") {
     const body = { amount, currency: "usd", source, description: key };
-    return (await this.client.post("/v1/charges", { body, idempotencyKey: key })).id;
+    return (await this.client.post("/v1/charges", { body, ...this.options(key) })).id;
+  }
+
+  options(key) {
+    return { idempotencyKey: key };
   }
 
   async charges() {
     return (await this.client.get("/v1/charges")).data.map((charge) => charge.description);
+  }
+}
+
+class ModernTreasuryClient extends Generated {
+  static title = "modern-treasury";
+
+  constructor(url) {
+    super();
+    this.client = new ModernTreasury({ organizationID: "node", apiKey: "modern", baseURL: url, maxRetries: 3, timeout: TIMEOUT });
+  }
+}
+
+class IncreaseClient extends Generated {
+  static title = "increase";
+
+  constructor(url) {
+    super();
+    this.client = new Increase({ apiKey: "node_increase", baseURL: url, maxRetries: 3, timeout: TIMEOUT });
+  }
+}
+
+class OpenAiClient extends Generated {
+  static title = "openai";
+
+  constructor(url) {
+    super();
+    this.client = new OpenAI({ apiKey: "node_openai", baseURL: url, maxRetries: 3, timeout: TIMEOUT });
+  }
+
+  // It makes no key of its own.
+  options(key) {
+    return { headers: { "Idempotency-Key": key } };
   }
 }
 
@@ -103,5 +137,5 @@ async function check(Client) {
   console.log(`  ${Client.title} (Node): ${expected.length} keys, each charged once`);
 }
 
-await Promise.all([StripeClient, ModernTreasuryClient].map(check));
+await Promise.all([StripeClient, ModernTreasuryClient, IncreaseClient, OpenAiClient].map(check));
 process.exit(0);

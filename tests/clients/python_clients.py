@@ -8,7 +8,9 @@ import os
 import sys
 import threading
 
+import increase
 import modern_treasury
+import openai
 import stripe
 
 FAULTS = ["LOSE_REPLY", "HALF_REPLY", "CUT_REQUEST", "STALL"]
@@ -37,7 +39,21 @@ class Stripe:
         return [charge.description for charge in self.client.v1.charges.list().data]
 
 
-class ModernTreasury:
+class Generated:
+    """Clients that one generator has made. They have no resource for charges, so the path is given."""
+
+    def create(self, key, amount, source="tok_visa"):
+        body = {"amount": amount, "currency": "usd", "source": source, "description": key}
+        return self.client.post("/v1/charges", body=body, cast_to=object, options=self.options(key))["id"]
+
+    def options(self, key):
+        return {"idempotency_key": key}
+
+    def charges(self):
+        return [charge["description"] for charge in self.client.get("/v1/charges", cast_to=object)["data"]]
+
+
+class ModernTreasury(Generated):
     name = "modern-treasury"
     mismatch = modern_treasury.BadRequestError
     declined = modern_treasury.APIStatusError
@@ -48,19 +64,35 @@ class ModernTreasury:
             organization_id="python", api_key="modern", base_url=url, max_retries=3, timeout=TIMEOUT
         )
 
-    def create(self, key, amount, source="tok_visa"):
-        body = {"amount": amount, "currency": "usd", "source": source, "description": key}
-        charge = self.client.post("/v1/charges", body=body, cast_to=object, options={"idempotency_key": key})
-        return charge["id"]
 
-    def charges(self):
-        return [charge["description"] for charge in self.client.get("/v1/charges", cast_to=object)["data"]]
+class Increase(Generated):
+    name = "increase"
+    mismatch = declined = increase.APIStatusError
+    connection = increase.APIConnectionError
+
+    def __init__(self, url):
+        self.client = increase.Increase(api_key="python_increase", base_url=url, max_retries=3, timeout=TIMEOUT)
 
 
-def fails(error, call):
+class OpenAi(Generated):
+    name = "openai"
+    mismatch = openai.BadRequestError
+    declined = openai.APIStatusError
+    connection = openai.APIConnectionError
+
+    def __init__(self, url):
+        self.client = openai.OpenAI(api_key="python_openai", base_url=url, max_retries=3, timeout=TIMEOUT)
+
+    def options(self, key):
+        # It makes no key of its own.
+        return {"headers": {"Idempotency-Key": key}}
+
+
+def fails(error, status, call):
     try:
         found = call()
-    except error:
+    except error as failure:
+        assert status == getattr(failure, "status_code", None) or status == getattr(failure, "http_status", None), failure
         return
     raise AssertionError(f"expected {error}, got {found!r}")
 
@@ -76,9 +108,9 @@ def check(kind):
     # A create, its retry, another payload, and a declined card.
     first = client.create(key("plain"), 1999)
     assert client.create("plain", 1999) == first
-    fails(kind.mismatch, lambda: client.create("plain", 5))
+    fails(kind.mismatch, 400, lambda: client.create("plain", 5))
     for _ in range(2):
-        fails(kind.declined, lambda: client.create("declined", 7, "tok_chargeDeclined"))
+        fails(kind.declined, 402, lambda: client.create("declined", 7, "tok_chargeDeclined"))
     assert client.create(key("other"), 1999) != first
 
     # What the network does to the first try. A client that does not try again by itself is called again, with the same key.
@@ -117,7 +149,7 @@ def run(kind):
         sys.excepthook(type(error), error, error.__traceback__)
 
 
-for kind in [Stripe, ModernTreasury]:
+for kind in [Stripe, ModernTreasury, Increase, OpenAi]:
     threads.append(threading.Thread(target=run, args=[kind]))
     threads[-1].start()
 for thread in threads:

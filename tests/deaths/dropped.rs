@@ -4,7 +4,7 @@ use crate::matrix::At::{Body, On, Pause, Question, Woken};
 use crate::matrix::Leaves::{Abandoned, Committed, InFlight, Nothing, Released};
 use crate::matrix::Next::{Reconciles, Replays, Runs};
 use crate::matrix::Soon::{AfterLease, AtOnce};
-use crate::matrix::{Death, Row, all};
+use crate::matrix::{Death, Row, on_each_server};
 use crate::wire::Leg::{Reply, Request};
 use crate::wire::Step::{Claim, Commit, Release, Renew, Subscribe, TakeOver, Watch};
 
@@ -49,12 +49,7 @@ const UNHEARD: &[Row] = &[
     (Woken(Reply),            Released(1),   Runs(2),    AtOnce,     1, ""),
 ];
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p8_and_p10_a_call_dropped_at_any_step_is_undone_carried_on_or_a_crash() {
-    all(Death::Dropped, DROPPED).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p9_and_p10_the_same_if_what_it_sent_before_it_was_dropped_is_lost() {
-    all(Death::DroppedUnheard, UNHEARD).await;
+on_each_server! {
+    p8_and_p10_a_call_dropped_at_any_step_is_undone_carried_on_or_a_crash: super::Death::Dropped, super::DROPPED, super::DROPPED;
+    p9_and_p10_the_same_if_what_it_sent_before_it_was_dropped_is_lost: super::Death::DroppedUnheard, super::UNHEARD, super::UNHEARD;
 }

@@ -4,7 +4,7 @@ use crate::matrix::At::{Body, On, Pause, Question, Woken};
 use crate::matrix::Leaves::{Abandoned, Committed, InFlight, Nothing, Released};
 use crate::matrix::Next::{Reconciles, Replays, Runs};
 use crate::matrix::Soon::{AfterLease, AtOnce};
-use crate::matrix::{Death, Row, all};
+use crate::matrix::{Death, Row, on_each_server};
 use crate::wire::Leg::{Reply, Request};
 use crate::wire::Step::{Claim, Commit, Release, Renew, Subscribe, TakeOver, Undo, Watch};
 
@@ -46,12 +46,7 @@ const UNHEARD: &[Row] = &[
     (Woken(Request),          Released(1),   Runs(2),    AtOnce,     1, ""),
 ];
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p5_a_process_killed_at_any_step_leaves_the_key_to_the_next_caller_within_a_lease() {
-    all(Death::Killed, HEARD).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p5_the_same_if_what_it_sent_before_it_was_killed_never_arrives() {
-    all(Death::KilledUnheard, UNHEARD).await;
+on_each_server! {
+    p5_a_process_killed_at_any_step_leaves_the_key_to_the_next_caller_within_a_lease: super::Death::Killed, super::HEARD, super::HEARD;
+    p5_the_same_if_what_it_sent_before_it_was_killed_never_arrives: super::Death::KilledUnheard, super::UNHEARD, super::UNHEARD;
 }

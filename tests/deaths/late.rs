@@ -5,6 +5,7 @@ use idem_redis::RedisStore;
 use idem_testkit::{Gate, Mishap, Proxy, RedisServer};
 
 use crate::owner::{Call, Does};
+use crate::server::Kind;
 use crate::support::{LEASE, LONG, eventually};
 use crate::wire::Step;
 
@@ -27,9 +28,9 @@ async fn p3_a_message_of_a_late_owner_that_arrives_under_the_next_ones_body_chan
         let proxy = Proxy::start(&server.url()).await.unwrap();
         let gate = Gate::new();
         if step == Step::Undo {
-            Step::Claim.passing(&proxy).next(Mishap::HangReply(Gate::new()));
+            Step::Claim.passing(Kind::Redis, &proxy).next(Mishap::HangReply(Gate::new()));
         }
-        step.passing(&proxy).next(Mishap::Hang(gate.clone()));
+        step.passing(Kind::Redis, &proxy).next(Mishap::Hang(gate.clone()));
         let (url, port, operation) = (proxy.url(), server.port(), "late".to_owned());
         let call = Call { url, port, operation, does, lease: LEASE };
         let late = call.runtime().await;

@@ -1,7 +1,8 @@
-//! Deaths at each step of a call, over a real Redis behind a proxy: owners are killed and stopped,
+//! Deaths at each step of a call, over a real server behind a proxy: owners are killed and stopped,
 //! futures dropped, requests and replies lost. `matrix` has the driver; the tables next to it list
-//! what the next caller sees. `options` and `store` have the options of an operation under the same
-//! faults, `bad_input` records changed by hand, `keeper` many leases at once.
+//! what the next caller sees, on Redis, PostgreSQL and MariaDB alike. `options` and `store` have the
+//! options of an operation under the same faults, `bad_input` records changed by hand, `keeper` many
+//! leases at once: these on Redis.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
 
@@ -15,6 +16,7 @@ mod lost;
 mod matrix;
 mod options;
 mod owner;
+mod server;
 mod stopped;
 mod store;
 #[path = "../support/mod.rs"]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use idem::{Begin, Idempotency, RecordState};
-use idem_redis::RedisStore;
 use idem_testkit::{Gate, Mishap, Passing, Proxy, RedisServer};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::log::{Lines, Log};
 use crate::owner::{Call, Does, Failure, Process, describe};
+use crate::server::{Kind, Server, process};
 use crate::support::{LEASE, LONG, eventually};
 use crate::wire::{Leg, Step};
 
@@ -96,20 +96,54 @@ const SLACK: Duration = Duration::from_secs(3);
 const TOLD: u64 = 70;
 
 /// Goes through a table, several cases at once, and reports all that fail.
-pub(crate) async fn all(death: Death, rows: &'static [Row]) {
-    let server = Arc::new(RedisServer::start().await.unwrap());
+pub(crate) async fn all(kind: Kind, death: Death, rows: &'static [Row]) {
+    let stage = Arc::new(Stage::set(kind).await);
     let (places, mut cases) = (Arc::new(Semaphore::new(6)), JoinSet::new());
-    for (number, row) in rows.iter().enumerate() {
-        let (server, places) = (server.clone(), places.clone());
+    for (number, row) in rows.iter().enumerate().filter(|(_, row)| kind.has(row.0)) {
+        let (stage, places) = (stage.clone(), places.clone());
         cases.spawn(async move {
             let _place = places.acquire_owned().await.unwrap();
             let name = format!("{death:?}.{number}");
-            let ended = tokio::spawn(async move { Case::prepare(server, name, death, row).await.run().await }).await;
+            let ended = tokio::spawn(async move { Case::prepare(stage, name, death, row).await.run().await }).await;
             ended.err().map(|panic| format!("{death:?} at {row:?}: {}", said(panic.into_panic().as_ref())))
         });
     }
     let failed: Vec<String> = cases.join_all().await.into_iter().flatten().collect();
     assert!(failed.is_empty(), "{} of {} cases:\n{}", failed.len(), rows.len(), failed.join("\n"));
+}
+
+/// The server, and the Redis that keeps the log.
+struct Stage {
+    kind: Kind,
+    server: Server,
+    log: RedisServer,
+}
+
+impl Stage {
+    async fn set(kind: Kind) -> Self {
+        let (server, log) = tokio::join!(Server::start(kind), RedisServer::start());
+        Self { kind, server, log: log.unwrap() }
+    }
+
+    /// A short lease. A first renewal on a database prepares its statement, which takes a while in a
+    /// build without optimisations.
+    fn lease(&self) -> Duration {
+        if self.kind == Kind::Redis { LEASE } else { LEASE * 2 }
+    }
+}
+
+impl Kind {
+    /// Whether a call on it comes to this step.
+    fn has(self, at: At) -> bool {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MariaDb => !matches!(at, At::On(Step::Subscribe, _)),
+            _ => {
+                let _ = at;
+                true
+            }
+        }
+    }
 }
 
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
@@ -124,7 +158,7 @@ enum First {
 }
 
 struct Case {
-    server: Arc<RedisServer>,
+    stage: Arc<Stage>,
     name: String,
     death: Death,
     row: &'static Row,
@@ -135,10 +169,10 @@ struct Case {
 }
 
 impl Case {
-    async fn prepare(server: Arc<RedisServer>, name: String, death: Death, row: &'static Row) -> Self {
-        let proxy = Proxy::start(&server.url()).await.unwrap();
-        let other = process(&server).await;
-        Self { server, name, death, row, proxy, gate: Gate::new(), other }
+    async fn prepare(stage: Arc<Stage>, name: String, death: Death, row: &'static Row) -> Self {
+        let proxy = Proxy::start(&stage.server.url()).await.unwrap();
+        let other = process(&stage.server.url()).await;
+        Self { stage, name, death, row, proxy, gate: Gate::new(), other }
     }
 
     async fn run(&self) {
@@ -186,14 +220,14 @@ impl Case {
         }
         let later = self.other.operation(&self.name).key("k").run(async || panic!("a body ran for a later call")).await;
         assert_eq!(describe(later), format!("replay {seen}"), "a later call");
-        let lines = Lines::read(&self.server, &self.name).await;
+        let lines = Lines::read(&self.stage.log, &self.name).await;
         assert!(lines.one_at_a_time() && lines.bodies() == bodies, "what bodies did: {lines:?}");
     }
 
     /// What is there before the first call comes.
     async fn set_up(&self) -> Option<idem::Lease> {
         let begin = async |lease| {
-            let holder = process(&self.server).await;
+            let holder = process(&self.stage.server.url()).await;
             match holder.operation(&self.name).key("k").lease(lease).begin().await.unwrap() {
                 Begin::Execute(lease) => lease,
                 Begin::Replay(_) => panic!("there is an outcome"),
@@ -202,7 +236,9 @@ impl Case {
         match self.row.0 {
             At::On(Step::Subscribe | Step::Watch, _) | At::Woken(_) => Some(begin(LONG_LEASE).await),
             At::On(Step::TakeOver, _) | At::Question => {
-                drop(begin(Duration::from_millis(100)).await);
+                // Databases take longer to answer, in a build without optimisations.
+                let lease = if self.stage.kind == Kind::Redis { 100 } else { 400 };
+                drop(begin(Duration::from_millis(lease)).await);
                 eventually("it is abandoned", async || self.is_left(Leaves::Abandoned(1)).await).await;
                 None
             }
@@ -222,8 +258,9 @@ impl Case {
             At::Question => Does::Asks,
         };
         let renewed = matches!(at, At::On(Step::Renew, _));
-        let lease = if renewed || soon == Soon::AfterLease { LEASE } else { LONG_LEASE };
-        Call { url: self.proxy.url(), port: self.server.port(), operation: self.name.clone(), does, lease }
+        let lease = if renewed || soon == Soon::AfterLease { self.stage.lease() } else { LONG_LEASE };
+        let (url, port) = (self.stage.server.url_through(&self.proxy), self.stage.log.port());
+        Call { url, port, operation: self.name.clone(), does, lease }
     }
 
     fn script(&self) -> Moment {
@@ -233,13 +270,13 @@ impl Case {
         };
         if step == Step::Undo {
             // For there to be something to undo.
-            Step::Claim.passing(&self.proxy).next(Mishap::HangReply(Gate::new()));
+            Step::Claim.passing(self.stage.kind, &self.proxy).next(Mishap::HangReply(Gate::new()));
         }
-        let step = step.passing(&self.proxy);
+        let step = step.passing(self.stage.kind, &self.proxy);
         if let Some(leg) = leg {
             step.next(self.mishap(leg));
         }
-        Moment { step, watched: Step::Watch.passing(&self.proxy) }
+        Moment { step, watched: Step::Watch.passing(self.stage.kind, &self.proxy) }
     }
 
     fn mishap(&self, leg: Leg) -> Mishap {
@@ -256,8 +293,10 @@ impl Case {
             // The claim's reply holds up the undoing's.
             At::On(Step::Undo, Leg::Reply) => moment.step.reached(1).await,
             At::On(..) if self.death == Death::Lost => moment.step.reached(1).await,
-            // The first was the look at the holder's lease.
-            At::Woken(_) if self.death == Death::Lost => moment.step.reached(2).await,
+            // On Redis the first was the look at the holder's lease.
+            At::Woken(_) if self.death == Death::Lost => {
+                moment.step.reached(if self.stage.kind == Kind::Redis { 2 } else { 1 }).await;
+            }
             At::On(..) | At::Woken(_) => self.gate.reached().await,
             At::Body => self.has_logged("goes-on").await,
             At::Question => self.has_logged("asks").await,
@@ -266,7 +305,7 @@ impl Case {
     }
 
     async fn has_logged(&self, what: &str) {
-        eventually(what, async || Lines::read(&self.server, &self.name).await.has(what)).await;
+        eventually(what, async || Lines::read(&self.stage.log, &self.name).await.has(what)).await;
     }
 
     async fn die(&self, first: &mut First) {
@@ -311,8 +350,8 @@ impl Case {
     /// The next caller. Gives the value that it got.
     async fn next(&self, since: Instant) -> u64 {
         let (at, _, next, soon, ..) = *self.row;
-        let log = Log::open(self.server.port(), &self.name);
-        let idempotency = process(&self.server).await;
+        let log = Log::open(self.stage.log.port(), &self.name);
+        let idempotency = process(&self.stage.server.url()).await;
         let call = idempotency.operation(&self.name).key("k").wait(LONG);
         let body = async || {
             let attempt = idem::current().unwrap().attempt();
@@ -332,7 +371,7 @@ impl Case {
         assert_eq!(describe(got), expected, "the next caller");
         let limit = match soon {
             Soon::AtOnce => Duration::from_secs(1),
-            Soon::AfterLease => LEASE + Duration::from_secs(1),
+            Soon::AfterLease => self.stage.lease() + Duration::from_secs(1),
             Soon::WithAnswer => Duration::from_secs(6),
         };
         assert!(took < limit + SLACK, "the next caller had its answer after {took:?}");
@@ -346,6 +385,32 @@ struct Moment {
     watched: Passing,
 }
 
-async fn process(server: &RedisServer) -> Idempotency {
-    Idempotency::new(RedisStore::connect(server.url()).await.unwrap())
+/// Goes through a table on each server, in a test of its own: the first one on Redis, the second one
+/// on databases.
+macro_rules! on_each_server {
+    ($($name:ident: $death:expr, $rows:expr, $of_databases:expr;)*) => {
+        mod redis {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                crate::matrix::all(crate::server::Kind::Redis, $death, $rows).await;
+            })*
+        }
+
+        #[cfg(feature = "postgres")]
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                crate::matrix::all(crate::server::Kind::Postgres, $death, $of_databases).await;
+            })*
+        }
+
+        #[cfg(feature = "mysql")]
+        mod mariadb {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                crate::matrix::all(crate::server::Kind::MariaDb, $death, $of_databases).await;
+            })*
+        }
+    };
 }
+pub(crate) use on_each_server;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem::{Error, ErrorAction, Idempotency, Outcome, Retry};
-use idem_redis::RedisStore;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::log::Log;
+use crate::server;
 use crate::support::{LONG, eventually};
 
 /// The error of the bodies here.
@@ -63,7 +63,7 @@ impl Does {
 pub(crate) struct Call {
     /// The store, behind the proxy.
     pub(crate) url: String,
-    /// The server itself.
+    /// The Redis that keeps the log.
     pub(crate) port: u16,
     pub(crate) operation: String,
     pub(crate) does: Does,
@@ -72,7 +72,7 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) async fn runtime(&self) -> Idempotency {
-        Idempotency::new(RedisStore::connect(&self.url).await.unwrap())
+        server::process(&self.url).await
     }
 
     /// Makes the call, and says how it ended.

@@ -5,7 +5,7 @@ use crate::matrix::At::{Body, On, Pause, Question, Woken};
 use crate::matrix::Leaves::{Abandoned, Committed, InFlight, Nothing, Released};
 use crate::matrix::Next::{Reconciles, Replays, Runs};
 use crate::matrix::Soon::{AfterLease, AtOnce};
-use crate::matrix::{Death, Row, all};
+use crate::matrix::{Death, Row, on_each_server};
 use crate::wire::Leg::{Reply, Request};
 use crate::wire::Step::{Claim, Commit, Release, Renew, Subscribe, TakeOver, Watch};
 
@@ -35,7 +35,6 @@ const STOPPED: &[Row] = &[
 ];
 
 #[cfg(target_os = "linux")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p1_and_p3_a_process_stopped_at_any_step_begins_nothing_and_changes_nothing_when_it_goes_on() {
-    all(Death::Stopped, STOPPED).await;
+on_each_server! {
+    p1_and_p3_a_process_stopped_at_any_step_begins_nothing_and_changes_nothing_when_it_goes_on: super::Death::Stopped, super::STOPPED, super::STOPPED;
 }

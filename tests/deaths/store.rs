@@ -10,6 +10,7 @@ use idem_testkit::{Mishap, Proxy, RedisServer};
 use tokio::sync::Notify;
 
 use crate::owner::Failure;
+use crate::server::Kind;
 use crate::support::{LONG, eventually};
 use crate::wire::Step;
 
@@ -182,7 +183,7 @@ async fn p8_a_panic_while_redis_is_away_goes_on_to_the_caller_and_the_key_is_fre
 async fn p8_a_detached_body_survives_its_caller_and_the_loss_of_both_its_replies() {
     let world = World::start().await;
     for step in [Step::Claim, Step::Commit] {
-        step.passing(&world.proxy).next(Mishap::LoseReply);
+        step.passing(Kind::Redis, &world.proxy).next(Mishap::LoseReply);
     }
     let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let call = {

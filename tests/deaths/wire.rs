@@ -3,7 +3,9 @@
 use idem_redis::redis::Script;
 use idem_testkit::{Passing, Proxy};
 
-/// A step, as one command to Redis.
+use crate::server::{FIRST, Kind};
+
+/// A step, as one command to Redis, or the statement to a database that carries it out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The claim of a free key.
@@ -30,11 +32,14 @@ pub(crate) enum Leg {
 
 impl Step {
     /// All that pass of this step.
-    pub(crate) fn passing(self, proxy: &Proxy) -> Passing {
+    pub(crate) fn passing(self, kind: Kind, proxy: &Proxy) -> Passing {
+        if kind != Kind::Redis {
+            return proxy.passing(move |words| self.is_carried_out_by(words));
+        }
         macro_rules! sha {
             ($name:literal) => {
                 Some(
-                    Script::new(include_str!(concat!("../../idem-redis/src/lua/", $name, ".lua")))
+                    Script::new(include_str!(concat!("../../idem-redis/src/store/lua/", $name, ".lua")))
                         .get_hash()
                         .to_owned(),
                 )
@@ -60,4 +65,29 @@ impl Step {
             }
         })
     }
+
+    /// Whether this is its statement: by what only that one has in it, or has for a parameter.
+    fn is_carried_out_by(self, words: &[&[u8]]) -> bool {
+        let [statement, parameters @ ..] = words else { return false };
+        let has = |text: &str| holds(statement, text);
+        let with = |text: &str| parameters.iter().any(|parameter| holds(parameter, text));
+        let over_what_was_read = has("UPDATE") && has("OR lease_until <= ");
+        match self {
+            Self::Claim => has("INSERT INTO"),
+            Self::TakeOver => over_what_was_read && with("in_flight"),
+            Self::Renew => has("AS renewed (") || has("SET lease_until = UTC_TIMESTAMP(6)"),
+            Self::Commit => has("UPDATE") && (has("AND owner = $") || has("AND owner = ? AND state = ")),
+            Self::Release => over_what_was_read && with("released"),
+            Self::Undo => has("DELETE FROM") && has("AND revision = "),
+            Self::Subscribe => has("LISTEN"),
+            // MariaDB takes no mark: its waiters only look.
+            Self::Watch => {
+                has("SET waited = true") || has("DIV 1000") && statement.starts_with(b"SELECT") && !with(FIRST)
+            }
+        }
+    }
+}
+
+fn holds(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|part| part == text.as_bytes())
 }

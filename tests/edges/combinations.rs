@@ -116,7 +116,7 @@ impl Options {
     }
 }
 
-/// What a call comes to: the attempt that ran, or the one that is replayed, or why not.
+/// The result of a call: the attempt that ran, the one that is replayed, or the reason why not.
 #[derive(Debug, PartialEq)]
 enum Comes {
     Runs(u64),

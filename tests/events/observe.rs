@@ -222,10 +222,10 @@ async fn an_observing_call_by_hand_always_has_a_lease() {
     let three = lease(call().begin().await.unwrap());
     assert_eq!(three.attempt(), 0);
     assert!(matches!(call().lookup::<u32>().await.unwrap(), Lookup::Outcome(1)));
-    // What an operator does by hand is done.
+    // An operator's changes take effect.
     assert!(matches!(call().settle(&2_u32).await, Err(Error::Duplicate { .. })));
     assert!(call().forget().await.unwrap());
-    // Somebody else has claimed it since.
+    // Another caller has claimed it since.
     let late = lease(call().begin().await.unwrap());
     late.release().await.unwrap();
     let _next = lease(call().begin().await.unwrap());

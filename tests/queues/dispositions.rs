@@ -1,4 +1,4 @@
-//! What the derive makes of a handler's errors.
+//! The dispositions that the derive gives to a handler's errors.
 
 use std::time::Duration;
 

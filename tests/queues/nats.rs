@@ -107,7 +107,7 @@ async fn jetstream_each_message_is_handled_once_whatever_dies() {
         };
         context.create_stream(config).await.unwrap();
     }
-    // What a killed consumer had comes again soon.
+    // Messages of a killed consumer are delivered again soon.
     let config = pull::Config {
         durable_name: Some("workers".into()),
         ack_wait: Duration::from_secs(2),
@@ -146,7 +146,7 @@ async fn jetstream_a_consumer_that_could_lose_messages_does_not_start() {
     let limited = Consumer::new(&context, "ORDERS", "limited").dead_letter("dead.orders");
     refused(limited.run(handler, never()).await.unwrap_err(), "max_deliver");
 
-    // What cannot be read is put aside; without an id, a message has its sequence.
+    // An unreadable message is dead-lettered. A message without an id has its sequence as the id.
     let idempotency = Idempotency::new(MemoryStore::new());
     context.publish("orders.placed", "no JSON".into()).await.unwrap().await.unwrap();
     context.publish("orders.placed", "7".into()).await.unwrap().await.unwrap();

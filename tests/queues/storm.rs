@@ -22,7 +22,7 @@ pub(crate) trait World {
     async fn left(&self) -> u64;
 }
 
-/// What the consumers said so far.
+/// The lines of the consumers so far.
 struct Heard {
     lines: UnboundedReceiver<String>,
     done: BTreeMap<u32, u32>,

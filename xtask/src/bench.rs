@@ -58,20 +58,23 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
     let programs = Programs::build(workspace)?;
     let dir = workspace.shell().create_temp_dir()?;
-    let [report, allocations, criterion] =
-        ["report.json", "allocations.json", "criterion"].map(|name| dir.path().join(name));
+    let [report, allocations, expiry, criterion] =
+        ["report.json", "allocations.json", "expiry.json", "criterion"].map(|name| dir.path().join(name));
     let program = |name| anyhow::Ok(workspace.shell().cmd(programs.get(name)?));
     measure(program(PACKAGE)?, options, &report)?;
     let mut page = program(PACKAGE)?.arg("page").arg("--report").arg(&report);
     // The benchmarks that do not use a named server.
     if options.redis.is_none() {
         program("allocations")?.arg(&allocations).run()?;
+        let records = if options.quick { "100000" } else { "1000000" };
+        program("expiry")?.arg(records).arg(&expiry).run()?;
         let rounds = if options.quick { FEW } else { options.rounds };
         for round in 1..=rounds {
             println!("in process, round {round} of {rounds}");
             in_process(program("in_process")?, options, &criterion.join(format!("round-{round:03}")))?;
         }
-        page = page.arg("--allocations").arg(&allocations).arg("--criterion").arg(&criterion);
+        page = page.arg("--allocations").arg(&allocations).arg("--expiry").arg(&expiry);
+        page = page.arg("--criterion").arg(&criterion);
     }
     if options.write || (options.redis.is_none() && !options.quick) {
         page = page.args(["--write", "docs", "--command", &command(options)]);

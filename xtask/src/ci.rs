@@ -5,7 +5,7 @@ use clap::ValueEnum;
 
 use crate::steps::Steps;
 use crate::workspace::{FACADE, Workspace};
-use crate::{chaos, deliveries, documents, fuzz, house, packages, redis, suite, tool};
+use crate::{alerts, chaos, deliveries, documents, fuzz, house, night, packages, redis, suite, tool};
 
 /// In the order in which they run: cheap ones first.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -15,6 +15,7 @@ pub(crate) enum Step {
     Readme,
     Targets,
     Deliveries,
+    Alerts,
     House,
     Deny,
     Semver,
@@ -57,6 +58,7 @@ impl Step {
             Self::Readme => "readme",
             Self::Targets => "targets",
             Self::Deliveries => "deliveries",
+            Self::Alerts => "alerts",
             Self::House => "house",
             Self::Deny => "deny",
             Self::Semver => "semver",
@@ -80,6 +82,7 @@ impl Step {
             Self::Readme => "the README says how to run the tests",
             Self::Targets => "each file of tests is run",
             Self::Deliveries => "the examples' data is what its generator makes",
+            Self::Alerts => "promtool accepts the alert rules, and their tests pass",
             Self::House => "no new circle among modules, no file that grew over 600 lines",
             Self::Deny => "the licences and sources of dependencies are allowed",
             Self::Semver => "nothing breaks the API of the last release",
@@ -103,11 +106,12 @@ impl Step {
             Self::Readme => documents::check_readme(workspace),
             Self::Targets => documents::check_tests(workspace),
             Self::Deliveries => deliveries::check(workspace),
+            Self::Alerts => alerts::check(workspace, full),
             Self::House => house::check(workspace),
             Self::Deny => packages::deny(workspace, full),
             Self::Semver => packages::semver(workspace, full),
             Self::Clippy => clippy(workspace),
-            Self::Docs => docs(workspace),
+            Self::Docs => docs(workspace, full),
             Self::Features => features(workspace, full),
             Self::Msrv => packages::check_msrv(workspace, full),
             Self::Test => suite::run(workspace, &[], if full { suite::Extent::Whole } else { suite::Extent::Short }),
@@ -133,20 +137,28 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-fn docs(workspace: &Workspace) -> Result<()> {
-    let args = ["doc", "--workspace", "--all-features", "--no-deps"];
-    workspace.cargo().args(args).env("RUSTDOCFLAGS", "-D warnings").run()?;
+/// The docs of what is published, or of all packages.
+fn docs(workspace: &Workspace, full: bool) -> Result<()> {
+    let mut cargo = workspace.cargo().args(["doc", "--all-features", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    if full {
+        cargo = cargo.arg("--workspace");
+    } else {
+        for package in workspace.published()? {
+            cargo = cargo.args(["-p", &package.name]);
+        }
+    }
+    cargo.run()?;
     Ok(())
 }
 
 /// One check for each feature, and one without any: built together, one feature hides what another
 /// lacks. The facade's features are those of the other packages, one by one, so only a full run
-/// checks those packages by themselves.
+/// checks those packages by themselves, and each feature.
 fn features(workspace: &Workspace, full: bool) -> Result<()> {
     for package in workspace.published()?.iter().filter(|package| full || package.name == FACADE) {
         let check = || workspace.cargo().args(["check", "-p", &package.name, "--no-default-features"]);
         check().run()?;
-        for feature in package.features().filter(|feature| full || !SELDOM.contains(feature)) {
+        for feature in package.features().filter(|feature| full || OFTEN.contains(feature)) {
             check().args(["--features", feature]).run()?;
         }
     }
@@ -155,8 +167,8 @@ fn features(workspace: &Workspace, full: bool) -> Result<()> {
     Ok(())
 }
 
-/// Features that build a database driver once more, or add TLS: checked one by one in a full run.
-const SELDOM: [&str; 6] = ["mysql", "sqlite", "sqlx-08", "sqlx-tls", "redis-tls", "redis-cluster-connection"];
+/// The features that most changes concern.
+const OFTEN: [&str; 3] = ["redis", "axum", "http"];
 
 /// The examples as they were built beside the tests.
 fn examples(workspace: &Workspace, full: bool) -> Result<()> {
@@ -173,6 +185,9 @@ fn examples(workspace: &Workspace, full: bool) -> Result<()> {
         example(name)?.args(["--redis", &server.url()]).run()?;
     }
     if full {
+        let workers = programs.get("workers").context("cargo has built no example workers")?;
+        let tools = workspace.programs(&["-p", "idem-cli", "--bins"])?;
+        night::run(workers, tools.get("idem").context("cargo has built no program idem")?, &server.url())?;
         // As the README has it: no features, no server.
         for name in ["quickstart", "payments"] {
             workspace.cargo().args(["run", "--example", name]).run()?;

@@ -1,7 +1,8 @@
-//! The shape of the code: modules of a crate that use each other in a circle, and files over 600
-//! lines.
+//! The shape of the code: modules of a crate that use each other in a circle, rooms that use each
+//! other against their order, and files over 600 lines.
 //!
-//! `xtask/house.txt` lists the known ones. The list may shrink, never grow.
+//! `xtask/house.txt` lists the known circles and long files. The list may shrink, never grow. It
+//! also has the order of a package's rooms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,12 +14,14 @@ use crate::modules;
 use crate::workspace::Workspace;
 
 const LIST: &str = "xtask/house.txt";
-const HEADER: &str = "# Circles among modules and files over 600 lines, as they are known. `cargo xtask house --write` takes out what is gone.\n";
+const HEADER: &str = "# Circles among modules and files over 600 lines, as they are known. `cargo xtask house --write` takes out what is gone.\n# `rooms`: the folders of a package, in their order. A room uses only rooms that come before it.\n";
 const MOST_LINES: usize = 600;
 
 /// What is wrong with the shape, or known to be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Shape {
+    /// By package: its rooms, in their order. Stated, not found.
+    rooms: BTreeMap<String, Vec<String>>,
     /// By package: modules that reach each other.
     circles: Vec<(String, BTreeSet<String>)>,
     /// By path: lines.
@@ -30,6 +33,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let (found, known) = (Shape::of(workspace)?, Shape::read(workspace)?);
     println!("{} circles among modules, {} files over {MOST_LINES} lines", found.circles.len(), found.long_files.len());
     let mut faults = found.beyond(&known);
+    faults.extend(against_order(workspace, &known.rooms)?);
     faults.extend(known.gone(&found).into_iter().map(|gone| format!("{gone}: gone; run `cargo xtask house --write`")));
     if !faults.is_empty() {
         bail!("the shape of the code ({LIST} has what is known):\n  {}", faults.join("\n  "));
@@ -39,13 +43,27 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
 
 /// Writes the list, unless something got worse.
 pub(crate) fn write(workspace: &Workspace) -> Result<()> {
-    let (found, known) = (Shape::of(workspace)?, Shape::read(workspace)?);
-    let worse = found.beyond(&known);
+    let (mut found, known) = (Shape::of(workspace)?, Shape::read(workspace)?);
+    let mut worse = found.beyond(&known);
+    worse.extend(against_order(workspace, &known.rooms)?);
     if !worse.is_empty() {
         bail!("the list only shrinks:\n  {}", worse.join("\n  "));
     }
+    found.rooms = known.rooms;
     workspace.shell().write_file(LIST, format!("{HEADER}{found}"))?;
     Ok(())
+}
+
+/// Says where rooms use each other against their order.
+fn against_order(workspace: &Workspace, rooms: &BTreeMap<String, Vec<String>>) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for package in workspace.members()? {
+        if let Some(order) = rooms.get(&package.name) {
+            let found = modules::against_order(&modules::read(&package.dir()?.join("src"))?, order);
+            faults.extend(found.into_iter().map(|fault| format!("{}: {fault}", package.name)));
+        }
+    }
+    Ok(faults)
 }
 
 impl Shape {
@@ -81,6 +99,7 @@ impl Shape {
             let mut words = line.split_whitespace();
             let (kind, name) = (words.next(), words.next().map(str::to_owned));
             match (kind, name) {
+                (Some("rooms"), Some(name)) => drop(shape.rooms.insert(name, words.map(str::to_owned).collect())),
                 (Some("circle"), Some(name)) => shape.circles.push((name, words.map(str::to_owned).collect())),
                 (Some("long"), Some(name)) => {
                     let lines = words.next().and_then(|word| word.parse().ok());
@@ -118,6 +137,9 @@ impl Shape {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (package, rooms) in &self.rooms {
+            writeln!(f, "rooms {package} {}", rooms.join(" "))?;
+        }
         for (package, circle) in &self.circles {
             writeln!(f, "circle {package} {}", words(circle))?;
         }
@@ -156,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_it_is_written() {
-        let text = "circle idem-core a b::c\nlong src/lib.rs 700\n";
+        let text = "rooms idem-core low high\ncircle idem-core a b::c\nlong src/lib.rs 700\n";
         assert_eq!(shape(&format!("{HEADER}{text}")).to_string(), text);
         assert!(Shape::parse("long src/lib.rs").is_err());
         assert!(Shape::parse("square idem-core").is_err());

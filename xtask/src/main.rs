@@ -1,6 +1,7 @@
 //! The project's own chores, run as `cargo xtask <chore>`. CI runs nothing else.
 #![allow(clippy::disallowed_methods, reason = "chores time their own steps; they are no part of the library")]
 
+mod alerts;
 mod bench;
 mod browser;
 mod builds;
@@ -13,6 +14,7 @@ mod fuzz;
 mod golden;
 mod house;
 mod modules;
+mod night;
 mod packages;
 mod redis;
 mod runner;
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
     browser::remind();
     valkey::remind();
     clients::remind();
+    alerts::remind();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // In one line: a backtrace of xtask does not help.

@@ -154,6 +154,22 @@ pub(crate) fn circles(uses: &Uses) -> Vec<BTreeSet<String>> {
     circles.into_iter().collect()
 }
 
+/// Says which uses go against the order of the rooms, and which rooms are not in it. A room is a
+/// module right under the root, with all that is in it. It uses only rooms that come before it.
+pub(crate) fn against_order(uses: &Uses, order: &[String]) -> Vec<String> {
+    let position = |module: &Module| order.iter().position(|room| module.first() == Some(room));
+    let rooms: BTreeSet<_> = uses.keys().filter_map(|module| module.first()).collect();
+    let gone = order.iter().filter(|room| !rooms.contains(room)).map(|room| format!("there is no room `{room}`"));
+    let new = rooms.iter().filter(|room| !order.contains(room)).map(|room| format!("the room `{room}` has no place"));
+    let mut faults: Vec<_> = gone.chain(new).collect();
+    for (module, used) in uses.iter().flat_map(|(module, used)| used.iter().map(move |used| (module, used))) {
+        if position(module) < position(used) {
+            faults.push(format!("`{}` uses `{}`, which comes after it", module.join("::"), used.join("::")));
+        }
+    }
+    faults
+}
+
 fn reach(uses: &Uses, from: &Module) -> BTreeSet<Module> {
     let mut reached = BTreeSet::new();
     let mut open = vec![from];
@@ -171,12 +187,16 @@ fn reach(uses: &Uses, from: &Module) -> BTreeSet<Module> {
 mod tests {
     use super::*;
 
-    fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
+    fn uses_of(files: &[(&str, &str)]) -> Uses {
         let texts = files.iter().map(|(module, text)| {
             let module = module.split("::").filter(|word| !word.is_empty()).map(str::to_owned).collect();
             (module, (*text).to_owned())
         });
-        let circles = circles(&uses(&texts.collect()).unwrap());
+        uses(&texts.collect()).unwrap()
+    }
+
+    fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
+        let circles = circles(&uses_of(files));
         circles.into_iter().map(|circle| circle.into_iter().collect::<Vec<_>>().join(" ")).collect()
     }
 
@@ -209,5 +229,17 @@ mod tests {
                 .is_empty()
         );
         assert_eq!(circles_of(&[("a", "use crate::b;"), ("b", "#[cfg(feature = \"x\")] use crate::a;")]), ["a b"]);
+    }
+    #[test]
+    fn a_room_uses_only_rooms_before_it() {
+        let order = ["low", "high"].map(str::to_owned);
+        let faults = |files: &[(&str, &str)]| against_order(&uses_of(files), &order);
+        let right = [("low", ""), ("low::a", "use crate::low::b;"), ("low::b", ""), ("high", "use crate::low::a::A;")];
+        assert!(faults(&right).is_empty());
+        assert_eq!(
+            faults(&[("low", ""), ("low::a", "use crate::high::b::B;"), ("high", ""), ("high::b", "")]),
+            ["`low::a` uses `high::b`, which comes after it"]
+        );
+        assert_eq!(faults(&[("low", ""), ("new", "")]), ["there is no room `high`", "the room `new` has no place"]);
     }
 }

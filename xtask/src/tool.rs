@@ -8,7 +8,7 @@ use xshell::{Shell, cmd};
 use crate::workspace::Workspace;
 
 /// Whether there is a program of this name in `PATH`.
-fn exists(program: &str) -> bool {
+pub(crate) fn exists(program: &str) -> bool {
     let Some(path) = env::var_os("PATH") else {
         return false;
     };

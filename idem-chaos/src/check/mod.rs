@@ -32,10 +32,12 @@ pub(crate) struct Violation {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     pub(crate) lease: Duration,
-    /// Another server takes the place of one that is gone. Replicas acknowledge claims and commits;
+    /// Another server takes the place of one that is gone, which takes time.
+    pub(crate) fails_over: bool,
+    /// That one may lack what was acknowledged last. Replicas acknowledge claims and commits;
     /// losses that are not promised against (`RedisStoreBuilder::replicas`) are counted, and do not
     /// violate a promise.
-    pub(crate) fails_over: bool,
+    pub(crate) forgets: bool,
 }
 
 /// The verdict on a history.
@@ -94,7 +96,7 @@ pub(crate) fn check(history: &[Line], rules: Rules, complete: bool) -> Findings 
         *faults.entry(fault.kind.clone()).or_default() += 1;
     }
     let mut counts = counts::of(&index);
-    if rules.fails_over {
+    if rules.forgets {
         counts.push(("not promised: take-overs after a renewal was lost", documented.lost_renewals));
         counts.push(("not promised: replays of what was lost", documented.unacknowledged));
     }

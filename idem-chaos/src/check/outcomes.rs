@@ -31,7 +31,7 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, rules: Rules, violatio
         }
     }
     let mut lost = 0;
-    if rules.fails_over {
+    if rules.forgets {
         // An outcome that a replica has acknowledged stays; a replay before that may be lost.
         let is_acknowledged = |body: &Body| key.recorded.iter().any(|(_, _, attempt)| *attempt == body.attempt);
         let (acknowledged, others): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, body)| is_acknowledged(body));

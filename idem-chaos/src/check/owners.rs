@@ -63,7 +63,7 @@ fn check_claims(
         for (later_attempt, at, _) in &owners[i + 1..] {
             let gave_up = earlier.releasing.is_some_and(|releasing| releasing <= *at);
             if later_attempt > attempt && *at < confirmed + counts_on && !gave_up {
-                if rules.fails_over && *at >= earlier.sent + counts_on {
+                if rules.forgets && *at >= earlier.sent + counts_on {
                     lost_renewals.insert(*later_attempt);
                     continue;
                 }

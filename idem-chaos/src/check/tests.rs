@@ -55,7 +55,7 @@ impl Story {
 
     fn broken(self) -> Vec<&'static str> {
         let complete = self.0.iter().any(|line| matches!(line.event, Event::Drained { .. }));
-        let findings = check(&self.0, Rules { lease: LEASE, fails_over: false }, complete);
+        let findings = check(&self.0, Rules { lease: LEASE, fails_over: false, forgets: false }, complete);
         findings.violations.into_iter().map(|violation| violation.promise).collect()
     }
 }
@@ -207,7 +207,7 @@ fn a_process_that_ends_unasked_and_an_error_that_cannot_be() {
 #[test]
 fn where_servers_fail_over_what_is_not_promised_is_counted_and_the_rest_is_broken() {
     let counted = |story: Story| {
-        let findings = check(&story.0, Rules { lease: LEASE, fails_over: true }, false);
+        let findings = check(&story.0, Rules { lease: LEASE, fails_over: true, forgets: true }, false);
         let counts = findings.counts.into_iter().filter(|(name, _)| name.starts_with("not promised"));
         (findings.violations.len(), counts.map(|(_, count)| count).collect::<Vec<u64>>())
     };

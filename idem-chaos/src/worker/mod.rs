@@ -5,6 +5,7 @@ mod body;
 mod calls;
 pub(crate) mod mutant;
 mod noted;
+mod place;
 mod stamp;
 mod witness;
 
@@ -14,17 +15,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use fastrand::Rng;
 use idem_core::{Idempotency, Store};
-use idem_redis::RedisStore;
-use idem_redis::redis::Client;
 use tokio::task::JoinSet;
 
 use self::body::ON_PURPOSE;
 use self::calls::Caller;
 use self::mutant::{Flaw, Mutant};
 use self::noted::Noted;
+use self::place::{Place, Raw};
 use self::witness::Witness;
 use crate::clock;
 use crate::history::{Event, Journal};
@@ -34,12 +34,6 @@ use crate::keys;
 const CALLERS: u64 = 6;
 /// How long the calls that are under way may take when the run is over.
 const LAST_CALLS: Duration = Duration::from_secs(15);
-/// How long a step of the store may take: well below a lease, as the documentation says.
-const TIME_LIMIT: Duration = Duration::from_millis(150);
-/// The time for a replica to acknowledge, with servers that fail over.
-const REPLICA: Duration = Duration::from_millis(100);
-/// For as long as the store may be down when a process is started.
-const CONNECT: u32 = 200;
 
 /// The parent's arguments for a worker process.
 #[derive(Debug, clap::Args)]
@@ -88,13 +82,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 async fn work(args: &Args, journal: Journal) -> Result<()> {
-    let store = connect(args).await?;
-    let idempotency = match args.mutant {
-        None => idempotency(store, args, &journal),
-        Some(flaw) => {
-            let raw = Client::open(&*args.url)?.get_connection_manager().await?;
-            idempotency(Mutant::new(store, flaw, raw), args, &journal)
-        }
+    let place = Place::open(&args.url, Duration::from_millis(args.lease), args.replicas).await?;
+    let raw = place.raw(&args.url).await?;
+    let idempotency = match place {
+        Place::Redis(store) => perhaps_wrong(store, raw, args, &journal),
+        Place::Postgres(store, _) => perhaps_wrong(store, raw, args, &journal),
+        Place::Mariadb(store, _) => perhaps_wrong(store, raw, args, &journal),
+        Place::Sqlite(store, _) => perhaps_wrong(store, raw, args, &journal),
     };
     // Numbers that no other process gives.
     let next = Arc::new(AtomicU64::new((args.process << 32) + 1));
@@ -125,27 +119,19 @@ async fn work(args: &Args, journal: Journal) -> Result<()> {
     std::process::exit(0);
 }
 
+fn perhaps_wrong(store: impl Store, raw: Raw, args: &Args, journal: &Journal) -> Idempotency {
+    match args.mutant {
+        None => idempotency(store, args, journal),
+        Some(flaw) => idempotency(Mutant::new(store, flaw, raw), args, journal),
+    }
+}
+
 fn idempotency(store: impl Store, args: &Args, journal: &Journal) -> Idempotency {
     Idempotency::builder(Noted::new(store, journal.clone()))
         .lease(Duration::from_millis(args.lease))
         .ttl(Duration::from_secs(3_600))
         .log_keys()
         .build()
-}
-
-/// The store may be down just now, by a fault of the run.
-async fn connect(args: &Args) -> Result<RedisStore> {
-    let mut tries = CONNECT;
-    loop {
-        tries -= 1;
-        let builder = RedisStore::builder().url(&args.url).time_limit(TIME_LIMIT);
-        let builder = if args.replicas == 0 { builder } else { builder.replicas(args.replicas, REPLICA) };
-        match builder.connect().await {
-            Ok(store) => return Ok(store),
-            Err(error) if tries == 0 => return Err(error).context("a process of workers cannot connect"),
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-        }
-    }
 }
 
 /// Input from the parent ends the run; the end of the input means that the parent has ended.

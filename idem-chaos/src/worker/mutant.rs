@@ -8,9 +8,9 @@ use idem_core::record::{
     Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Ownership, RecordId, RecordInfo, Release, ReleaseTo,
     Removed, Renewal,
 };
-use idem_core::{Store, StoreError, wire};
-use idem_redis::redis::aio::ConnectionManager;
-use idem_redis::redis::{RedisResult, cmd};
+use idem_core::{Store, StoreError};
+
+use super::place::Raw;
 
 /// How a store is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -53,27 +53,13 @@ pub(crate) struct Mutant<S> {
     inner: S,
     flaw: Flaw,
     /// A way around the store, to the same server.
-    raw: ConnectionManager,
+    raw: Raw,
     other: Mutex<Option<Encoded>>,
 }
 
 impl<S> Mutant<S> {
-    pub(crate) fn new(inner: S, flaw: Flaw, raw: ConnectionManager) -> Self {
+    pub(super) fn new(inner: S, flaw: Flaw, raw: Raw) -> Self {
         Self { inner, flaw, raw, other: Mutex::default() }
-    }
-
-    /// Removes a record of any owner. As with the real store, a failure does not reach the caller.
-    async fn erase(&self, id: &RecordId) {
-        let erased: RedisResult<()> = cmd("DEL").arg(name(id)).query_async(&mut self.raw.clone()).await;
-        drop(erased);
-    }
-
-    async fn overwrite(&self, commit: &Commit) {
-        let expiry = u64::try_from(commit.ttl.as_millis()).unwrap_or(u64::MAX);
-        let mut set = cmd("SET");
-        set.arg(name(&commit.id)).arg(wire::encode(&commit.record())).arg("PX").arg(expiry);
-        let written: RedisResult<()> = set.query_async(&mut self.raw.clone()).await;
-        drop(written);
     }
 
     /// The outcome that was asked for before this one.
@@ -94,7 +80,7 @@ impl<S: Store> Mutant<S> {
                 Ok(Claimed::Committed { attempt, outcome: self.another(outcome) })
             }
             (Flaw::TakesOverEarly, Ok(Claimed::InFlight { lease_left, .. })) if lease_left < claim.lease / 2 => {
-                self.erase(&claim.id).await;
+                self.raw.erase(&claim.id).await;
                 self.inner.claim(claim).await
             }
             (Flaw::StoreFailureRuns, Err(_)) => Ok(Claimed::Owned { attempt: 1, from: Origin::Nothing }),
@@ -137,7 +123,7 @@ impl<S: Store> Store for Mutant<S> {
         let answer = self.inner.commit(commit).await;
         match (self.flaw, &answer) {
             (Flaw::CommitUnchecked, Ok(Ownership::Lost)) => {
-                self.overwrite(commit).await;
+                self.raw.overwrite(commit).await;
                 return Ok(Ownership::Held);
             }
             (Flaw::ReleaseOnFailedCommit, Err(_)) => {
@@ -156,7 +142,7 @@ impl<S: Store> Store for Mutant<S> {
         let answer = self.inner.release(release).await;
         let released = matches!(release.to, ReleaseTo::Released { .. }) && matches!(answer, Ok(Ownership::Held));
         if self.flaw == Flaw::AttemptForgotten && released {
-            self.erase(&release.id).await;
+            self.raw.erase(&release.id).await;
         }
         answer
     }
@@ -172,7 +158,7 @@ impl<S: Store> Store for Mutant<S> {
         let answer = self.inner.wait(id, attempt, limit).await;
         match self.flaw {
             Flaw::WaitsForEver => std::future::pending().await,
-            Flaw::WaiterHarms => self.erase(id).await,
+            Flaw::WaiterHarms => self.raw.erase(id).await,
             _ => {}
         }
         answer
@@ -185,9 +171,4 @@ impl<S: Store> Store for Mutant<S> {
     async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
         self.inner.remove(id).await
     }
-}
-
-/// The store's key for a record.
-fn name(id: &RecordId) -> String {
-    format!("idem:{}", id.as_str())
 }

@@ -35,7 +35,7 @@ pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Resul
     let is_stdin = args.value == Path::new("-");
     if is_stdin && !args.change.consent.yes {
         return Err(Failure::Arguments(
-            "with `--value -` the standard input is the outcome, so nobody can be asked; add `--yes`".to_owned(),
+            "with `--value -` the standard input is the outcome, so the program cannot ask; add `--yes`".to_owned(),
         ));
     }
     let text = read(&args.value)?;
@@ -92,12 +92,12 @@ async fn carry_out(
         .only_state(info.state);
     let attempt = match store.intervene(&intervention).await? {
         Intervened::Done { attempt } => attempt,
-        Intervened::Nothing => return Err(Failure::NoRecord("the record has gone meanwhile".to_owned())),
+        Intervened::Nothing => return Err(Failure::NoRecord("the record no longer exists".to_owned())),
         Intervened::Alive { lease_left, .. } => return Err(alive(Some(lease_left))),
         Intervened::NotAbandoned { state } => return Err(not_abandoned(state, action)),
         Intervened::Changed { .. } => {
             return Err(Failure::Refused(
-                "the record has changed since it was looked at, so nothing was done; look at it again".to_owned(),
+                "the record has changed meanwhile, so nothing was done; look at it again".to_owned(),
             ));
         }
     };
@@ -131,7 +131,7 @@ fn alive(lease_left: Option<std::time::Duration>) -> Failure {
     let left =
         lease_left.map_or_else(String::new, |left| format!(", for {} unless it is renewed", print::length(left)));
     Failure::Refused(format!(
-        "the record is in flight and alive{left}: a body is running. Wait until its lease has run out. `--force` takes the record away from it all the same; the body goes on until its owner notices, and its own outcome is not recorded"
+        "the record is in flight and alive{left}: a body is running. Wait until its lease ends. With `--force` the record is changed all the same; then the body continues until its owner notices, and its own outcome is not recorded"
     ))
 }
 
@@ -146,7 +146,7 @@ fn not_abandoned(state: RecordState, action: &Action) -> Failure {
 fn question(id: &RecordId, info: &RecordInfo, action: &Action) -> String {
     let age = info.lease_age.map_or_else(String::new, |age| format!(", last sign of life {} ago", print::length(age)));
     let warning = if info.state == RecordState::InFlight {
-        "\nIt is in flight and alive: a body is running, and goes on until its owner notices. Its own outcome is not recorded, and another body may run beside it."
+        "\nIt is in flight and alive: a body is running, and continues until its owner notices. Its own outcome is not recorded, and another body may run at the same time."
     } else {
         ""
     };

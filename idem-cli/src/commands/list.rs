@@ -78,7 +78,7 @@ pub(crate) fn valid(operation: &str) -> Result<&str, Failure> {
     if is_valid_operation(operation) {
         return Ok(operation);
     }
-    Err(Failure::Arguments(format!("`{}` cannot be the name of an operation", print::shown(operation))))
+    Err(Failure::Arguments(format!("`{}` is not a valid operation name", print::shown(operation))))
 }
 
 /// Says on the side what cannot be read.

@@ -68,7 +68,7 @@ pub(crate) async fn find(store: &AnyStore, operation: &str, key: &str) -> Result
     keys.dedup();
     let ids: Vec<RecordId> = keys.iter().filter_map(|key| RecordId::new(operation, key)).collect();
     if ids.is_empty() {
-        return Err(Failure::Arguments("that cannot be an operation and a key; copy both from `idem list`".to_owned()));
+        return Err(Failure::Arguments("this is not an operation and a key; copy both from `idem list`".to_owned()));
     }
     for id in ids {
         if let Some(info) = store.inspect(&id).await? {
@@ -76,7 +76,7 @@ pub(crate) async fn find(store: &AnyStore, operation: &str, key: &str) -> Result
         }
     }
     Err(Failure::NoRecord(format!(
-        "no record of `{}` with the key `{}`; `idem list --operation {0}` shows those that there are",
+        "no record of `{}` with the key `{}`; `idem list --operation {0}` shows the keys of its records",
         print::shown(operation),
         print::shown(key)
     )))

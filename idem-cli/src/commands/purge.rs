@@ -23,13 +23,13 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
     let state = args.state;
     if args.older_than.is_some() && state.is_some_and(|state| !matches!(state, State::InFlight | State::Abandoned)) {
         return Err(Failure::Arguments(
-            "`--older-than` is for `in_flight` and `abandoned`: no store knows when a record in another state was written"
+            "`--older-than` is for `in_flight` and `abandoned`: stores do not record the age of records in other states"
                 .to_owned(),
         ));
     }
     if state == Some(State::InFlight) && !args.consent.force {
         return Err(Failure::Refused(
-            "what is in flight is alive: bodies are running, and go on until their owners notice. `--force` removes their records all the same".to_owned(),
+            "records in flight are alive: their bodies are running. With `--force` they are removed all the same, and the bodies continue until their owners notice".to_owned(),
         ));
     }
     let mut listing = Listing::all().operation(valid(&args.operation)?).limit(BATCH);

@@ -1,4 +1,4 @@
-//! What the doctor finds, and that it finds nothing where there is nothing.
+//! The doctor finds each defect, and nothing on a healthy store.
 
 use idem_testkit::RedisServer;
 
@@ -53,6 +53,35 @@ pub(crate) async fn finds_a_postgres_that_forgets_or_has_no_table(url: &str) {
     alter("ALTER TABLE idem_records SET UNLOGGED").await;
     assert!(idem(url, &["doctor"]).with(1).out.contains("SET LOGGED"));
     alter("ALTER TABLE idem_records SET LOGGED").await;
+}
+
+pub(crate) async fn finds_a_mariadb_that_forgets_or_has_no_table(url: &str) {
+    let pool = idem_sqlx::sqlx::MySqlPool::connect(url).await.unwrap();
+    let run = async |statement: &'static str| {
+        idem_sqlx::sqlx::raw_sql(statement).execute(&pool).await.unwrap();
+    };
+    let finds = |url: &str, what: &[&str]| {
+        let found = idem(url, &["doctor"]).with(1).out;
+        assert!(what.iter().all(|what| found.contains(what)) && !found.contains("hunter2"), "{what:?}: {found}");
+    };
+    run("SET GLOBAL innodb_flush_log_at_trx_commit = 2").await;
+    finds(url, &["migrate", "innodb_flush_log_at_trx_commit is 2"]);
+    run("SET GLOBAL innodb_flush_log_at_trx_commit = 1").await;
+    runtime(url).await;
+    let report = idem(url, &["doctor", "--json"]).with(0).json();
+    assert_eq!(report["findings"], serde_json::json!([]), "{report}");
+    for (change, what, back) in [
+        ("SET GLOBAL read_only = ON", "connect to the primary", "SET GLOBAL read_only = OFF"),
+        ("ALTER TABLE idem_records ENGINE = Aria", "ENGINE = InnoDB", "ALTER TABLE idem_records ENGINE = InnoDB"),
+    ] {
+        run(change).await;
+        finds(url, &[what]);
+        run(back).await;
+    }
+    run("CREATE USER app@'%' IDENTIFIED BY 'hunter2'; GRANT SELECT, INSERT, UPDATE ON idem_records TO app@'%'").await;
+    let (_, server) = url.split_once('@').unwrap();
+    finds(&format!("mysql://app:hunter2@{server}"), &["this user may not DELETE", "GRANT SELECT"]);
+    idem(url, &["doctor"]).with(0);
 }
 
 #[tokio::test]

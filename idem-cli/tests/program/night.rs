@@ -3,12 +3,12 @@
 use std::io::Write as _;
 
 use idem_core::{Error, RecordState};
-use idem_testkit::{PostgresServer, RedisCluster, RedisServer};
+use idem_testkit::{MariaDbServer, PostgresServer, RedisCluster, RedisServer};
 use serde_json::{Value, json};
 
 use crate::doctor;
 use crate::many;
-use crate::support::{OPERATION, charge, idem, idem_answering, killed_worker, runtime};
+use crate::support::{OPERATION, TRACE, charge, idem, idem_answering, killed_worker, runtime};
 
 /// Lists what is abandoned, looks at it, settles it; the next call replays.
 async fn is_found_and_settled(url: &str) {
@@ -32,8 +32,9 @@ async fn is_found_and_settled(url: &str) {
     let by_digest = idem(url, &["show", "--digest", &digest, "--json"]).with(0).json();
     let by_key = idem(url, &["show", OPERATION, key, "--json"]).with(0).json();
     assert_eq!((&by_digest["key"], &by_key["digest"]), (&json!(key), &json!(digest)));
-    assert_eq!(by_key["outcome"], Value::Null);
-    assert!(idem(url, &["show", OPERATION, key]).with(0).out.contains("abandoned"));
+    assert_eq!((&by_key["outcome"], &by_key["trace"]), (&Value::Null, &json!(TRACE)));
+    let shown = idem(url, &["show", OPERATION, key]).with(0).out;
+    assert!(shown.contains("abandoned") && shown.contains(TRACE), "{shown}");
 
     let receipt = json!({ "receipt": 7, "note": "paid, says the gateway" });
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -46,6 +47,7 @@ async fn is_found_and_settled(url: &str) {
     assert_eq!(charge(&idempotency, key).await.unwrap(), receipt);
     let shown = idem(url, &["show", OPERATION, key, "--json"]).with(0).json();
     assert_eq!((&shown["state"], &shown["outcome"], &shown["attempt"]), (&json!("committed"), &receipt, &json!(1)));
+    assert_eq!((&shown["trace"], &shown["audit"]["reason"]), (&json!(TRACE), &json!("ticket 12")));
     // The fingerprint is what it was.
     let other = idempotency.operation(OPERATION).key(key.as_str()).fingerprint(&5);
     let mismatch = other.run(async || Ok::<_, Error>(())).await.unwrap_err();
@@ -68,6 +70,13 @@ async fn what_a_killed_worker_left_in_postgres_is_found_and_settled_among_many()
     doctor::finds_a_postgres_that_forgets_or_has_no_table(&server.url()).await;
     is_found_and_settled(&server.url()).await;
     many::are_listed_by_an_index(&server.url()).await;
+}
+
+#[tokio::test]
+async fn what_a_killed_worker_left_in_mariadb_is_found_and_settled() {
+    let server = MariaDbServer::start_with(&["--innodb-flush-log-at-trx-commit=1"]).await.unwrap();
+    doctor::finds_a_mariadb_that_forgets_or_has_no_table(&server.url()).await;
+    is_found_and_settled(&server.url()).await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use idem_core::{Abandoned, Error, Idempotency};
 use idem_redis::RedisStore;
-use idem_sqlx::{PostgresStore, SqliteStore};
+use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use serde_json::Value;
 
 /// The operation of the workers.
@@ -56,17 +56,25 @@ pub(crate) fn idem_answering(store: &str, args: &[&str], input: &str) -> Ended {
     Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
+/// The trace of each call of a worker.
+pub(crate) const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
 /// A runtime over the store of a URL, as a worker has it.
 pub(crate) async fn runtime(url: &str) -> Idempotency {
-    if url.starts_with("redis") {
-        Idempotency::new(RedisStore::connect(url).await.unwrap())
+    let builder = if url.starts_with("redis") {
+        Idempotency::builder(RedisStore::connect(url).await.unwrap())
     } else if url.starts_with("postgres") {
         let store = PostgresStore::connect(url).await.unwrap();
         store.migrate().await.unwrap();
-        Idempotency::new(store)
+        Idempotency::builder(store)
+    } else if url.starts_with("mysql") {
+        let store = MySqlStore::connect(url).await.unwrap();
+        store.migrate().await.unwrap();
+        Idempotency::builder(store)
     } else {
-        Idempotency::new(SqliteStore::connect(url).await.unwrap())
-    }
+        Idempotency::builder(SqliteStore::connect(url).await.unwrap())
+    };
+    builder.trace_context(|| Some(TRACE.to_owned())).build()
 }
 
 /// The call of a worker: charges once, and after a crash a person decides.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Error, StoreError};
-use crate::key::{KeyDigest, KeyPart};
+use crate::encoding::key::{KeyDigest, KeyPart};
 use crate::record::RecordId;
 
 /// For tests of code that handles these errors. The digest is that of the operation and the key, as

@@ -39,8 +39,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 
 use super::Store;
+use crate::encoding::key::{Key, KeyDigest};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::key::{Key, KeyDigest};
 use crate::record::{Audit, Encoded, Record, RecordId, RecordInfo, RecordState};
 
 /// A store whose records an operator can list and decide about.
@@ -51,7 +51,7 @@ pub trait AdminStore: Store {
     ///
     /// The store looks at a bounded number of records for each page, whatever matches: so a page
     /// may be empty and have a [`next`](Page::next). A page is never longer than
-    /// [`Listing::limit`]. The listing is over when there is no `next`.
+    /// [`Listing::limit`]. The listing ends with a page without a `next`.
     ///
     /// A record that exists unchanged throughout the listing is listed at least once. A record that
     /// is written meanwhile may be missing or come twice, in one state or the other. Each is
@@ -298,7 +298,7 @@ pub struct Intervention {
     /// Only while it is in this state, as the operator saw it. In flight and abandoned are one
     /// here, which `force` distinguishes, and so are committed and done.
     pub state: Option<RecordState>,
-    /// Who intervenes, and why. A settled outcome keeps both.
+    /// The operator, and the reason. A settled outcome keeps both.
     pub by: Option<(Arc<str>, Arc<str>)>,
 }
 
@@ -334,7 +334,7 @@ impl Intervention {
     /// let id = RecordId::new("orders.create", &Key::encode("o-1").unwrap()).unwrap();
     /// let receipt = Encoded::new(CodecId::JSON, r#"{"number":7}"#.into());
     /// let settled = MemoryStore::new().intervene(&Intervention::settle(id, receipt)).await?;
-    /// assert_eq!(settled, Intervened::Nothing); // there is no such record
+    /// assert_eq!(settled, Intervened::Nothing); // this key has no record
     /// # Ok(())
     /// # }
     /// ```
@@ -478,6 +478,10 @@ impl Record {
                     Wish::Settle { outcome, ttl } => {
                         let (fingerprint, kept_for) = (held.fingerprint, ttl.unwrap_or(held.hold));
                         let mut outcome = outcome.clone();
+                        // A replay links to the call that was cut off.
+                        if let Some(trace) = &held.trace {
+                            outcome.describe(|metadata| metadata.trace = Some(trace.clone()));
+                        }
                         if let Some((who, why)) = &intervention.by {
                             outcome.describe(|metadata| metadata.audit = Audit::new(who, why, kept_for));
                         }

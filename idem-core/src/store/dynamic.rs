@@ -88,7 +88,7 @@ pub(crate) enum AnyStore {
 }
 
 /// The answer of a step, now or later.
-pub(crate) type Answer<'a, T> = Either<Ready<Result<T, StoreError>>, BoxFuture<'a, Result<T, StoreError>>>;
+pub(crate) type StepAnswer<'a, T> = Either<Ready<Result<T, StoreError>>, BoxFuture<'a, Result<T, StoreError>>>;
 
 impl AnyStore {
     pub(crate) fn new(store: impl Store) -> Self {
@@ -118,21 +118,21 @@ impl AnyStore {
         }
     }
 
-    pub(crate) fn claim(&self, claim: Claim) -> Answer<'_, Claimed> {
+    pub(crate) fn claim(&self, claim: Claim) -> StepAnswer<'_, Claimed> {
         match self {
             Self::Memory(store) => now(Store::claim(store, &claim)),
             Self::Other(store) => Either::Right(store.claim(claim)),
         }
     }
 
-    pub(crate) fn commit(&self, commit: Commit) -> Answer<'_, Ownership> {
+    pub(crate) fn commit(&self, commit: Commit) -> StepAnswer<'_, Ownership> {
         match self {
             Self::Memory(store) => now(Store::commit(store, &commit)),
             Self::Other(store) => Either::Right(store.commit(commit)),
         }
     }
 
-    pub(crate) fn release(&self, release: Release) -> Answer<'_, Ownership> {
+    pub(crate) fn release(&self, release: Release) -> StepAnswer<'_, Ownership> {
         match self {
             Self::Memory(store) => now(Store::release(store, &release)),
             Self::Other(store) => Either::Right(store.release(release)),
@@ -176,7 +176,7 @@ impl AnyStore {
 }
 
 /// The answer of a store whose steps wait for nothing.
-fn now<'a, T>(step: impl Future<Output = Result<T, StoreError>>) -> Answer<'a, T> {
+fn now<'a, T>(step: impl Future<Output = Result<T, StoreError>>) -> StepAnswer<'a, T> {
     let answer = step.now_or_never();
     Either::Left(ready(answer.unwrap_or_else(|| {
         Err(StoreError::new(StoreErrorKind::Unavailable, "the memory store was held up, which it never is"))

@@ -16,16 +16,16 @@ use std::time::Duration;
 use self::shard::{Found, Shard, Target};
 use self::slot::Slot;
 use self::sweeper::{NEVER, Sweeper, nanos};
-use self::waiting::{Waiters, Waiting};
+use self::waiting::{Waiter, Waiters};
 use super::{Store, StoreHandle};
-use crate::clock::{Clock, TokioClock};
+use crate::base::clock::{Clock, TokioClock};
+use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::base::sync::{Mutex, MutexGuard};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
     Claim, Claimed, Commit, Issue, Issued, OnClaim, OnStep, Ownership, Record, RecordId, RecordInfo, Release, Removed,
     Renewal,
 };
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, MutexGuard};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
 
@@ -63,8 +63,11 @@ const MOST_LOOKED_AT: usize = 2048;
 /// A record that has expired is invisible at once. Its memory is freed within some seconds by a
 /// thread of the store, `idem-sweeper`. The thread starts with the first record, sleeps until one
 /// expires, and ends when no record is left that will expire, or with the store. It frees a million
-/// records in about two seconds, and holds one lock at a time, for the thousand records at most
-/// that the lock guards.
+/// records in about two seconds, and holds one lock at a time, to take out the thousand records at
+/// most that the lock guards; it frees them without the lock.
+///
+/// Freed memory goes back to the allocator, which may keep it for later: the resident memory of a
+/// process over glibc's shrinks little (by a third after a million records).
 ///
 /// New keys help: each pays for a look at three records. A full store looks at no more than some
 /// two thousand records before it refuses a new key, and at none if none has expired. A store [with
@@ -82,7 +85,7 @@ const MOST_LOOKED_AT: usize = 2048;
 pub struct MemoryStore(Arc<Inner>);
 
 struct Inner {
-    shards: Box<[Mutex<Guarded>]>,
+    shards: Box<[Mutex<Locked>]>,
     /// For each shard: no record of it changes by itself before this. Written under the shard's
     /// lock, read without.
     due: Box<[AtomicU64]>,
@@ -93,7 +96,7 @@ struct Inner {
 
 /// The data behind a lock.
 #[derive(Default)]
-struct Guarded {
+struct Locked {
     records: Shard,
     waiters: Waiters,
 }
@@ -197,16 +200,17 @@ impl MemoryStore {
     }
 
     /// Runs one atomic step on the record of an id.
-    fn step<T>(&self, id: &RecordId, step: impl FnOnce(&mut Step<'_>) -> T) -> T {
+    fn step<T>(&self, id: &RecordId, step: impl FnOnce(&mut LockedStep<'_>) -> T) -> T {
         let shared = &self.0.shared;
         let hash = shared.hash(id.as_str().as_bytes());
         let index = self.shard(hash);
-        let mut guarded = lock(&self.0.shards[index]);
+        let mut locked = lock(&self.0.shards[index]);
         let target = Target { id, hash, now: self.0.clock.elapsed() };
-        let answer = step(&mut Step { shared, guarded: &mut guarded, target });
-        guarded.records.tend(target.now, shared);
-        let earlier = self.0.publish(index, &guarded.records);
-        drop(guarded);
+        let answer = step(&mut LockedStep { shared, locked: &mut locked, target });
+        let taken = locked.records.tend(target.now, shared);
+        let earlier = self.0.publish(index, &locked.records);
+        drop(locked);
+        drop(taken);
         if let (Some(due), Some(sweeper)) = (earlier, &self.0.sweeper)
             && sweeper.is_late_for(due)
         {
@@ -215,7 +219,7 @@ impl MemoryStore {
         answer
     }
 
-    fn guarded(&self, hash: u64) -> MutexGuard<'_, Guarded> {
+    fn locked(&self, hash: u64) -> MutexGuard<'_, Locked> {
         lock(&self.0.shards[self.shard(hash)])
     }
 
@@ -330,9 +334,13 @@ impl Inner {
 
     /// Drops what has expired in a shard.
     fn sweep(&self, shard: usize, now: Duration) -> Swept {
-        let mut guarded = lock(&self.shards[shard]);
-        let (before, after) = guarded.records.make_room(now, &self.shared);
-        self.publish(shard, &guarded.records);
+        let mut locked = lock(&self.shards[shard]);
+        let before = locked.records.count();
+        let taken = locked.records.make_room(now, &self.shared);
+        let after = locked.records.count();
+        self.publish(shard, &locked.records);
+        drop(locked);
+        drop(taken);
         Swept { looked_at: before, dropped: before - after }
     }
 
@@ -416,7 +424,7 @@ impl Store for MemoryStore {
         if !self.is_alive(id, attempt) {
             return Ok(());
         }
-        let waiting = Waiting::new(self, id);
+        let waiting = Waiter::new(self, id);
         // Then looked at again: a commit or release from here on wakes this waiter, polled or not;
         // one before is seen now.
         let notified = waiting.notify.notified();
@@ -457,16 +465,16 @@ enum Waking {
 }
 
 /// One atomic step: the lock is held.
-struct Step<'a> {
+struct LockedStep<'a> {
     shared: &'a Shared,
-    guarded: &'a mut Guarded,
+    locked: &'a mut Locked,
     target: Target<'a>,
 }
 
-impl Step<'_> {
+impl LockedStep<'_> {
     /// The record as it is now, and the time until it changes by itself.
     fn find(&mut self) -> Option<(Found<'_>, Duration)> {
-        self.guarded.records.find(self.target, self.shared)
+        self.locked.records.find(self.target, self.shared)
     }
 
     /// Writes what a step of an owner makes of the record, `None` where there is none. With it
@@ -481,18 +489,18 @@ impl Step<'_> {
             Some((OnStep::Remove, _)) => self.remove(),
         }
         if waking == Waking::Wakes {
-            self.guarded.waiters.wake(self.target);
+            self.locked.waiters.wake(self.target);
         }
         Ownership::Held
     }
 
     fn put(&mut self, record: Record, expires_in: Duration, then_done: Duration) {
         let slot = Slot { record, expires: self.target.now.saturating_add(expires_in), then_done };
-        self.guarded.records.put(self.target, slot, self.shared);
+        self.locked.records.put(self.target, slot, self.shared);
     }
 
     fn remove(&mut self) {
-        self.guarded.records.remove(self.target, self.shared);
+        self.locked.records.remove(self.target, self.shared);
     }
 }
 

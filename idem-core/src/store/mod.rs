@@ -1,4 +1,4 @@
-//! The interface for stores and codecs. Applications do not need it.
+//! The interface for authors of stores and codecs. Applications do not need it.
 //!
 //! [`Store`] is the one seam: what a store must do, each step atomic, each with a stated meaning
 //! for every state of the record. [`record`] has the record, the steps, and the decisions that each
@@ -45,7 +45,6 @@
 pub mod admin;
 mod dynamic;
 pub(crate) mod memory;
-pub mod record;
 mod transaction;
 pub mod wire;
 
@@ -62,7 +61,10 @@ pub(crate) use self::dynamic::AnyStore;
 pub use self::dynamic::StoreHandle;
 pub(crate) use self::memory::MemoryStore;
 pub use self::transaction::{Transaction, Transactions};
-pub use crate::codec::{Codec, CodecContext, CodecFailure, CodecId};
+pub use crate::outcome::codec::{Codec, CodecContext, CodecFailure};
+#[doc(inline)]
+pub use crate::record;
+pub use crate::record::CodecId;
 
 /// A place for records.
 ///
@@ -151,13 +153,13 @@ pub trait Store: Send + Sync + 'static {
     /// Waits while the record is in flight under `attempt` and alive, for at most `limit`.
     ///
     /// Returns at once if it is not; else soon after a commit or release, and at the latest when
-    /// `limit` has passed. It may return earlier for no reason. Returning says nothing: the caller
-    /// claims again. Changes nothing that anybody else can see.
+    /// `limit` has passed. It may return earlier without a reason, so the caller always claims
+    /// again. It changes nothing that other callers notice.
     fn wait(&self, id: &RecordId, attempt: u64, limit: Duration)
     -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Describes the record, `None` if there is none. Of one that is committed, the outcome belongs
-    /// to the description.
+    /// Describes the record; `None` if there is none. The description of a committed record has its
+    /// outcome.
     fn inspect(&self, id: &RecordId) -> impl Future<Output = Result<Option<RecordInfo>, StoreError>> + Send;
 
     /// Removes the record, unless it is in flight and alive. Waiters are not woken.

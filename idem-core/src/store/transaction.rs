@@ -59,9 +59,9 @@ pub trait Transaction<S: Store>: Send {
 
     /// Claims the key, as [`Store::claim`] does, in this transaction.
     ///
-    /// Where another open transaction has claimed the key, waits for its end, for at most `wait`.
-    /// Zero: does not wait. The limit holds for this step alone: the transaction's own settings are
-    /// as before. When it runs out, the answer is [`Claimed::InFlight`]; what follows then is
+    /// If another open transaction has claimed the key, this waits for its end, for at most `wait`;
+    /// zero means not at all. The limit holds only for this step, and the transaction keeps its own
+    /// settings. After the limit, the answer is [`Claimed::InFlight`], and the caller then calls
     /// [`roll_back`](Self::roll_back).
     ///
     /// A record in flight that is visible belongs to a lease. The answer is [`Claimed::InFlight`]
@@ -73,12 +73,12 @@ pub trait Transaction<S: Store>: Send {
         wait: Duration,
     ) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
-    /// Writes the outcome, as [`Store::commit`] does, in this transaction. [`Ownership::Lost`]
-    /// where the record is no longer the owner's.
+    /// Writes the outcome, as [`Store::commit`] does, in this transaction. [`Ownership::Lost`] if
+    /// another caller owns the record now.
     fn commit(&mut self, store: &S, commit: &Commit) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 }
 
-/// What begins transactions: a pool. For [`Operation::transaction`](crate::Operation::transaction).
+/// A pool, which begins transactions for [`Operation::transaction`](crate::Operation::transaction).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not begin transactions that can hold records",
     label = "not a pool of PostgreSQL, MySQL or SQLite",

@@ -7,6 +7,7 @@
 //! | issued | `i1i.`, or `i1i <grace ms>.` |
 //! | in flight | `i1f<owner><origin> <attempt> <lease ms> <hold ms> <fingerprint>.` and, with waiters, `w` |
 //! | the same, with more to remember | `i2f`, the same fields, ` <questions>`, for each record that was taken over `<` and all these fields of it, `.` |
+//! | the same, with traces | `i3f`, the same fields, and ` <trace>` behind the questions of each record that has one |
 //! | released | `i1r <attempt>.` |
 //! | the same, where some attempts only asked | `i2r <attempt> <questions>.` |
 //! | committed | `i1c <attempt> <codec> <fingerprint> <check> <outcome>` |
@@ -16,7 +17,7 @@
 //! | done | `i1d <attempt> <fingerprint>.` |
 //!
 //! `i1` to `i3` are the format and its version. The metadata is one word, without spaces
-//! ([`Metadata::to_text`](crate::record::Metadata::to_text)). Owner and fingerprint are 22
+//! ([`Metadata::to_text`](crate::record::Metadata::to_text)). The trace is a `traceparent`. Owner and fingerprint are 22
 //! characters of base64url, `-` stands for no fingerprint. The origin is what the claim found: `n`
 //! nothing, `i` issued, `r` released, `a` abandoned. The owner comes first and has a fixed width,
 //! so that a script checks it by comparing a prefix. Every header has an end of its own, and the
@@ -28,8 +29,8 @@
 //! - A version reads every record that an earlier one wrote.
 //! - A record is written in the lowest version that can express it. So a rolling deployment in
 //!   which both versions run shares all records but those that need the addition: keys whose
-//!   abandoned record was taken over, or whose question stayed without an answer (2), and outcomes
-//!   with metadata (3).
+//!   abandoned record was taken over, or whose question stayed without an answer (2), outcomes
+//!   with metadata, and records in flight with a trace (3).
 //! - A record of a later version is an error ([`WireError::Version`]), from every step, and is left
 //!   untouched. The caller gets [`Error::Codec`](crate::Error::Codec), and no body runs. Upgrade
 //!   the process, or wait until the record has ended.
@@ -45,9 +46,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use bytes::Bytes;
 
-use crate::codec::CodecId;
-use crate::fingerprint::Fingerprint;
-use crate::record::{Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record};
+use crate::encoding::fingerprint::Fingerprint;
+use crate::record::{CodecId, Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record, is_trace};
 
 /// Separates a record in flight from the one that it took over.
 const OVER: u8 = b'<';
@@ -105,7 +105,7 @@ pub fn encode_aside(attempt: u64, fingerprint: Option<Fingerprint>) -> Vec<u8> {
 }
 
 /// The text with which every record in flight of this owner begins, and no other; where that has
-/// more to remember, with a `2` in place of the `1`.
+/// more to remember, with a `2` or a `3` in place of the `1`.
 pub fn owner_prefix(owner: Owner) -> String {
     let mut prefix = String::with_capacity(25);
     prefix.push_str("i1f");
@@ -116,7 +116,7 @@ pub fn owner_prefix(owner: Owner) -> String {
 /// Returns an in-flight record without the mark for waiters.
 pub fn without_waited(text: &[u8]) -> &[u8] {
     match text {
-        [b'i', b'1' | b'2', b'f', .., b'.', WAITED] => text.get(..text.len() - 1).unwrap_or(text),
+        [b'i', b'1'..=b'3', b'f', .., b'.', WAITED] => text.get(..text.len() - 1).unwrap_or(text),
         _ => text,
     }
 }
@@ -132,7 +132,7 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
         [b'i', version @ b'1', state, fields @ ..] | [b'i', version @ b'2', state @ (b'f' | b'r'), fields @ ..] => {
             (*version, *state, fields)
         }
-        [b'i', version @ b'3', state @ (b'c' | b'e'), fields @ ..] => (*version, *state, fields),
+        [b'i', version @ b'3', state @ (b'c' | b'e' | b'f'), fields @ ..] => (*version, *state, fields),
         b"i1" | b"i2" | b"i3" => return Err(damaged),
         [b'i', b'0'..=b'9', ..] => return Err(WireError::Version),
         _ => return Err(WireError::Foreign),
@@ -147,8 +147,8 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
         _ => return Err(damaged),
     };
     match (version, state) {
-        (b'2', b'f') => decode_in_flight(fields, MOST_TAKEN_OVER)
-            .filter(|held| held.questions > 0 || held.took_over.is_some())
+        (b'2' | b'3', b'f') => decode_in_flight(fields, MOST_TAKEN_OVER)
+            .filter(|held| version_of(held) == version)
             .map(|held| Parsed::Record(Record::InFlight(held))),
         (b'2', _) => decode_released(fields).map(Parsed::Record),
         _ => decode_plain(state, fields),
@@ -183,13 +183,29 @@ pub fn decode_head(text: &Bytes) -> Result<Parsed, WireError> {
     head().ok_or(WireError::Damaged)
 }
 
-/// A record in flight with the number of questions, and with those that were taken over: no more
-/// than `room`.
+/// The lowest version that can express a record in flight.
+fn version_of(held: &InFlight) -> u8 {
+    let is_traced = |held: &InFlight| held.trace.is_some();
+    if std::iter::successors(Some(held), |held| held.took_over.as_deref()).any(is_traced) {
+        b'3'
+    } else if held.questions > 0 || held.took_over.is_some() {
+        b'2'
+    } else {
+        b'1'
+    }
+}
+
+/// A record in flight with the number of questions and its trace, and with those that were taken
+/// over: no more than `room`.
 fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
     let mut parts = text.splitn(2, |byte| *byte == OVER);
     let mut fields = parts.next()?.split(|byte| *byte == b' ');
     let mut held = in_flight_fields(&mut fields)?;
     held.questions = number(fields.next()?)?;
+    held.trace = match fields.next() {
+        Some(trace) => Some(std::str::from_utf8(trace).ok().filter(|trace| is_trace(trace))?.into()),
+        None => None,
+    };
     if fields.next().is_some() {
         return None;
     }
@@ -212,6 +228,7 @@ fn in_flight_fields<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<I
         fingerprint: fingerprint(fields.next()?)?,
         questions: 0,
         took_over: None,
+        trace: None,
     })
 }
 
@@ -271,16 +288,20 @@ const HEADER: usize = 128;
 
 fn in_flight(held: &InFlight) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER);
-    if held.questions == 0 && held.took_over.is_none() {
-        out.extend_from_slice(b"i1f");
+    let version = version_of(held);
+    out.extend_from_slice(&[b'i', version, b'f']);
+    if version == b'1' {
         push_in_flight(&mut out, held);
     } else {
-        out.extend_from_slice(b"i2f");
         let mut next = Some(held);
         while let Some(held) = next {
             push_in_flight(&mut out, held);
             out.push(b' ');
             push_number(&mut out, held.questions);
+            if let Some(trace) = &held.trace {
+                out.push(b' ');
+                out.extend_from_slice(trace.as_bytes());
+            }
             next = held.took_over.as_deref();
             if next.is_some() {
                 out.push(OVER);
@@ -403,172 +424,4 @@ fn number(field: &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn samples() -> Vec<Record> {
-        let print = Fingerprint::of("x").unwrap();
-        let held = |fingerprint| InFlight {
-            owner: Owner::from_bytes([7; 16]),
-            attempt: 3,
-            origin: Origin::Abandoned,
-            lease: Duration::from_secs(30),
-            hold: Duration::from_hours(24),
-            fingerprint,
-            questions: 0,
-            took_over: None,
-        };
-        let over = |questions, over: InFlight| InFlight {
-            questions,
-            took_over: Some(Box::new(InFlight { lease: Duration::ZERO, ..over })),
-            ..held(None)
-        };
-        let outcome = |payload: &'static [u8]| Encoded {
-            is_error: false,
-            codec: CodecId::JSON,
-            payload: Bytes::from_static(payload),
-            metadata: None,
-        };
-        let audit = crate::record::Audit::new("jane", "ticket 7", Duration::from_secs(60));
-        let metadata = Some(Arc::new(Metadata { version: Some(2), audit, ..Metadata::default() }));
-        vec![
-            Record::Issued { grace: Duration::ZERO },
-            Record::InFlight(held(None)),
-            Record::InFlight(held(Some(print))),
-            Record::Released { attempt: u64::MAX, questions: 0 },
-            Record::Committed { attempt: 1, fingerprint: None, outcome: outcome(b"{\"a\":\"b c\"}") },
-            Record::Committed { attempt: 1, fingerprint: Some(print), outcome: outcome(b"") },
-            Record::Committed { attempt: 1, fingerprint: None, outcome: outcome(&[0, 255, b' ', b'\n']) },
-            Record::Done { attempt: 2, fingerprint: None },
-            Record::Done { attempt: 2, fingerprint: Some(print) },
-            Record::Committed {
-                attempt: 3,
-                fingerprint: None,
-                outcome: Encoded { is_error: true, ..outcome(b"\"no\"") },
-            },
-            Record::Issued { grace: Duration::from_hours(1) },
-            Record::InFlight(InFlight { questions: 2, ..held(Some(print)) }),
-            Record::InFlight(over(0, held(Some(print)))),
-            Record::InFlight(over(1, over(1, over(0, held(None))))),
-            Record::Released { attempt: 3, questions: 1 },
-            Record::Committed {
-                attempt: 1,
-                fingerprint: Some(print),
-                outcome: Encoded { metadata: metadata.clone(), ..outcome(b"{}") },
-            },
-            Record::Committed {
-                attempt: 1,
-                fingerprint: None,
-                outcome: Encoded { is_error: true, metadata, ..outcome(b"x y") },
-            },
-        ]
-    }
-
-    fn read(text: &[u8]) -> Result<Parsed, WireError> {
-        decode(&Bytes::copy_from_slice(text))
-    }
-
-    #[test]
-    fn every_state_reads_back_as_it_was_written() {
-        for record in samples() {
-            assert_eq!(read(&encode(&record)), Ok(Parsed::Record(record)));
-        }
-        let print = Fingerprint::of("x").ok();
-        assert_eq!(read(&encode_aside(4, print)), Ok(Parsed::Aside { attempt: 4, fingerprint: print }));
-    }
-
-    #[test]
-    fn a_record_cut_short_anywhere_is_damaged_never_another_record() {
-        for record in samples() {
-            let whole = encode(&record);
-            for end in 2..whole.len() {
-                assert_eq!(
-                    read(&whole[..end]),
-                    Err(WireError::Damaged),
-                    "{:?}",
-                    String::from_utf8_lossy(&whole[..end])
-                );
-            }
-            assert_eq!(read(&[whole.as_slice(), b"x"].concat()), Err(WireError::Damaged));
-        }
-    }
-
-    #[test]
-    fn a_committed_record_with_any_byte_changed_is_not_read() {
-        for record in samples().into_iter().filter(|record| matches!(record, Record::Committed { .. })) {
-            let whole = encode(&record);
-            for at in 0..whole.len() {
-                for bit in 0..8 {
-                    let mut changed = whole.clone();
-                    changed[at] ^= 1 << bit;
-                    assert_ne!(read(&changed), Ok(Parsed::Record(record.clone())));
-                    assert!(read(&changed).is_err(), "{:?}", String::from_utf8_lossy(&changed));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn foreign_values_and_other_versions_are_told_apart() {
-        for foreign in ["", "hello", "{\"a\":1}", "i", "idem", "1"] {
-            assert_eq!(read(foreign.as_bytes()), Err(WireError::Foreign), "{foreign}");
-        }
-        for later in ["i2c 1 j - aaaaaa {}", "i3f.", "i2i.", "i9"] {
-            assert_eq!(read(later.as_bytes()), Err(WireError::Version), "{later}");
-        }
-        let group = "BwcHBwcHBwcHBwcHBwcHBwa 3 0 2 - 1";
-        let chain = |length| format!("i2f{}.", [group].repeat(length).join("<"));
-        assert!(read(chain(MOST_TAKEN_OVER + 1).as_bytes()).is_ok());
-        assert_eq!(read(chain(MOST_TAKEN_OVER + 2).as_bytes()), Err(WireError::Damaged));
-        for damaged in [
-            "i1",
-            "i1x 1.",
-            "i1r +1.",
-            "i1r 1 2.",
-            "i1r.",
-            "i1i 0.",
-            "i1i x.",
-            "i1i 1 2.",
-            "i1i",
-            "i1d 1.",
-            "i1r 1.w",
-            "i1f.",
-            "i2f.",
-            "i2r 1.",
-            "i2r 1 0.",
-            "i2r 1 1",
-            "i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 0.",
-            "i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1<.",
-            "i1fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1.",
-            "i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 1.",
-        ] {
-            assert_eq!(read(damaged.as_bytes()), Err(WireError::Damaged), "{damaged}");
-        }
-    }
-
-    #[test]
-    fn the_mark_of_waiters_is_part_of_no_field() {
-        for held in [&samples()[2], &samples()[13]] {
-            let held = encode(held);
-            let waited = [held.as_slice(), &[WAITED]].concat();
-            assert_eq!(read(&waited), read(&held));
-            assert_eq!(without_waited(&waited), held);
-            assert_eq!(without_waited(&held), held);
-            assert_eq!(waited[2..25], owner_prefix(Owner::from_bytes([7; 16])).as_bytes()[2..]);
-        }
-    }
-
-    /// Records outlive deployments: a change of these texts needs a new version of the format.
-    #[test]
-    fn the_format_is_pinned() {
-        let texts: Vec<_> =
-            samples().iter().map(|record| String::from_utf8_lossy(&encode(record)).into_owned()).collect();
-        assert_eq!(texts[0], "i1i.");
-        assert_eq!(texts[10], "i1i 3600000.");
-        assert_eq!(texts[1], "i1fBwcHBwcHBwcHBwcHBwcHBwa 3 30000 86400000 -.");
-        assert_eq!(texts[3], "i1r 18446744073709551615.");
-        assert_eq!(texts[4], "i1c 1 j - n1n1HA {\"a\":\"b c\"}");
-        assert_eq!(texts[7], "i1d 2 -.");
-        assert_eq!(texts[9], "i1e 3 j - lZUZQw \"no\"");
-    }
-}
+mod tests;

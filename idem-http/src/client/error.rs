@@ -10,9 +10,9 @@ use crate::key::IdempotencyKey;
 
 /// The client gave up on a request that may have been carried out: its outcome is unknown.
 ///
-/// Neither report success nor failure. Look the request up by its [`key`](Self::key), or send it
-/// again with the same key. It is inside of [`reqwest_middleware::Error::Middleware`];
-/// [`find`](Self::find) takes it out.
+/// Report neither success nor failure. Look the request up by its [`key`](Self::key), or send it
+/// again with the same key. [`find`](Self::find) takes this error out of a
+/// [`reqwest_middleware::Error::Middleware`].
 ///
 /// Its text names method, host and path, but neither the key nor the query.
 pub struct UnknownOutcome {
@@ -25,7 +25,8 @@ pub struct UnknownOutcome {
 }
 
 impl UnknownOutcome {
-    /// Finds it in the error of a request; `None` if the request was not carried out.
+    /// Finds this error in the error of a request; `None` if the request was certainly not carried
+    /// out.
     pub fn find(error: &reqwest_middleware::Error) -> Option<&Self> {
         match error {
             reqwest_middleware::Error::Middleware(error) => error.downcast_ref(),
@@ -43,7 +44,7 @@ impl UnknownOutcome {
         self.tries
     }
 
-    /// Returns the status of the last try; `None` if that got no response.
+    /// Returns the status of the last try; `None` if it got no response.
     pub fn status(&self) -> Option<StatusCode> {
         self.status
     }

@@ -1,4 +1,4 @@
-//! The question what became of a request.
+//! The lookup of a request.
 
 use std::time::Duration;
 

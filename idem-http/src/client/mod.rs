@@ -22,13 +22,19 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 /// A middleware for reqwest that gives each POST and PATCH an idempotency key, and retries it
 /// safely.
 ///
-/// All tries of a request carry one key. Put it outside of other middleware that retries.
+/// All tries of a request carry one key. Add this middleware before others that retry, so that it
+/// is outermost.
 ///
-/// The key is, in this order: the header that the caller set, which stays as it is; the extension
-/// [`RequestKey`]; the child key of the guarded body around the request, with
-/// [`keys_from_call`](Self::keys_from_call); a new one, made by a [`KeyGenerator`]. Only a key that
-/// the caller supplies survives a restart of the caller's process. A request of another method
-/// passes untouched, unless the caller gave it a key.
+/// The key is the first of these:
+///
+/// 1. the header, if the caller has set it;
+/// 2. the extension [`RequestKey`];
+/// 3. with [`keys_from_call`](Self::keys_from_call), a child key of the guarded body that sends the
+///    request;
+/// 4. a new key of a [`KeyGenerator`].
+///
+/// Only a key of the caller's own survives a restart of the caller's process. A request of another
+/// method passes unchanged, unless the caller gave it a key.
 ///
 /// # What is retried
 ///
@@ -50,11 +56,11 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 /// | an error of other middleware | no | no |
 /// | the deadline, during a try | no | yes |
 ///
-/// With `x-should-retry` or `Stripe-Should-Retry`, `false` ends the tries, and `true` has any 5xx
-/// retried that is no answer. The pause before the next try is that of `Retry-After`, in seconds or
-/// as a date, or of `retry-after-ms`. Otherwise it doubles from [`backoff`](Self::backoff). Both
-/// have jitter. A `Retry-After` beyond the deadline ends the tries immediately. A request whose
-/// body is a stream is sent once.
+/// If `x-should-retry` or `Stripe-Should-Retry` is `false`, the tries end. If it is `true`, any 5xx
+/// is retried, unless it is an answer. The pause before the next try is that of `Retry-After`, in
+/// seconds or as a date, or of `retry-after-ms`. Otherwise it doubles from
+/// [`backoff`](Self::backoff). Both have jitter. A `Retry-After` beyond the deadline ends the tries
+/// immediately. A request whose body is a stream is sent once.
 ///
 /// If the client gives up and no try may have been carried out, the caller gets the last response
 /// or error. Otherwise the outcome is unknown: the caller gets [`UnknownOutcome`], which holds the
@@ -102,7 +108,7 @@ pub struct IdempotencyClient {
 }
 
 impl IdempotencyClient {
-    /// Makes a client whose generated keys begin with `prefix`, as in `checkout-<uuid>`.
+    /// Creates a client whose generated keys begin with `prefix`, as in `checkout-<uuid>`.
     pub fn new(prefix: impl Into<String>) -> Self {
         Self {
             keys: KeyGenerator::new(prefix.into()),
@@ -132,8 +138,8 @@ impl IdempotencyClient {
         self
     }
 
-    /// Sets the pause after the first try, where the server suggests none. Default: 200 ms. It
-    /// doubles up to 10 seconds.
+    /// Sets the pause after the first try, if the server suggests none. Default: 200 ms. Each
+    /// further pause is twice as long, up to 10 seconds.
     #[must_use]
     pub fn backoff(mut self, backoff: Duration) -> Self {
         self.backoff = backoff;
@@ -142,8 +148,8 @@ impl IdempotencyClient {
 
     /// Sets up to which size, in bytes, a response is read before it is returned. Default: 1 MiB.
     ///
-    /// A response that is cut in its body is then retried, as if it had not come at all. One that
-    /// is larger, or does not state its length, streams to the caller, who sees where it is cut.
+    /// If such a response is truncated, the request is retried. A response that is larger, or of
+    /// unknown length, streams to the caller, who gets the error.
     #[must_use]
     pub fn max_body(mut self, max_body: usize) -> Self {
         self.max_body = max_body;
@@ -157,13 +163,13 @@ impl IdempotencyClient {
         self
     }
 
-    /// Has the client look up what became of a request before it returns [`UnknownOutcome`].
+    /// Sets where to look a request up before the client returns [`UnknownOutcome`].
     ///
-    /// `url` gets the request and its key, percent-encoded as a path's segment. The server behind
-    /// it is [`lookup`](https://docs.rs/idem-http/latest/idem_http/fn.lookup.html) or answers as
-    /// that does. A recorded response is the result of the request; while it is in flight, the
-    /// client asks again until the deadline. The question carries the headers of the request if it
-    /// goes to the same host.
+    /// `url` gets the request and its key, percent-encoded as a path's segment. The server there
+    /// must answer like [`lookup`](https://docs.rs/idem-http/latest/idem_http/fn.lookup.html). If
+    /// it returns a recorded response, that is the result of the request. While the request is in
+    /// flight, the client asks again until the deadline. If the URL has the same host, the lookup
+    /// carries the headers of the request.
     ///
     /// # Examples
     ///
@@ -182,13 +188,12 @@ impl IdempotencyClient {
         self
     }
 
-    /// Has requests inside of a guarded body carry a [child key](idem_core::Call::child_key) of
-    /// that call.
+    /// Gives requests inside a guarded body a [child key](idem_core::Call::child_key) of that call.
     ///
     /// A body that runs again after a crash then sends the same keys, so a chain of services has
-    /// one key per hop. The child's name is method and URL. A body that sends two requests to one
-    /// URL names them with [`RequestKey::child`]: otherwise the second is a duplicate of the first.
-    /// Outside of a guarded body the key is a generated one.
+    /// one key per hop. The name of the child key is method and URL. If a body sends two requests
+    /// to one URL, give each a name with [`RequestKey::child`]; otherwise the second one is a
+    /// duplicate of the first. Outside a guarded body, keys are generated.
     #[must_use]
     pub fn keys_from_call(mut self) -> Self {
         self.keys_from_call = true;
@@ -209,8 +214,7 @@ impl fmt::Debug for IdempotencyClient {
 
 /// The key of one request, as an extension: `.with_extension(RequestKey::new(&order.id))`.
 ///
-/// A key of the caller's own, kept where it survives a restart, makes the tries after the restart
-/// duplicates too.
+/// If the caller stores its own key, tries after a restart are duplicates too.
 #[derive(Clone)]
 pub struct RequestKey(Source);
 
@@ -221,7 +225,7 @@ enum Source {
 }
 
 impl RequestKey {
-    /// Makes the key from a value that identifies the request, such as the order's number.
+    /// Creates the key from a value that identifies the request, such as the order's number.
     ///
     /// It must be 1 to 255 visible ASCII characters. Otherwise the request is not sent, and its
     /// error is an [`InvalidKey`](crate::InvalidKey).
@@ -229,10 +233,10 @@ impl RequestKey {
         Self(Source::Given(key.to_string()))
     }
 
-    /// Makes the key a child key of the guarded body around the request, by a name that is unique
-    /// in that body.
+    /// Uses a child key of the guarded body that sends the request, with a name that is unique in
+    /// that body.
     ///
-    /// Outside of a guarded body the request is not sent, and its error says so.
+    /// Outside a guarded body the request is not sent, and its error says so.
     pub fn child(name: impl Into<String>) -> Self {
         Self(Source::Child(name.into()))
     }

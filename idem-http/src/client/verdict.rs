@@ -1,4 +1,4 @@
-//! What one try says of its request.
+//! The result of one try.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use reqwest_middleware::Error;
 
 use super::pause::suggested;
 
-/// What one try says: whether to try again, and what became of the request.
+/// The result of one try: whether to try again, and whether the request may have been carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) retry: bool,
@@ -77,7 +77,7 @@ fn is(headers: &HeaderMap, name: &str, value: &str) -> bool {
     headers.get(name).is_some_and(|found| found.as_bytes().eq_ignore_ascii_case(value.as_bytes()))
 }
 
-/// What the body of a response says of the key: ours as problem+json, or Stripe's.
+/// The error in a response's body: ours as problem+json, or Stripe's.
 struct Problem {
     code: Option<String>,
 }

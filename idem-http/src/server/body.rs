@@ -14,8 +14,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of a request that reaches the guarded service, and of each response.
 ///
-/// It is whole if the layer has read it, or streams through. A service behind the layer takes
-/// `Request<Body>`; axum's and other generic services take it as they are.
+/// It is complete if the layer has read it; otherwise it streams. A service behind the layer takes
+/// `Request<Body>`. Generic services such as axum's accept it without changes.
 pub struct Body(Kind);
 
 enum Kind {

@@ -14,21 +14,22 @@ use super::service::Idempotent;
 use super::settings::{KeyOf, Owner, Settings};
 use crate::problem::{Problem, Response};
 
-/// A layer that has not been told yet whose a key is: call [`scope`](IdempotencyLayer::scope) or
+/// The state of a layer without a scope: call [`scope`](IdempotencyLayer::scope) or
 /// [`unscoped`](IdempotencyLayer::unscoped).
 #[derive(Debug, Clone, Copy)]
 pub enum NeedsScope {}
 
-/// A layer that knows whose a key is.
+/// The state of a layer with a scope.
 #[derive(Debug, Clone, Copy)]
 pub enum Scoped {}
 
 /// Guards whole responses by the Idempotency-Key header, in front of any tower service.
 ///
-/// A first request runs the service and its response is recorded. A duplicate gets that response,
-/// with the header `Idempotent-Replayed: true`. POST and PATCH are guarded, other methods pass.
+/// The first request runs the service, and its response is recorded. A duplicate gets that
+/// response, with the header `Idempotent-Replayed: true`. POST and PATCH are guarded; other methods
+/// pass.
 ///
-/// Claim and service run in a task of their own: a client that disconnects stops neither.
+/// Claim and service run in a separate task, so they continue if the client disconnects.
 ///
 /// # Examples
 ///
@@ -51,7 +52,7 @@ pub enum Scoped {}
 /// # }
 /// ```
 ///
-/// Whose a key is must be said, or the layer is none:
+/// Without a scope, this does not compile:
 ///
 /// ```compile_fail
 /// # use idem_core::{Idempotency, MemoryStore};
@@ -65,16 +66,15 @@ pub struct IdempotencyLayer<S = NeedsScope> {
 }
 
 impl IdempotencyLayer {
-    /// Makes a layer over a runtime, with its store and its defaults.
+    /// Creates a layer over a runtime, with its store and its defaults.
     pub fn new(idempotency: Idempotency) -> Self {
         let settings = Settings::new(idempotency);
         Self { settings, scope: PhantomData }
     }
 
-    /// Says whose key a request brings, such as the user or the API key.
+    /// Sets how the owner of a key is found in a request, such as the user or the API key.
     ///
-    /// Two owners never share a record. A request for which this returns `None` gets 401 and is not
-    /// guarded under a shared scope.
+    /// Two owners never share a record. If `scope` returns `None`, the request gets 401.
     pub fn scope<F>(mut self, scope: F) -> IdempotencyLayer<Scoped>
     where
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
@@ -83,9 +83,10 @@ impl IdempotencyLayer {
         IdempotencyLayer { settings: self.settings, scope: PhantomData }
     }
 
-    /// Has all clients share one space of keys.
+    /// Lets all clients share their keys.
     ///
-    /// Only for services with a single client: with several, one client can get another's response.
+    /// Use it only if the service has a single client. With several clients, one can get another
+    /// one's response.
     pub fn unscoped(self) -> IdempotencyLayer<Scoped> {
         IdempotencyLayer { settings: self.settings, scope: PhantomData }
     }
@@ -118,13 +119,14 @@ impl<S> IdempotencyLayer<S> {
         self
     }
 
-    /// Sets how long it is known, from the commit, that there was a response. Default: as `ttl`.
+    /// Sets how long the store remembers, from the commit, that there was a response. Default: as
+    /// `ttl`.
     pub fn remember(mut self, remember: Duration) -> Self {
         self.settings.times.remember = Some(remember);
         self
     }
 
-    /// Sets how long a crashed process keeps its keys. Default: the runtime's.
+    /// Sets how long a crashed process blocks its keys. Default: the runtime's.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.times.lease = Some(lease);
         self
@@ -145,7 +147,7 @@ impl<S> IdempotencyLayer<S> {
         self
     }
 
-    /// Sets what a request gets if the store cannot answer. Default: 503.
+    /// Sets what a request gets if the store does not answer. Default: 503.
     pub fn store_failure(mut self, store_failure: StoreFailure) -> Self {
         self.settings.times.store_failure = Some(store_failure);
         self
@@ -154,21 +156,22 @@ impl<S> IdempotencyLayer<S> {
     /// Sets the largest body, in bytes, of a guarded request, and the largest response that is
     /// recorded. Default: 1 MiB.
     ///
-    /// A larger request gets 413, and nothing runs. A larger response passes through complete, and
-    /// is recorded as done without an answer.
+    /// A larger request gets 413, and the service does not run. A larger response passes through
+    /// complete, and the request is recorded as done, without its response.
     pub fn max_body(mut self, max_body: usize) -> Self {
         self.settings.max_body = max_body;
         self
     }
 
     /// Sets the status for a key that comes again with another request. Default: 422. Stripe's
-    /// clients know 400.
+    /// clients expect 400.
     pub fn mismatch(mut self, status: StatusCode) -> Self {
         self.settings.mismatch = Some(status);
         self
     }
 
-    /// Replays whatever the request is: for services whose contract is the key alone.
+    /// Replays the response even to a different request: for services whose contract is the key
+    /// alone.
     pub fn replay_on_mismatch(mut self) -> Self {
         self.settings.compares = false;
         self

@@ -26,18 +26,18 @@ use crate::key::IdempotencyKey;
 use crate::problem::{Problem, Response};
 use crate::stored::Stored;
 
-/// The header by which a replay is known.
+/// The header that marks a replay.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// The extension that a replayed response carries, for layers outside of this one.
+/// The extension that marks a replayed response, for outer layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Replayed;
 
-/// The extension of a request that names its route, such as `/v1/charges/{id}`: for adapters of
-/// other frameworks than axum.
+/// The extension that names the route of a request, such as `/v1/charges/{id}`: for adapters of
+/// frameworks other than axum.
 ///
-/// Without it, and without axum's matched path, each path is an operation.
+/// Without it, and without axum's matched path, each path is a separate operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route(pub String);
 

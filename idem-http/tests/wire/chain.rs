@@ -127,7 +127,7 @@ async fn pass(
         _ => {}
     }
     stream.write_all(&response[..length]).await.ok()?;
-    // What little may still come.
+    // The rest, if any.
     tokio::io::copy(&mut service, &mut stream).await.ok()?;
     Some(())
 }

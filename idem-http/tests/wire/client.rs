@@ -1,4 +1,4 @@
-//! What the client does with each result of a try.
+//! The client's action on each result of a try.
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use idem_http::IdempotencyClient;
 
-/// What becomes of one request.
+/// The server's action on one request.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
     /// The connection ends before the request is read.
@@ -22,7 +22,7 @@ pub(crate) enum Act {
     LoseReply,
     /// The connection ends within the body of the response.
     HalfReply,
-    /// There is no response, and the connection stays.
+    /// The server does not respond, and the connection stays.
     Hang,
     Reply(u16, Vec<(&'static str, String)>, &'static str),
 }

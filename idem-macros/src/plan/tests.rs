@@ -1,4 +1,4 @@
-//! What the plan says of mistakes.
+//! The plan's messages about mistakes.
 
 use super::{Args, Errors, Function, Plan};
 
@@ -64,7 +64,7 @@ fn each_mistake_in_the_options_is_said_at_its_token() {
         ("key = id, observe = true", ("=", "`observe` takes no value")),
         ("key = id, outcome_version = 0", ("0", "1 or more")),
         ("key = id, upgrade(1 => old)", ("upgrade", "add for example `outcome_version = 2`")),
-        ("key = id, outcome_version = 2, upgrade = old", ("upgrade", "says in parentheses")),
+        ("key = id, outcome_version = 2, upgrade = old", ("upgrade", "needs a function for each earlier version")),
         ("key = id, outcome_version = 2, upgrade()", ("()", "`upgrade` is empty")),
         ("key = id, outcome_version = 2, upgrade(old)", ("old", "the number of an earlier version")),
         ("key = id, outcome_version = 2, upgrade(1 old)", ("old", "expected `=>`")),
@@ -129,7 +129,7 @@ fn what_needs_a_lease_has_no_meaning_in_a_transaction() {
         let args = format!("key = id, transaction = tx, {option}");
         assert_mistakes(&args, item, &[(word, "has no meaning in a transaction")]);
     }
-    for (action, said) in [("retry(max = 3)", "not tried again in place"), ("abandon", "rolled back")] {
+    for (action, said) in [("retry(max = 3)", "not retried in place"), ("abandon", "rolled back")] {
         let args = format!("key = id, transaction = tx, errors(_ => {action})");
         assert_mistakes(&args, item, &[(action.split('(').next().unwrap(), said)]);
     }

@@ -158,13 +158,14 @@ async fn server_with_user(rights: &str) -> (Server, String) {
     (server, url)
 }
 
-/// One of each call, and a wait that is woken.
-async fn use_everything(store: &RedisStore) -> Duration {
+/// One of each call, and a wait that is woken. Gives how long the wake-up took.
+async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
     let (first, second) = (claim("1"), claim("2"));
     store.claim(&first).await.unwrap();
     store.claim(&second).await.unwrap();
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { .. }));
     assert_eq!(*store.renew(&[renewal(&first)]).await[0].as_ref().unwrap(), Ownership::Held);
+    server.commands().await;
     let waiter = tokio::spawn({
         let (store, id) = (store.clone(), first.id.clone());
         async move {
@@ -172,7 +173,7 @@ async fn use_everything(store: &RedisStore) -> Duration {
             Instant::now()
         }
     });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    until("the waiter's look", || async { server.commands().await.contains_key("evalsha") }).await;
     let mut kept = commit(&first, 1, "1");
     kept.remember = 600 * SECOND;
     let before = Instant::now();
@@ -192,17 +193,17 @@ async fn use_everything(store: &RedisStore) -> Duration {
 
 #[tokio::test]
 async fn the_rights_that_are_documented_are_enough() {
-    let (_server, url) = server_with_user(RIGHTS).await;
-    let all = warnings(async { use_everything(&RedisStore::connect(url).await.unwrap()).await }).await;
+    let (server, url) = server_with_user(RIGHTS).await;
+    let all = warnings(async { use_everything(&server, &RedisStore::connect(url).await.unwrap()).await }).await;
     assert_eq!(all, "");
 }
 
 #[tokio::test]
 async fn without_the_right_to_channels_waiters_poll_and_it_is_warned_of() {
-    let (_server, url) = server_with_user(&RIGHTS.replace("&idem:* ", "")).await;
+    let (server, url) = server_with_user(&RIGHTS.replace("&idem:* ", "")).await;
     let store = RedisStore::connect(url).await.unwrap();
     let text = warnings(async {
-        let woken = use_everything(&store).await;
+        let woken = use_everything(&server, &store).await;
         assert!(woken < SECOND / 2, "{woken:?}");
     })
     .await;
@@ -211,8 +212,8 @@ async fn without_the_right_to_channels_waiters_poll_and_it_is_warned_of() {
 
 #[tokio::test]
 async fn without_the_right_to_ask_the_server_is_used_and_it_is_warned_of() {
-    let (_server, url) = server_with_user(&RIGHTS.replace(" +info", "")).await;
-    let text = warnings(async { use_everything(&RedisStore::connect(url).await.unwrap()).await }).await;
+    let (server, url) = server_with_user(&RIGHTS.replace(" +info", "")).await;
+    let text = warnings(async { use_everything(&server, &RedisStore::connect(url).await.unwrap()).await }).await;
     assert!(text.contains("INFO"), "{text}");
 }
 
@@ -305,10 +306,10 @@ async fn databases_are_kept_apart() {
 async fn unix_sockets_are_taken() {
     let socket = std::env::temp_dir().join(format!("idem-redis-{}.sock", std::process::id()));
     let path = socket.to_str().unwrap();
-    let _server = Server::start(&["--unixsocket", path]);
+    let server = Server::start(&["--unixsocket", path]);
     until("the socket", || async { socket.exists() }).await;
     let store = RedisStore::connect(format!("unix://{path}?db=2")).await.unwrap();
-    use_everything(&store).await;
+    use_everything(&server, &store).await;
     let _ = std::fs::remove_file(&socket);
 }
 
@@ -327,7 +328,7 @@ async fn a_connection_of_the_application_is_used_as_it_is() {
             .unwrap(),
     ] {
         store.check().await.unwrap();
-        use_everything(&store).await;
+        use_everything(&server, &store).await;
         store.remove(&id("2")).await.unwrap();
     }
 }

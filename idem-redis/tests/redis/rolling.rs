@@ -57,6 +57,30 @@ async fn p9_an_owner_of_the_earlier_version_commits_once_a_later_claim_was_undon
 }
 
 #[tokio::test]
+async fn a_record_in_flight_with_a_trace_is_left_alone_by_the_earlier_version() {
+    let (server, store) = server_and_store().await;
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let first = claim("1").with_trace(Some(trace.into()));
+    store.claim(&first).await.unwrap();
+    let written = text(&server).await;
+    assert!(written.starts_with("i3f") && written.contains(trace), "{written}");
+    let theirs = wire::owner_prefix(claim("1").owner);
+    let found = Value::BulkString(written.clone().into_bytes());
+    for (script, args) in [
+        (COMMIT, &[theirs.as_str(), "i1c 1 j - n1n1HA {\"a\":\"b c\"}", "60000"][..]),
+        (RENEW, &[&theirs, "300000"]),
+        (RELEASE, &[&theirs, "60000", ""]),
+    ] {
+        assert_eq!(earlier(&server, script, args).await, found, "{script}");
+    }
+    assert_eq!(text(&server).await, written);
+    // Its owner has written it, and does all it may.
+    assert_eq!(store.renew(renewal(&first)).await.unwrap(), Ownership::Held);
+    let outcome = commit(&first, 1, "1").with_trace(first.trace.clone());
+    assert_eq!(store.commit(&outcome).await.unwrap(), Ownership::Held);
+}
+
+#[tokio::test]
 async fn the_two_versions_take_turns_on_records_that_say_nothing_new() {
     let (server, store) = server_and_store().await;
     // The later claims: the earlier reads it, and takes it over when it is abandoned.

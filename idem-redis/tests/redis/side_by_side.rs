@@ -1,9 +1,9 @@
 //! Two builds at once over one Redis: this one, and the one before it, in a process of its own.
 //!
-//! There is no tag whose build could be taken, and a shallow checkout has no earlier commit. So the
-//! earlier build is here as far as Redis sees it: its scripts in `earlier/`, and the commands and
-//! texts below. It shares no code with the crates, whose changes must not change it. The next
-//! change of the format adds another and keeps this one.
+//! No tag has an earlier build, and a shallow checkout has no earlier commit. So the earlier build
+//! is here as far as Redis sees it: its scripts in `earlier/`, and the commands and texts below. It
+//! shares no code with the crates, whose changes must not change it. The next change of the format
+//! adds another and keeps this one.
 
 use std::process::Stdio;
 

@@ -210,8 +210,11 @@ async fn a_store_on_the_applications_connection_polls_and_leaves_no_mark() {
     store.check().await.unwrap();
     let first = claim("1");
     store.claim(&first).await.unwrap();
+    server.commands().await;
     let woken = waiter(&store, "1");
-    tokio::time::sleep(Duration::from_millis(30)).await;
+    for look in ["the first look", "the second look"] {
+        until(look, || async { server.commands().await.contains_key("evalsha") }).await;
+    }
     assert!(server.channels().await.is_empty());
     assert!(!server.get("idem:orders:1").await.unwrap().as_bytes().ends_with(b".w"));
     let before = Instant::now();
@@ -285,9 +288,10 @@ async fn waiters_are_woken_after_their_connection_was_lost() {
         let _: i64 = server.send(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
         // It looks again; the record is unchanged, and the caller gets that.
         timeout(SOON, waiting).await.expect("it looks again").unwrap();
+        server.commands().await;
         let waiting = waiter(&store, &key);
-        until("the subscription", || async { !server.channels().await.is_empty() }).await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        // It subscribes before it looks.
+        until("its look", || async { server.commands().await.contains_key("evalsha") }).await;
         let before = Instant::now();
         store.commit(&commit(&first, 1, "1")).await.unwrap();
         let took = waiting.await.unwrap().saturating_duration_since(before);

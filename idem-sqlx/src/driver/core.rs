@@ -75,6 +75,11 @@ impl Default for Settings {
 
 impl<D: Dialect> Core<D> {
     pub(crate) fn new(pool: Pool<D::Db>, settings: &Settings) -> Arc<Self> {
+        Self::changed(pool, settings, |_| {})
+    }
+
+    /// With another dialect than its own.
+    pub(crate) fn changed(pool: Pool<D::Db>, settings: &Settings, change: impl FnOnce(&mut D)) -> Arc<Self> {
         let table = Table::parse(&settings.table);
         let invalid = table.is_none().then(|| {
             format!(
@@ -84,7 +89,8 @@ impl<D: Dialect> Core<D> {
         });
         // With an invalid name no statement is ever sent.
         let table = table.unwrap_or_default();
-        let (dialect, within) = (D::new(&table), D::within_transactions(&table));
+        let (mut dialect, within) = (D::new(&table), D::within_transactions(&table));
+        change(&mut dialect);
         let home = OnceLock::new();
         if let Ok(handle) = Handle::try_current() {
             let _ = home.set(handle);
@@ -168,6 +174,20 @@ impl<D: Dialect> Core<D> {
             Ok(Err(_)) => Err(fault::runtime_ended::<D>(&self.place)),
             Err(_) => Err(fault::timed_out::<D>(&self.place, self.limit)),
         }
+    }
+
+    /// As where the database's messages do not come through.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "used with one version of sqlx alone")]
+    pub(crate) fn without_messages(&self) {
+        drop(self.listening.set(None));
+    }
+
+    /// How many steps were answered.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "used with one version of sqlx alone")]
+    pub(crate) fn answers(&self) -> u64 {
+        self.turns.answers()
     }
 
     pub(crate) fn place(&self) -> &str {

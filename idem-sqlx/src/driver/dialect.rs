@@ -77,7 +77,7 @@ pub(crate) struct Seen {
     pub(crate) row: Row,
 }
 
-/// What an insert in the caller's transaction has found.
+/// The result of an insert in the caller's transaction.
 #[derive(Debug)]
 pub(crate) enum Inserted {
     /// This row stands there now.
@@ -177,7 +177,7 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
 
     fn schema(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<Schema, sqlx::Error>> + Send;
 
-    /// Creates the table where there is none.
+    /// Creates the table, if it does not exist.
     fn create(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     fn judge(error: &dyn DatabaseError) -> Judgement;
@@ -205,6 +205,11 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     fn begin(
         pool: &Pool<Self::Db>,
     ) -> impl Future<Output = Result<sqlx::Transaction<'static, Self::Db>, sqlx::Error>> + Send;
+
+    /// Changes every statement.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "used with one version of sqlx alone")]
+    fn rewrite(&mut self, change: &dyn Fn(&str) -> String);
 
     /// Whether a statement waited for a lock for as long as it may.
     fn is_locked(error: &dyn DatabaseError) -> bool;

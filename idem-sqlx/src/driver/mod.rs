@@ -29,6 +29,13 @@ mod turn;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod wait;
 
+tests_of_one! {
+    #[cfg(all(test, feature = "postgres", feature = "mysql", feature = "sqlite"))]
+    mod woken;
+    #[cfg(all(test, feature = "postgres", feature = "mysql", feature = "sqlite"))]
+    mod wrong;
+}
+
 #[cfg(feature = "mysql")]
 pub use self::mysql::{MySqlStore, MySqlStoreBuilder};
 #[cfg(feature = "postgres")]

@@ -55,7 +55,7 @@ async fn claim_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, claim: &Claim) -> R
     Err(contended(ROUNDS).into())
 }
 
-/// What a claim makes of a row.
+/// The result of a claim on a row.
 pub(crate) enum Next {
     /// Nothing is written.
     Answer(Claimed),
@@ -63,7 +63,7 @@ pub(crate) enum Next {
     Put(InFlight, Guard),
 }
 
-/// What a claim makes of the record that a row is, which has so much time left.
+/// Decides what a claim does with a row's record, which has this time left.
 pub(crate) fn next(claim: &Claim, record: Option<&Record>, left: Duration, revision: i64) -> Next {
     match record.map_or_else(|| claim.on_nothing(), |record| record.on_claim(claim)) {
         OnClaim::Answer(claimed) => Next::Answer(claimed),

@@ -26,13 +26,13 @@ macro_rules! store {
             /// `idem schema 1` must stay: it is how the store knows the version of its table.
             pub const SCHEMA: &'static str = include_str!($schema);
 
-            /// Creates a store on a pool that the application has, with the table `idem_records`.
+            /// Creates a store on the application's pool, with the table `idem_records`.
             ///
-            /// Nothing is sent yet. The pool's own settings hold: with `test_before_acquire`, which
+            /// Nothing is sent yet. The pool keeps its settings: with `test_before_acquire`, which
             /// is on by default, each step costs one more round trip.
             ///
-            /// Call it in the tokio runtime that the pool lives in: the store carries its steps out
-            /// there, whatever runtime a caller is in.
+            /// Call it in the tokio runtime that the pool lives in. The store runs its steps there,
+            /// whatever tokio runtime a caller is in.
             pub fn new(pool: $Pool) -> Self {
                 Self::builder(pool).build()
             }
@@ -42,15 +42,15 @@ macro_rules! store {
                 $Builder { pool, settings: super::core::Settings::default() }
             }
 
-            /// Creates the table where there is none.
+            /// Creates the table, if it does not exist.
             ///
-            /// Safe to call concurrently, from several processes, and repeatedly: at each start,
-            /// for example. Needs the right to create tables. A dropped future may or may not have
-            /// created it.
+            /// You may call it repeatedly and concurrently, for example at each start of each
+            /// process. It needs the right to create tables. If the future is dropped, the table
+            /// may have been created.
             ///
             /// # Errors
             ///
-            /// If the table is one of another version, or none of ours; else as every step.
+            /// If there is a table of another version, or of another program; or as every step.
             pub async fn migrate(&self) -> Result<(), idem_core::StoreError> {
                 self.migrating().await
             }
@@ -59,7 +59,7 @@ macro_rules! store {
                 Box::pin(self.0.migrate())
             }
 
-            /// Deletes all expired rows now, in batches, and says how many there were. The store
+            /// Deletes all expired rows now, in batches, and returns how many there were. The store
             /// does this by itself about every 10 s.
             ///
             /// A dropped future may have deleted some of them.
@@ -97,9 +97,9 @@ macro_rules! store {
             /// Sets how long a step may take, waiting for a connection included: 900 ms by default.
             /// Zero fails every step.
             ///
-            /// In a burst a step also waits for its turn, up to ten times as long, while the steps
-            /// before it are answered. If none of them is answered within this limit, it fails.
-            /// (Renewals of leases wait for no turn.)
+            /// In a burst, a step also waits for its turn, up to ten times as long, while the
+            /// database answers earlier steps. If it answers none within this limit, the step
+            /// fails. Renewals of leases do not wait for a turn.
             #[must_use]
             pub fn time_limit(mut self, limit: std::time::Duration) -> Self {
                 self.settings.limit = limit;

@@ -15,7 +15,8 @@ use super::fault::{self, Stopped, contended, judge};
 use super::steps::{Next, ROUNDS, commit_on, in_flight, next};
 use crate::columns::Found;
 
-/// What a call is told of another transaction that holds its key: nobody knows when that ends.
+/// The pause in the error of a call whose key another transaction holds. The end of that
+/// transaction is unknown.
 const SOON: Duration = Duration::from_secs(1);
 /// How long connecting may take, where the pool has room for one more connection. sqlx tries again
 /// until its `acquire_timeout`.
@@ -130,7 +131,7 @@ pub(crate) async fn doom<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError>
     D::doom(on).await.map_err(ended::<D>)
 }
 
-/// Waits for a connection as long as the pool says, but not for a database that cannot be reached.
+/// Waits for a connection as long as the pool says, but not for an unreachable database.
 pub(crate) async fn begin<D: Dialect>(pool: &Pool<D::Db>) -> Result<Transaction<'static, D::Db>, StoreError> {
     let place = D::place(&pool.connect_options());
     let mut beginning = std::pin::pin!(D::begin(pool));
@@ -240,7 +241,7 @@ macro_rules! transaction {
             }
 
             async fn roll_back(transaction: Self::Transaction) {
-                // Where it fails the connection is lost, and with it the transaction.
+                // If it fails, the connection is lost, and with it the transaction.
                 let _ = transaction.rollback().await;
             }
 

@@ -56,6 +56,13 @@ impl Turns {
         None
     }
 
+    /// How many steps were answered.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "used with one version of sqlx alone")]
+    pub(crate) fn answers(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
+    }
+
     /// A step was answered.
     pub(crate) fn answered(&self) {
         self.answered.fetch_add(1, Ordering::Relaxed);

@@ -22,14 +22,19 @@ const POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mil
 const CONNECT: Duration = Duration::from_millis(250);
 
 /// Waits while the record is in flight under this attempt and alive. The caller sets a limit around
-/// it.
-pub(crate) async fn wait<D: Dialect>(core: &Arc<Core<D>>, id: &RecordId, attempt: u64) -> Result<(), StoreError> {
+/// it. Without messages it looks again after pauses, which double from the first to the second.
+pub(crate) async fn wait<D: Dialect>(
+    core: &Arc<Core<D>>,
+    id: &RecordId,
+    attempt: u64,
+    pauses: (Duration, Duration),
+) -> Result<(), StoreError> {
     let seat = core.hub.sit(id);
     let mut connected = core.listening().cloned();
     if let Some(connected) = &mut connected {
         let _ = timeout(CONNECT, connected.wait_for(|connected| *connected)).await;
     }
-    let mut pause = POLL.0;
+    let mut pause = pauses.0;
     loop {
         let Some(woken) = seat.woken() else { return Ok(()) };
         let mut woken = pin!(woken);
@@ -43,7 +48,7 @@ pub(crate) async fn wait<D: Dialect>(core: &Arc<Core<D>>, id: &RecordId, attempt
         if timeout(alive.min(nap), woken).await.is_ok() {
             return Ok(());
         }
-        pause = (pause * 2).min(POLL.1);
+        pause = (pause * 2).min(pauses.1);
     }
 }
 
@@ -79,5 +84,5 @@ pub(crate) async fn wait_at_most<D: Dialect>(
     attempt: u64,
     limit: Duration,
 ) -> Result<(), StoreError> {
-    timeout(limit, wait(core, id, attempt)).await.unwrap_or(Ok(()))
+    timeout(limit, wait(core, id, attempt, POLL)).await.unwrap_or(Ok(()))
 }

@@ -11,6 +11,11 @@ pub(crate) fn sql(text: &std::sync::Arc<str>) -> &str {
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) use ::sqlx_core08::transaction::TransactionManager;
 
+/// What is tested with one version of sqlx alone: with the other one.
+macro_rules! tests_of_one {
+    ($($module:item)*) => {};
+}
+
 #[path = "../driver/mod.rs"]
 mod driver;
 

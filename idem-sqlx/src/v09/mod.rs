@@ -12,6 +12,11 @@ pub(crate) fn sql(text: &std::sync::Arc<str>) -> sqlx::AssertSqlSafe<std::sync::
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) use ::sqlx_core::transaction::TransactionManager;
 
+/// What is tested with one version of sqlx alone.
+macro_rules! tests_of_one {
+    ($($module:item)*) => { $($module)* };
+}
+
 #[path = "../driver/mod.rs"]
 mod driver;
 

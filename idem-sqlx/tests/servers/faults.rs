@@ -106,6 +106,89 @@ over_both_servers! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_of_postgres_is_unavailable_and_takes_over_when_it_is_promoted() {
+    let primary = idem_testkit::PostgresServer::start_with(&["-c", "synchronous_standby_names=standby"]).await.unwrap();
+    let replica = primary.start_standby(&[]).await.unwrap();
+    let store = Server::store(&primary).await;
+    order(&runtime(store), "k", 1).await.unwrap();
+    let store = idem_sqlx::PostgresStore::connect(replica.url()).await.unwrap();
+    let idempotency = runtime(store.clone());
+    for key in ["k", "new"] {
+        let error = order(&idempotency, key, 2).await.unwrap_err();
+        assert!(error.to_string().contains("replica") && error.is_retryable(), "{error}");
+    }
+    primary.kill().unwrap();
+    replica.promote().await.unwrap();
+    recovers(&store).await;
+    assert!(order(&idempotency, "k", 3).await.unwrap().is_replayed());
+    assert!(!order(&idempotency, "new", 4).await.unwrap().is_replayed());
+}
+
+/// What a full disk does is done by a trigger, since a disk cannot be filled without rights to
+/// mount one: each row that is written is an error as of such a disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_of_postgres_takes_no_new_key_and_loses_nothing() {
+    let server = idem_testkit::PostgresServer::start().await.unwrap();
+    let idempotency = runtime(Server::store(&server).await);
+    order(&idempotency, "before", 1).await.unwrap();
+    Server::execute(
+        &server,
+        "CREATE FUNCTION is_full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+           RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$",
+    )
+    .await;
+    let meanwhile = idempotency.operation("orders").key("meanwhile").run(async || {
+        // After an insert, since before one it would be called for rows that are there.
+        let full =
+            "CREATE TRIGGER is_full AFTER INSERT OR UPDATE ON idem_records FOR EACH ROW EXECUTE FUNCTION is_full()";
+        Server::execute(&server, full).await;
+        Ok::<_, idem_core::Error>(2)
+    });
+    // Its caller has the value, and the record is written when there is space again.
+    assert_eq!(meanwhile.await.unwrap().into_inner(), 2);
+    let idem_core::Error::Store { source, .. } = order(&idempotency, "new", 3).await.unwrap_err() else {
+        panic!("another error")
+    };
+    assert!(source.kind() == StoreErrorKind::Full && source.to_string().contains("space"), "{source}");
+    assert!(order(&idempotency, "before", 4).await.unwrap().is_replayed());
+    Server::execute(&server, "DROP TRIGGER is_full ON idem_records").await;
+    order(&idempotency, "new", 5).await.unwrap();
+    let direct = runtime(Server::store(&server).await);
+    let again = direct.operation("orders").key("meanwhile").wait(LONG).run(async || Ok::<_, idem_core::Error>(6));
+    let again = again.await.unwrap();
+    assert!(again.is_replayed() && again.into_inner() == 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_of_mariadb_takes_no_new_key_and_loses_nothing() {
+    // All tables in one file, which does not grow beyond this.
+    let file = "--innodb-data-file-path=ibdata1:12M:autoextend:max:24M";
+    let server = idem_testkit::MariaDbServer::start_with(&["--innodb-file-per-table=0", file]).await.unwrap();
+    let idempotency = runtime(Server::store(&server).await);
+    order(&idempotency, "before", 1).await.unwrap();
+    let text = "x".repeat(1 << 20);
+    let mut full = None;
+    for number in 0..64 {
+        let call = idempotency.operation("texts").key(&number).run(async || Ok::<_, idem_core::Error>(text.clone()));
+        // What does not fit any more is a commit, and then a claim.
+        match call.await {
+            Ok(outcome) => assert_eq!(outcome.into_inner().len(), text.len()),
+            Err(error) => full = Some(error),
+        }
+        if let Err(error) = order(&idempotency, &format!("small {number}"), number).await {
+            full = Some(error);
+        }
+        if full.is_some() {
+            break;
+        }
+    }
+    let full = full.expect("it was never full");
+    let idem_core::Error::Store { source, .. } = &full else { panic!("{full}") };
+    assert!(source.kind() == StoreErrorKind::Full && source.to_string().contains("space"), "{source}");
+    assert!(order(&idempotency, "before", 2).await.unwrap().is_replayed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_only_postgres_is_unavailable_and_says_why() {
     let server = idem_testkit::PostgresServer::start().await.unwrap();
     let store = Server::store(&server).await;

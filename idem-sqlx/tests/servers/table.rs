@@ -97,3 +97,39 @@ async fn a_table_in_a_schema_of_postgres() {
     Server::execute(&server, idem_sqlx::PostgresStore::SCHEMA).await;
     order(&runtime(idem_sqlx::PostgresStore::connect(server.url()).await.unwrap()), "k", 2).await.unwrap();
 }
+
+/// Rows of several partitions have the same place in their partition.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_in_partitions_is_swept_of_what_expired_and_of_nothing_else() {
+    let server = idem_testkit::PostgresServer::start().await.unwrap();
+    let store = Server::store(&server).await;
+    Server::execute(
+        &server,
+        "ALTER TABLE idem_records RENAME TO whole; \
+         CREATE TABLE idem_records (LIKE whole INCLUDING DEFAULTS, PRIMARY KEY (operation, key)) PARTITION BY HASH (operation, key); \
+         COMMENT ON TABLE idem_records IS 'idem schema 1'; \
+         CREATE TABLE part_0 PARTITION OF idem_records FOR VALUES WITH (MODULUS 3, REMAINDER 0); \
+         CREATE TABLE part_1 PARTITION OF idem_records FOR VALUES WITH (MODULUS 3, REMAINDER 1); \
+         CREATE TABLE part_2 PARTITION OF idem_records FOR VALUES WITH (MODULUS 3, REMAINDER 2)",
+    )
+    .await;
+    let idempotency = runtime(store.clone());
+    for number in 0..60 {
+        let key = number.to_string();
+        let lives = number % 2 == 0;
+        let kept = Duration::from_millis(if lives { 60_000 } else { 1 });
+        let call = idempotency.operation("orders").key(&key).ttl(kept).remember(Duration::from_secs(60));
+        call.run(async || Ok::<_, idem_core::Error>(number)).await.unwrap();
+    }
+    let old = "INSERT INTO idem_records (operation, key, state, attempt, expires_at, revision) \
+               SELECT 'old', i, 'released', 1, '2001-01-01', 1 FROM generate_series(1, 60) AS n (i)";
+    Server::execute(&server, old).await;
+    store.sweep().await.unwrap();
+    assert_eq!(store.sweep().await.unwrap(), 0, "there was more");
+    for number in 0..60 {
+        let state = store.inspect(&id(&number.to_string())).await.unwrap().unwrap().state;
+        let expected = if number % 2 == 0 { RecordState::Committed } else { RecordState::Done };
+        assert_eq!(state, expected, "{number}");
+    }
+    assert!(order(&idempotency, "0", 99).await.unwrap().is_replayed());
+}

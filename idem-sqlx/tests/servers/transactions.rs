@@ -51,7 +51,7 @@ impl From<sqlx::Error> for Failed {
     }
 }
 
-/// What a policy says of them.
+/// The policy for them.
 pub(crate) fn action(error: &Failed) -> ErrorAction {
     if matches!(error, Failed::Declined) { ErrorAction::Keep } else { ErrorAction::Release }
 }
@@ -449,7 +449,7 @@ async fn a_commit_that_a_deferred_constraint_refuses_is_an_error_and_nothing_is_
     assert!(!outcome.is_replayed());
 }
 
-/// What an annotated function does in the caller's transaction.
+/// An annotated function in the caller's transaction.
 #[idem_macros::idempotent(key = name, name = "tx.annotated", transaction = tx, crate = "::idem_core")]
 async fn annotated(tx: &mut Transaction<'_, Postgres>, name: &str) -> Result<u32, Failed> {
     sqlx::raw_sql(insert(name)).execute(&mut **tx).await?;

@@ -9,7 +9,7 @@ use idem_core::record::{Claimed, Origin, Ownership, RecordState};
 use super::trials;
 use crate::bench::{Bench, Given, LONG, claim, commit, release, renewal};
 use crate::check::{Verdict, broken, holds, matches_or_broken, same};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     claim,

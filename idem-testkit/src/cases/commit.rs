@@ -10,7 +10,7 @@ use idem_core::record::{AsClaimed, Claimed, Origin, Owner, Ownership, RecordStat
 use super::trials;
 use crate::bench::{Bench, LONG, abandon, claim, commit, outcome};
 use crate::check::{Verdict, broken, matches_or_broken, same};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     commit,

@@ -11,7 +11,7 @@ use super::trials;
 use crate::bench::{Bench, Given, LONG, Task, abandon, claim, commit, print, release, renewal};
 use crate::check::{Failure, Verdict, broken, holds, same};
 use crate::handle::Handle;
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     concurrency,

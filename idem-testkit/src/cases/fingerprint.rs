@@ -6,7 +6,7 @@ use idem_core::record::{Claimed, Origin, RecordState};
 use super::trials;
 use crate::bench::{Bench, claim, commit, print};
 use crate::check::{Verdict, holds, matches_or_broken, same};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     fingerprint,

@@ -9,7 +9,7 @@ use super::trials;
 use crate::bench::{Bench, LONG, abandon, claim, claim_issued, commit, issue, release, renewal, undo};
 use crate::check::{Verdict, broken, same};
 use crate::handle::soon;
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     foreign,

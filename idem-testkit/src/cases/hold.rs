@@ -7,7 +7,7 @@ use idem_core::record::{Claim, Claimed, Origin, Ownership, RecordId, RecordState
 use super::trials;
 use crate::bench::{Bench, LONG, abandon, claim, print, renewal, undo};
 use crate::check::{Verdict, matches_or_broken, same};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     hold,

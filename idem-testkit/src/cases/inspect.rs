@@ -5,7 +5,7 @@ use idem_core::record::{RecordInfo, RecordState};
 use super::trials;
 use crate::bench::{Bench, LONG, abandon, claim, commit, print, release};
 use crate::check::{Failure, Verdict, broken, same};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     inspect,

@@ -8,7 +8,7 @@ use idem_core::store::admin::{Intervened, Intervention};
 use super::trials;
 use crate::bench::{Bench, Given, LONG, Task, claim, outcome, print, release, renewal};
 use crate::check::{Failure, Verdict, broken, same};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     intervene,

@@ -11,7 +11,7 @@ use super::concurrency::together;
 use super::trials;
 use crate::bench::{Bench, LONG, Moment, claim, claim_issued, commit, issue};
 use crate::check::{Failure, Verdict, broken, matches_or_broken, same};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     issue,

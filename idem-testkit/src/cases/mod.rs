@@ -19,10 +19,11 @@ mod remove;
 mod renew;
 mod takeover;
 mod time;
+mod trace;
 mod undo;
 mod wait;
 
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 /// All of them, by subject.
 pub(crate) const ALL: &[&[Trial]] = &[
@@ -35,6 +36,7 @@ pub(crate) const ALL: &[&[Trial]] = &[
     undo::TRIALS,
     question::TRIALS,
     hold::TRIALS,
+    trace::TRIALS,
     renew::TRIALS,
     wait::TRIALS,
     inspect::TRIALS,
@@ -52,7 +54,7 @@ pub(crate) const ADMIN: &[&[Trial]] = &[list::TRIALS, intervene::TRIALS];
 /// The list of a file's trials. A trial that is left out is dead code, which the compiler finds.
 macro_rules! trials {
     ($group:ident, [$($name:ident),* $(,)?]) => {
-        &[$($crate::suite::Trial {
+        &[$($crate::trial::Trial {
             name: concat!(stringify!($group), "::", stringify!($name)),
             run: |bench| Box::pin($name(bench)),
         }),*]

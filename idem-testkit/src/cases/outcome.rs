@@ -9,7 +9,7 @@ use idem_core::record::{Claimed, Encoded, Metadata, Ownership, RecordState};
 use super::trials;
 use crate::bench::{Bench, LONG, claim, outcome};
 use crate::check::{Verdict, broken, holds, same};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     outcome,

@@ -6,7 +6,7 @@ use idem_core::record::{Claim, Claimed, Origin, Owner, Ownership, RecordState};
 use super::trials;
 use crate::bench::{Bench, LONG, abandon, claim, print, release, renewal, unanswered, undo};
 use crate::check::{Failure, Verdict, broken, same};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     question,

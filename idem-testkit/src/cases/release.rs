@@ -7,7 +7,7 @@ use idem_core::record::{Claimed, Origin, Owner, Ownership, RecordState, Release,
 use super::trials;
 use crate::bench::{Bench, Given, LONG, abandon, claim, release, renewal, undo};
 use crate::check::{Verdict, broken, same};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     release,

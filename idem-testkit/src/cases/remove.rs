@@ -5,7 +5,7 @@ use idem_core::record::{Claimed, Origin, Ownership, RecordState, Removed};
 use super::trials;
 use crate::bench::{Bench, Given, LONG, abandon, claim, commit, print, renewal};
 use crate::check::{Verdict, broken, matches_or_broken, same};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     remove,

@@ -5,7 +5,7 @@ use idem_core::record::{Claimed, Owner, Ownership, RecordState};
 use super::trials;
 use crate::bench::{Bench, Given, LONG, Task, claim, print, release, renewal};
 use crate::check::{Verdict, broken, holds, matches_or_broken, same};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     renew,

@@ -7,7 +7,7 @@ use idem_core::record::{Claim, Claimed, Origin, Ownership, RecordState};
 use super::trials;
 use crate::bench::{Bench, LONG, abandon, claim, commit, release, renewal, undo};
 use crate::check::{Verdict, broken, matches_or_broken, same};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     takeover,

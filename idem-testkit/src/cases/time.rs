@@ -8,7 +8,7 @@ use super::trials;
 use crate::bench::{Bench, LONG, Moment, abandon, claim, commit, release, renewal};
 use crate::check::{Failure, Verdict, matches_or_broken, same};
 use crate::handle::soon;
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     time,

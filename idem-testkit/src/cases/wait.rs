@@ -8,7 +8,7 @@ use super::trials;
 use crate::bench::{Bench, Given, LONG, Task, abandon, claim, commit, release, renewal, undo};
 use crate::check::{Verdict, matches_or_broken, same};
 use crate::handle::{Handle, soon};
-use crate::suite::Trial;
+use crate::trial::Trial;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     wait,

@@ -13,7 +13,7 @@ pub(super) enum Frame<T> {
 
 /// The kind of a frame from the server.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum ReplyKind {
     /// The answer to a request, or one of several to the same.
     Reply,
     /// Nobody asked for it.
@@ -40,14 +40,14 @@ pub(super) fn request(bytes: &[u8]) -> Frame<Words<'_>> {
 }
 
 /// Reads a frame from the server.
-pub(super) fn reply(bytes: &[u8]) -> Frame<Said> {
+pub(super) fn reply(bytes: &[u8]) -> Frame<ReplyKind> {
     match bytes.first() {
         None => return Frame::Part,
         Some(b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' | b'$' | b'!' | b'=' | b'*' | b'~' | b'>' | b'%') => {}
         Some(_) => return Frame::Unknown,
     }
     match end_of_reply(bytes) {
-        Ok(Some(end)) => Frame::Whole(said(bytes), end),
+        Ok(Some(end)) => Frame::Whole(kind_of_reply(bytes), end),
         Ok(None) => Frame::Part,
         Err(NotRedis) => Frame::Unknown,
     }
@@ -86,14 +86,14 @@ fn end_of_reply(bytes: &[u8]) -> Result<Option<usize>, NotRedis> {
 }
 
 /// A push is a message, unless it is how a subscription is confirmed.
-fn said(bytes: &[u8]) -> Said {
+fn kind_of_reply(bytes: &[u8]) -> ReplyKind {
     if bytes.first() != Some(&b'>') {
-        return Said::Reply;
+        return ReplyKind::Reply;
     }
     let kind = line(bytes, 0).and_then(|(_, at)| line(bytes, at)).and_then(|(_, at)| line(bytes, at));
     match kind {
-        Some((kind, _)) if kind.ends_with(b"subscribe") => Said::Reply,
-        _ => Said::Message,
+        Some((kind, _)) if kind.ends_with(b"subscribe") => ReplyKind::Reply,
+        _ => ReplyKind::Message,
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
             for end in 0..whole.len() {
                 assert_eq!(reply(&whole.as_bytes()[..end]), Frame::Part, "{whole:?} {end}");
             }
-            assert_eq!(reply(whole.as_bytes()), Frame::Whole(Said::Reply, whole.len()), "{whole:?}");
+            assert_eq!(reply(whole.as_bytes()), Frame::Whole(ReplyKind::Reply, whole.len()), "{whole:?}");
         }
         assert_eq!(reply(b"\x15\x03"), Frame::Unknown);
     }
@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn what_is_pushed_answers_nothing_unless_it_confirms() {
         let message = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$0\r\n\r\n";
-        assert_eq!(reply(message), Frame::Whole(Said::Message, message.len()));
+        assert_eq!(reply(message), Frame::Whole(ReplyKind::Message, message.len()));
         let confirmed = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
-        assert_eq!(reply(confirmed), Frame::Whole(Said::Reply, confirmed.len()));
+        assert_eq!(reply(confirmed), Frame::Whole(ReplyKind::Reply, confirmed.len()));
     }
 }

@@ -53,12 +53,30 @@ pub(super) struct Database {
 impl Database {
     /// Starts one, with these arguments besides.
     pub(super) async fn start<K: Kind>(args: &[&str]) -> io::Result<Self> {
-        let program = K::program()?;
         let template = tokio::task::spawn_blocking(template::<K>).await.map_err(io::Error::other)??;
+        // The copy keeps who owns it.
+        let copy = |dir: &Path| run(Command::new("cp").arg("-a").arg(template.join(".")).arg(dir));
+        Self::start_on::<K>(copy, args).await
+    }
+
+    /// Starts one whose files a command makes, which runs as the server does.
+    pub(super) async fn start_made_by<K: Kind>(
+        make: impl Fn(&Path) -> io::Result<Command>,
+        args: &[&str],
+    ) -> io::Result<Self> {
+        let make = |dir: &Path| {
+            own(dir)?;
+            run_unprivileged(&make(dir)?, dir)
+        };
+        Self::start_on::<K>(make, args).await
+    }
+
+    async fn start_on<K: Kind>(fill: impl Fn(&Path) -> io::Result<()>, args: &[&str]) -> io::Result<Self> {
+        let program = K::program()?;
         let mut tries = PORTS;
         loop {
             tries -= 1;
-            let server = Self::prepare::<K>(&program, &template, args)?;
+            let server = Self::prepare::<K>(&program, &fill, args)?;
             let mut process = server.spawn()?;
             match server.ready(&mut process).await {
                 Ok(()) => {
@@ -102,11 +120,10 @@ impl Database {
         Ok(())
     }
 
-    fn prepare<K: Kind>(program: &Path, template: &Path, args: &[&str]) -> io::Result<Self> {
+    fn prepare<K: Kind>(program: &Path, fill: impl Fn(&Path) -> io::Result<()>, args: &[&str]) -> io::Result<Self> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let dir = tempfile::Builder::new().prefix(&format!("idem-{}-", K::NAME)).tempdir()?;
-        // The copy keeps who owns it.
-        run(Command::new("cp").arg("-a").arg(template.join(".")).arg(dir.path()))?;
+        fill(dir.path())?;
         let mut all = K::arguments(dir.path(), port)?;
         all.extend(args.iter().map(OsString::from));
         Ok(Self { program: program.to_owned(), args: all, port, process: Mutex::new(None), dir })
@@ -147,18 +164,26 @@ fn template<K: Kind>() -> io::Result<PathBuf> {
         return Ok(path);
     }
     let made = tempfile::Builder::new().prefix(&format!("idem-{}-made-", K::NAME)).tempdir()?;
-    if user == 0 {
-        chown(made.path(), Some(NOBODY), Some(NOBODY))?;
-    }
-    let create = K::create(made.path())?;
-    let (program, before) = unprivileged(Path::new(create.get_program()));
-    run(Command::new(program).args(before).args(create.get_args()).current_dir(made.path()))?;
+    own(made.path())?;
+    run_unprivileged(&K::create(made.path())?, made.path())?;
     let made = made.keep();
     // Another process may have been quicker.
     if fs::rename(&made, &path).is_err() {
         fs::remove_dir_all(&made)?;
     }
     Ok(path)
+}
+
+/// Gives a directory to whom the server runs as.
+fn own(dir: &Path) -> io::Result<()> {
+    let is_root = fs::metadata("/proc/self")?.uid() == 0;
+    if is_root { chown(dir, Some(NOBODY), Some(NOBODY)) } else { Ok(()) }
+}
+
+/// Runs a command in a directory as the server runs.
+fn run_unprivileged(command: &Command, dir: &Path) -> io::Result<()> {
+    let (program, before) = unprivileged(Path::new(command.get_program()));
+    run(Command::new(program).args(before).args(command.get_args()).current_dir(dir))
 }
 
 /// Whose files those of a server are.

@@ -7,7 +7,7 @@ use std::{fs, io};
 
 use tokio::sync::OnceCell;
 
-use super::database::{Database, Kind, find};
+use super::database::{Database, Kind, find, run};
 
 /// The user's password.
 const PASSWORD: &str = "wordpass";
@@ -54,6 +54,37 @@ impl PostgresServer {
     /// As [`start`](Self::start).
     pub async fn start_with(args: &[&str]) -> io::Result<Self> {
         Database::start::<Postgres>(args).await.map(Self)
+    }
+
+    /// Starts a standby of this server: a copy that follows it, takes no writes, and can be
+    /// [promoted](Self::promote). To this server it is known as `standby`: with the argument
+    /// `synchronous_standby_names=standby`, each commit waits until it has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_standby(&self, args: &[&str]) -> io::Result<Self> {
+        let primary = format!("host=127.0.0.1 port={} user=postgres password={PASSWORD}", self.port());
+        let copy = |dir: &Path| {
+            let mut command = Command::new(tool("pg_basebackup")?);
+            command.args(["--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--dbname", &primary]);
+            command.arg("--pgdata").arg(dir.join("data"));
+            Ok(command)
+        };
+        let follow = format!("primary_conninfo={primary} application_name=standby");
+        let args = [&["-c", &follow], args].concat();
+        Database::start_made_by::<Postgres>(copy, &args).await.map(Self)
+    }
+
+    /// Makes a standby a server of its own. It takes writes when this returns.
+    ///
+    /// # Errors
+    ///
+    /// If it is no standby, or does not run.
+    pub async fn promote(&self) -> io::Result<()> {
+        let (program, url) = (tool("psql")?, self.url());
+        let promote = move || run(Command::new(program).args([&*url, "--no-psqlrc", "-c", "SELECT pg_promote()"]));
+        tokio::task::spawn_blocking(promote).await.map_err(io::Error::other)?
     }
 
     /// One for all tests of this process. It is started at the first call, and killed when the

@@ -99,6 +99,7 @@ impl Process {
         log.contains("Ready to accept connections")
             || log.contains("Sentinel ID is")
             || log.contains("database system is ready to accept connections")
+            || log.contains("database system is ready to accept read-only connections")
             || log.contains("ready for connections")
             || log.contains("Server startup complete")
             || log.contains("Server is ready")

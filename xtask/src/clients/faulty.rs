@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-/// What becomes of the first request of each key. The others pass.
+/// The fault of the first request of each key. Later requests pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     Pass,

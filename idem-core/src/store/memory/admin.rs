@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{MemoryStore, Step, lock};
+use super::{LockedStep, MemoryStore, lock};
 use crate::error::StoreError;
 use crate::record::RecordInfo;
 use crate::store::admin::{AdminStore, Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page};
@@ -21,12 +21,12 @@ impl AdminStore for MemoryStore {
         };
         let limit = listing.limit.max(1);
         let (mut records, mut looked_at) = (Vec::new(), 0);
-        while let Some(guarded) = self.0.shards.get(shard) {
+        while let Some(locked) = self.0.shards.get(shard) {
             let now = self.0.clock.elapsed();
-            let guarded = lock(guarded);
-            looked_at += guarded.records.count();
-            let slots = guarded.records.slots(now, |id| id > after.as_bytes());
-            drop(guarded);
+            let locked = lock(locked);
+            looked_at += locked.records.count();
+            let slots = locked.records.slots(now, |id| id > after.as_bytes());
+            drop(locked);
             let describe = |slot: super::Slot| RecordInfo::new(&slot.record, slot.expires.saturating_sub(now));
             let mut here: Vec<Listed> = slots
                 .into_iter()
@@ -61,7 +61,7 @@ fn at(shard: usize, after: &str) -> Cursor {
     Cursor::of_fields(&[&shard.to_string(), after])
 }
 
-fn intervene(step: &mut Step<'_>, intervention: &Intervention) -> Intervened {
+fn intervene(step: &mut LockedStep<'_>, intervention: &Intervention) -> Intervened {
     let Some((record, left)) = step.find() else { return Intervened::Nothing };
     let (attempt, lease_left) = (record.attempt(), record.lease_left(left));
     let on_intervention = record.on_intervention(intervention);
@@ -74,6 +74,6 @@ fn intervene(step: &mut Step<'_>, intervention: &Intervention) -> Intervened {
         (OnIntervention::Put { record, expires_in, .. }, _) => step.put(record, expires_in, Duration::ZERO),
         (OnIntervention::Remove { .. }, _) => step.remove(),
     }
-    step.guarded.waiters.wake(step.target);
+    step.locked.waiters.wake(step.target);
     Intervened::Done { attempt }
 }

@@ -97,6 +97,15 @@ struct Pack {
     used: usize,
 }
 
+/// Records that a sweep took out of a shard. Freeing a thousand records takes longer than finding them, so
+/// it happens when the shard's lock is open again.
+#[derive(Default)]
+#[must_use]
+pub(super) struct Taken {
+    packs: Vec<Bytes>,
+    fresh: Vec<Box<FreshRecord>>,
+}
+
 /// A record as it was found.
 pub(super) enum Found<'a> {
     Fresh(&'a Record),
@@ -207,8 +216,10 @@ impl Shard {
         shared.room.give_back(1);
     }
 
-    /// Packs and sweeps what is due, after a step.
-    pub(super) fn tend(&mut self, now: Duration, shared: &Shared) {
+    /// Packs and sweeps what is due, after a step. The caller frees what it returns without the
+    /// lock.
+    pub(super) fn tend(&mut self, now: Duration, shared: &Shared) -> Taken {
+        let mut taken = Taken::default();
         if self.settled >= PACK {
             self.pack_settled();
         }
@@ -217,19 +228,20 @@ impl Shard {
             // A record in flight may have been abandoned.
             let have_settled = in_flight >= PACK && self.earliest_lease <= now;
             if self.earliest <= now || self.has_gaps || have_settled {
-                self.sweep(now, shared);
+                self.sweep(now, shared, &mut taken);
             }
             self.until_sweep = (self.places.len() / 2).max(LEAST_SWEPT);
         }
+        taken
     }
 
-    /// Drops what has expired, and says how many records there were and how many are left.
-    pub(super) fn make_room(&mut self, now: Duration, shared: &Shared) -> (usize, usize) {
-        let before = self.places.len();
+    /// Takes out what has expired. The caller frees it without the lock.
+    pub(super) fn make_room(&mut self, now: Duration, shared: &Shared) -> Taken {
+        let mut taken = Taken::default();
         if self.earliest <= now {
-            self.sweep(now, shared);
+            self.sweep(now, shared, &mut taken);
         }
-        (before, self.places.len())
+        taken
     }
 
     /// How many records it has.
@@ -319,7 +331,7 @@ impl Shard {
 
     /// Looks at every record once: drops what has expired and packs whose records are gone, and
     /// brings thin packs together.
-    fn sweep(&mut self, now: Duration, shared: &Shared) {
+    fn sweep(&mut self, now: Duration, shared: &Shared, taken: &mut Taken) {
         let before = self.places.len();
         #[cfg(test)]
         {
@@ -333,7 +345,9 @@ impl Shard {
                 let Fresh { settled: has_settled, of, .. } = &mut fresh[index(place.at)];
                 let slot = &mut of.slot;
                 if slot.pass(now) {
-                    *settled -= usize::from(fresh.remove(index(place.at)).settled);
+                    let Fresh { settled: had_settled, of, .. } = fresh.remove(index(place.at));
+                    *settled -= usize::from(had_settled);
+                    taken.fresh.push(of);
                     return false;
                 }
                 if let Some(lease_ends) = lease_ends(slot, now) {
@@ -358,12 +372,17 @@ impl Shard {
             earliest = earliest.min(changes_at);
             true
         });
-        packs.retain(|_, pack| pack.records > 0);
+        packs.retain(|_, pack| {
+            if pack.records == 0 {
+                taken.packs.push(std::mem::take(&mut pack.bytes));
+            }
+            pack.records > 0
+        });
         self.earliest = earliest;
         self.earliest_lease = earliest_lease;
         self.has_gaps = false;
         shared.room.give_back(before - self.places.len());
-        self.merge_thin(now);
+        self.merge_thin(now, taken);
         if self.settled >= PACK {
             self.pack_settled();
         }
@@ -371,7 +390,7 @@ impl Shard {
     }
 
     /// Writes what is in packs that are half empty, or small, into new ones.
-    fn merge_thin(&mut self, now: Duration) {
+    fn merge_thin(&mut self, now: Duration, taken: &mut Taken) {
         let is_thin = |pack: &Pack| pack.used < pack.bytes.len() / 2 || pack.records < PACK / 2;
         let thin: Vec<bool> = (0..self.packs.capacity()).map(|key| self.packs.get(key).is_some_and(is_thin)).collect();
         // A single one that is small could only be copied.
@@ -404,7 +423,7 @@ impl Shard {
             rest.end(packs);
         }
         for (key, _) in thin.iter().enumerate().filter(|(_, thin)| **thin) {
-            packs.try_remove(key);
+            taken.packs.extend(packs.try_remove(key).map(|pack| pack.bytes));
         }
     }
 

@@ -21,9 +21,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::codec::CodecId;
-use crate::fingerprint::Fingerprint;
-use crate::record::{Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record};
+use crate::encoding::fingerprint::Fingerprint;
+use crate::record::{CodecId, Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record};
 
 const STATE: u8 = 0b0111;
 const ISSUED: u8 = 0;
@@ -39,7 +38,7 @@ const HAS_METADATA: u8 = 0b10_0000;
 /// How many bytes there are before the id.
 const FIXED: usize = 4 + 1 + 8 + 4;
 /// More than a written record takes beside its id and its payload.
-pub(super) const MOST_OVERHEAD: usize = 160 + 128 * MOST_TAKEN_OVER;
+pub(super) const MOST_OVERHEAD: usize = 224 + 192 * MOST_TAKEN_OVER;
 
 /// A record, and when it changes by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -218,6 +217,7 @@ fn write_in_flight(held: &InFlight, out: &mut Vec<u8>) {
     write_time(held.lease, out);
     write_time(held.hold, out);
     write_number(held.questions, out);
+    write_bytes(held.trace.as_deref().unwrap_or_default().as_bytes(), out);
     let Some(over) = &held.took_over else { return out.push(ALONE) };
     out.push(if over.fingerprint.is_some() { OVER_WITH_FINGERPRINT } else { OVER_WITHOUT });
     write_number(over.attempt, out);
@@ -297,6 +297,7 @@ impl<'a> Reader<'a> {
             hold: self.time(),
             fingerprint,
             questions: self.number(),
+            trace: std::str::from_utf8(self.bytes()).ok().filter(|trace| !trace.is_empty()).map(Arc::from),
             took_over: match self.byte() {
                 ALONE => None,
                 kind => {
@@ -327,7 +328,8 @@ mod tests {
         let fingerprint = Some(Fingerprint::of("x").unwrap());
         let held = |origin, fingerprint| {
             let (lease, hold, owner, attempt) = (Duration::MAX, Duration::MAX, Owner::generate(), u64::MAX);
-            InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: u64::MAX, took_over: None }
+            let trace = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into());
+            InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: u64::MAX, took_over: None, trace }
         };
         let in_flight = |origin, fingerprint| Record::InFlight(held(origin, fingerprint));
         let longest = (0..MOST_TAKEN_OVER).fold(held(Origin::Nothing, fingerprint), |over, _| InFlight {
@@ -349,8 +351,8 @@ mod tests {
             in_flight(Origin::Abandoned, None),
             Record::InFlight(longest),
             Record::InFlight(InFlight {
-                took_over: Some(Box::new(held(Origin::Issued, None))),
-                ..held(Origin::Abandoned, fingerprint)
+                took_over: Some(Box::new(held(Origin::Issued, None).with_trace(None))),
+                ..held(Origin::Abandoned, fingerprint).with_trace(None)
             }),
             Record::Released { attempt: 1, questions: 1 },
             committed(false, b"j", b""),

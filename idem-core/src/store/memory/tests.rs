@@ -9,10 +9,9 @@ use fastrand::Rng;
 use futures_util::FutureExt as _;
 
 use super::*;
-use crate::codec::CodecId;
-use crate::fingerprint::Fingerprint;
-use crate::key::Key;
-use crate::record::{Encoded, Origin, Owner, ReleaseTo};
+use crate::encoding::fingerprint::Fingerprint;
+use crate::encoding::key::Key;
+use crate::record::{CodecId, Encoded, Origin, Owner, ReleaseTo};
 
 #[derive(Clone, Default)]
 struct ByHand(Arc<Mutex<Duration>>);
@@ -47,6 +46,7 @@ fn claim(key: usize, hold: Duration) -> Claim {
         take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
+        trace: None,
     }
 }
 
@@ -54,7 +54,7 @@ fn commit(claim: &Claim, payload: usize, ttl: Duration, remember: Duration) -> C
     let Claim { id, owner, fingerprint, .. } = claim.clone();
     let payload = Bytes::from(vec![u8::try_from(payload % 256).unwrap(); payload]);
     let outcome = Some(Encoded { is_error: payload.len() % 7 == 0, codec: CodecId::JSON, payload, metadata: None });
-    Commit { id, owner, attempt: 1, fingerprint, outcome, ttl, remember, as_claimed: None }
+    Commit { id, owner, attempt: 1, fingerprint, outcome, ttl, remember, as_claimed: None, trace: None }
 }
 
 fn now<T>(step: impl Future<Output = T>) -> T {
@@ -447,15 +447,15 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                     assert_eq!(now(store.inspect(&last.id)).unwrap(), found);
                 }
             }
-            let guarded = lock(&store.0.shards[0]);
-            assert_eq!(store.len(), guarded.records.len());
-            packs = packs.max(guarded.records.packs());
+            let locked = lock(&store.0.shards[0]);
+            assert_eq!(store.len(), locked.records.len());
+            packs = packs.max(locked.records.packs());
         }
         assert!(looked_at(&store) > 1_000 && packs > 2, "{} looked at, at most {packs} packs", looked_at(&store));
         // When all has expired, nothing is left: no place, no pack.
         clock.advance(1_000 * SECOND);
-        let mut guarded = lock(&store.0.shards[0]);
-        guarded.records.make_room(clock.elapsed(), &store.0.shared);
-        assert!(guarded.records.is_bare() && store.is_empty());
+        let mut locked = lock(&store.0.shards[0]);
+        drop(locked.records.make_room(clock.elapsed(), &store.0.shared));
+        assert!(locked.records.is_bare() && store.is_empty());
     }
 }

@@ -7,8 +7,8 @@ use hashbrown::hash_table::Entry;
 
 use super::MemoryStore;
 use super::shard::Target;
+use crate::base::sync::Notify;
 use crate::record::RecordId;
-use crate::sync::Notify;
 
 /// Those of one shard.
 #[derive(Default)]
@@ -45,27 +45,27 @@ impl Waiters {
 }
 
 /// A waiter's place. The last one to leave takes the place away.
-pub(super) struct Waiting<'a> {
+pub(super) struct Waiter<'a> {
     store: &'a MemoryStore,
     id: &'a RecordId,
     hash: u64,
     pub(super) notify: Arc<Notify>,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> Waiter<'a> {
     pub(super) fn new(store: &'a MemoryStore, id: &'a RecordId) -> Self {
         let hash = store.0.shared.hash(id.as_str().as_bytes());
-        let mut guarded = store.guarded(hash);
+        let mut locked = store.locked(hash);
         let new = || WaitedFor { id: id.clone(), hash, notify: Arc::default(), count: 0 };
-        let waited = guarded.waiters.place(id, hash).or_insert_with(new).into_mut();
+        let waited = locked.waiters.place(id, hash).or_insert_with(new).into_mut();
         waited.count += 1;
         Self { store, id, hash, notify: waited.notify.clone() }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        if let Entry::Occupied(mut place) = self.store.guarded(self.hash).waiters.place(self.id, self.hash) {
+        if let Entry::Occupied(mut place) = self.store.locked(self.hash).waiters.place(self.id, self.hash) {
             // Others may wait there by now, if these were woken.
             let waited = place.get_mut();
             if Arc::ptr_eq(&waited.notify, &self.notify) {

@@ -1,9 +1,9 @@
 //! Guards on rows: a transition between states, a version, a lock.
 //!
-//! A statement that changes no row does not say why. These helpers do: the row was changed by this
-//! call, or by an earlier one with the same meaning, or something else is in the way. Each locks
-//! the row first, then looks and writes, in a transaction of the caller. The lock lasts until that
-//! transaction ends, and nothing counts before it commits.
+//! If an `UPDATE` changes no row, the database does not say why. These helpers do: they tell a
+//! duplicate from a refusal. Each locks the row, then reads it, then writes it, in the caller's
+//! transaction. The lock lasts until the transaction ends, and the answer is final only after its
+//! commit.
 //!
 //! The names of tables and columns are `&'static str`, are checked to be plain identifiers, and are
 //! quoted. So upper and lower case differ where the database distinguishes them. Values are always
@@ -76,14 +76,14 @@ pub struct States {
 pub enum Transition {
     /// The row was in one of the states that the transition starts from. It is in the new one now.
     Made,
-    /// The row is in the new state already: this is a duplicate.
+    /// The row is already in the new state: this is a duplicate.
     AlreadyMade,
     /// The row is in another state, and stays there.
     Refused {
         /// The state found.
         found: String,
     },
-    /// There is no such row.
+    /// No row has this id.
     NoRow,
 }
 
@@ -104,7 +104,7 @@ impl States {
     ///
     /// # Errors
     ///
-    /// If a name is no plain identifier, or the database fails.
+    /// If a name is not a plain identifier, or the database fails.
     pub async fn advance<DB: Supported, I: Id<DB>>(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -145,7 +145,7 @@ impl States {
     ///
     /// # Errors
     ///
-    /// If a name is no plain identifier, or the database fails.
+    /// If a name is not a plain identifier, or the database fails.
     ///
     /// # Examples
     ///
@@ -204,7 +204,7 @@ pub enum Version {
         /// The version found.
         found: i64,
     },
-    /// There is no such row.
+    /// No row has this id.
     NoRow,
 }
 
@@ -218,16 +218,16 @@ impl Versions {
     /// Raises a row's version by one, if it is the version that was read.
     ///
     /// After [`Made`](Version::Made), update the other columns in the same transaction: the row is
-    /// locked. `key` names the edit: an Idempotency-Key, or `idem::current()`'s `child_key`. A retry
-    /// with the same key and the same `read` gets [`AlreadyMade`](Version::AlreadyMade), until
-    /// somebody makes another version.
+    /// locked. `key` names the edit: an Idempotency-Key, or `idem::current()`'s `child_key`. A
+    /// retry with the same key and the same `read` gets [`AlreadyMade`](Version::AlreadyMade),
+    /// until another version is made.
     ///
     /// Waits for other transactions that hold the row, as long as the database does. If the future
     /// is dropped, the row may or may not be changed: roll back.
     ///
     /// # Errors
     ///
-    /// If a name is no plain identifier, or the database fails.
+    /// If a name is not a plain identifier, or the database fails.
     ///
     /// # Examples
     ///
@@ -297,7 +297,7 @@ pub enum Locked {
     Held,
     /// Another transaction held it for as long as this one waited. The transaction stays usable.
     Busy,
-    /// There is no such row.
+    /// No row has this id.
     NoRow,
 }
 
@@ -316,7 +316,7 @@ impl Rows {
     ///
     /// # Errors
     ///
-    /// If a name is no plain identifier, or the database fails.
+    /// If a name is not a plain identifier, or the database fails.
     ///
     /// # Examples
     ///
@@ -331,7 +331,7 @@ impl Rows {
     ///
     /// match ACCOUNTS.lock(tx, 7_i64, Duration::from_secs(1)).await? {
     ///     Locked::Held => { /* read it, and write it */ }
-    ///     Locked::Busy => { /* somebody else works on it: try again later */ }
+    ///     Locked::Busy => { /* another worker has it: try again later */ }
     ///     Locked::NoRow => { /* no such account */ }
     /// }
     /// # Ok(())
@@ -357,7 +357,7 @@ impl Rows {
         })
     }
 
-    /// Where rows have no locks of their own, becomes the writer of the file.
+    /// Becomes the writer of the file, in a database without row locks.
     async fn write_lock<DB: Supported>(&self, tx: &mut Transaction<'_, DB>) -> Result<(), Error> {
         if !DB::LOCK.is_empty() {
             return Ok(());

@@ -283,6 +283,11 @@ impl Dialect for Mysql {
         pool.begin().await
     }
 
+    #[cfg(test)]
+    fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        self.statements.rewrite(change);
+    }
+
     fn is_locked(error: &dyn DatabaseError) -> bool {
         error.try_downcast_ref::<MySqlDatabaseError>().is_some_and(|error| matches!(error.number(), 1205 | 3572))
     }

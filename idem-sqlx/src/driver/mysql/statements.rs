@@ -137,6 +137,29 @@ impl Statements {
     }
 }
 
+#[cfg(test)]
+impl Statements {
+    /// Changes every text.
+    pub(super) fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        macro_rules! each {
+            ($($name:ident),*) => { $(self.$name = change(&self.$name).into();)* };
+        }
+        each!(
+            insert,
+            then_read,
+            read,
+            window,
+            window_in_flight,
+            put_owned,
+            put_as_read,
+            remove,
+            renew,
+            sweep,
+            sweep_outcomes
+        );
+    }
+}
+
 /// Sets the limit that the session had before [`limit`].
 pub(super) const UNLIMIT: &str =
     "SET SESSION innodb_lock_wait_timeout = COALESCE(@idem_lock_wait, @@SESSION.innodb_lock_wait_timeout)";

@@ -283,6 +283,11 @@ impl Dialect for Postgresql {
         pool.begin().await
     }
 
+    #[cfg(test)]
+    fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        self.statements.rewrite(change);
+    }
+
     fn is_locked(error: &dyn DatabaseError) -> bool {
         error.code().as_deref() == Some("55P03")
     }

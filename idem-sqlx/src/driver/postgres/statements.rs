@@ -116,20 +116,45 @@ impl Statements {
                  AND lease_until > statement_timestamp()"
             )
             .into(),
+            // Where the table has partitions, rows of several share a `ctid`: so each is looked at.
             sweep: format!(
                 "DELETE FROM {t} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {t} WHERE expires_at <= statement_timestamp() \
-                 ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))"
+                 ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)) AND expires_at <= statement_timestamp()"
             )
             .into(),
             sweep_outcomes: format!(
                 "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, outcome = NULL, took_over = NULL, revision = $2 \
                  WHERE ctid = ANY (ARRAY(SELECT ctid FROM {t} WHERE state = 'committed' AND valid_until <= statement_timestamp() \
-                 ORDER BY valid_until LIMIT $1 FOR UPDATE SKIP LOCKED))"
+                 ORDER BY valid_until LIMIT $1 FOR UPDATE SKIP LOCKED)) AND state = 'committed' AND valid_until <= statement_timestamp()"
             )
             .into(),
             schema: "SELECT to_regclass($1) IS NOT NULL, obj_description(to_regclass($1), 'pg_class')".into(),
             create: create(table).into(),
         }
+    }
+}
+
+#[cfg(test)]
+impl Statements {
+    /// Changes every text.
+    pub(super) fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        macro_rules! each {
+            ($($name:ident),*) => { $(self.$name = change(&self.$name).into();)* };
+        }
+        each!(
+            insert,
+            insert_all,
+            read,
+            window,
+            window_in_flight,
+            put_owned,
+            put_as_read,
+            remove,
+            renew,
+            mark,
+            sweep,
+            sweep_outcomes
+        );
     }
 }
 

@@ -329,6 +329,11 @@ impl Dialect for SqliteFile {
         pool.begin_with("BEGIN IMMEDIATE").await
     }
 
+    #[cfg(test)]
+    fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        self.statements.rewrite(change);
+    }
+
     fn is_locked(error: &dyn DatabaseError) -> bool {
         // `SQLITE_BUSY`. Not `SQLITE_BUSY_SNAPSHOT`: that transaction can never write.
         error.code().is_some_and(|code| code == "5")

@@ -86,6 +86,29 @@ impl Statements {
     }
 }
 
+#[cfg(test)]
+impl Statements {
+    /// Changes every text.
+    pub(super) fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        macro_rules! each {
+            ($($name:ident),*) => { $(self.$name = change(&self.$name).into();)* };
+        }
+        each!(
+            insert,
+            insert_only,
+            read,
+            window,
+            window_in_flight,
+            put_owned,
+            put_as_read,
+            remove,
+            renew,
+            sweep,
+            sweep_outcomes
+        );
+    }
+}
+
 /// The mark in the statement that created a table: SQLite keeps its text, comments included.
 pub(super) fn mark(created_by: &str) -> String {
     let mark = created_by.split_once("-- idem schema ").map(|(_, rest)| rest);

@@ -1,0 +1,129 @@
+//! The examples that keep their records in a file, run twice: the second run executes nothing.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// An example, which cargo builds with the tests of its package.
+fn example(name: &str) -> PathBuf {
+    let this = std::env::current_exe().unwrap();
+    let program = this.parent().and_then(Path::parent).unwrap().join("examples").join(name);
+    assert!(program.is_file(), "{} is missing: build the examples, or run all tests of the package", program.display());
+    program
+}
+
+/// A file of records, removed with what SQLite has left beside it. (A crate for this would be built
+/// with every example.)
+struct Records(PathBuf);
+
+impl Records {
+    fn new(name: &str) -> Self {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite://{}/records.db", self.0.display())
+    }
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn quickstart_with_a_file_executes_nothing_at_the_second_run() {
+    let records = Records::new("quickstart");
+    let run = || {
+        let ended = Command::new(example("quickstart")).args(["--store", &records.url()]).output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        let said = String::from_utf8(ended.stdout).unwrap();
+        let number = |label: &str| {
+            let line = said.lines().find_map(|line| line.trim().strip_prefix(label)).expect(label);
+            line.trim().parse::<u64>().expect(label)
+        };
+        (number("unique events"), number("executed"), number("replayed"), number("refused"))
+    };
+    let (unique, executed, replayed, refused) = run();
+    assert!(unique > 0 && replayed > 0 && executed == unique, "{unique} {executed} {replayed}");
+    assert_eq!(run(), (unique, 0, replayed + executed, refused));
+}
+
+/// The shop. Killed when it is dropped.
+struct Shop {
+    process: Child,
+    _said: BufReader<ChildStdout>,
+    address: String,
+}
+
+impl Drop for Shop {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Shop {
+    fn open(records: &Records) -> Self {
+        let mut command = Command::new(example("form"));
+        command.args(["--port", "0", "--takes", "0", "--store", &records.url()]);
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(process.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on http://").expect("it says where it listens").to_owned();
+        Self { process, _said: said, address }
+    }
+
+    /// The whole answer to a request.
+    fn ask(&self, head: &str, cookie: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        write!(
+            stream,
+            "{head} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncookie: {cookie}\r\n\
+             content-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n{body}",
+            self.address,
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+}
+
+fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
+    let (_, rest) = text.split_once(start).unwrap_or_else(|| panic!("no `{start}` in {text}"));
+    rest.split(end).next().unwrap()
+}
+
+fn status(answer: &str) -> &str {
+    answer.split_whitespace().nth(1).unwrap_or_default()
+}
+
+#[test]
+fn a_form_that_is_sent_again_to_a_shop_that_was_started_again_orders_nothing() {
+    let records = Records::new("form");
+    let shop = Shop::open(&records);
+    let page = shop.ask("GET /", "", "");
+    let cookie = format!("session={}", between(&page, "session=", ";"));
+    let token = between(&page, "name=\"token\" value=\"", "\"");
+    let tea = between(&page, "name=\"tea\" value=\"", "\"");
+    let form = format!("token={token}&tea={tea}&tins=1&name=Ada");
+    let placed = shop.ask("POST /orders", &cookie, &form);
+    assert_eq!(status(&placed), "303", "{placed}");
+    let order = between(&placed, "location: ", "\r\n").to_owned();
+    assert_eq!(status(&shop.ask(&format!("GET {order}"), &cookie, "")), "200");
+    drop(shop);
+
+    let shop = Shop::open(&records);
+    let again = shop.ask("POST /orders", &cookie, &form);
+    assert_eq!((status(&again), between(&again, "location: ", "\r\n")), ("303", &*order), "{again}");
+    // Orders are in memory: had this one been placed again, it would be in this shop's book.
+    assert_eq!(status(&shop.ask(&format!("GET {order}"), &cookie, "")), "404");
+}

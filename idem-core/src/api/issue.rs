@@ -1,0 +1,212 @@
+//! Issuing tokens: each one is recorded in the store before a caller gets it.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::operation::Operation;
+use crate::call::prepared::Prepared;
+use crate::encoding::key::KeyPart;
+use crate::error::{Error, StoreError, StoreErrorKind};
+use crate::observe::Decision;
+use crate::policy::settings::{MAX_LENGTH, whole_millis};
+use crate::record::{Issue, Issued};
+use crate::runtime::Runtime;
+use crate::task::current;
+use crate::token::{Subject, Token};
+
+/// How many are recorded in one step of the store, which has a time limit.
+const AT_ONCE: usize = 5_000;
+
+/// The longest time for which it is known that a token's time is over.
+const MOST_GRACE: Duration = Duration::from_secs(60 * 60);
+
+/// Makes tokens of one operation, and their records.
+struct Mint<'a> {
+    /// `None`: disabled.
+    runtime: Option<Arc<Runtime>>,
+    operation: Cow<'a, str>,
+    ttl: Duration,
+}
+
+impl Mint<'_> {
+    fn make(&self, subject: Option<Subject>) -> Result<(Token, Issue), Error> {
+        let operation = &*self.operation;
+        let Some(subject) = subject else { return Err(Error::MissingSubject { operation: operation.into() }) };
+        let token = Token::generate(self.ttl, operation, &subject).map_err(|error| Error::Config {
+            operation: operation.into(),
+            reason: format!("the system gives no random numbers for a token: {error}").into(),
+        })?;
+        let id = token.bound(operation, &subject).id(operation);
+        Ok((token, Issue { id, ttl: self.ttl, grace: self.ttl.min(MOST_GRACE) }))
+    }
+
+    /// Records what was made.
+    async fn record(&self, issues: &[Issue]) -> Result<(), Error> {
+        let Some(runtime) = &self.runtime else { return Ok(()) };
+        for issues in issues.chunks(AT_ONCE) {
+            Self::record_some(runtime, issues).await?;
+        }
+        for issue in issues {
+            runtime.observer.decided(Decision::Issued, &issue.id, 0);
+        }
+        Ok(())
+    }
+
+    async fn record_some(runtime: &Runtime, issues: &[Issue]) -> Result<(), Error> {
+        let mut answers = runtime.store.issue(issues).await;
+        // Of unknown fate: once more. A token that was written the first time is recognised.
+        let again: Vec<usize> = (0..answers.len())
+            .filter(|&index| {
+                answers.get(index).is_some_and(|answer| answer.as_ref().is_err_and(StoreError::is_unknown))
+            })
+            .collect();
+        if !again.is_empty() {
+            let resent: Vec<Issue> = again.iter().filter_map(|&index| issues.get(index).cloned()).collect();
+            for (index, answer) in again.into_iter().zip(runtime.store.issue(&resent).await) {
+                if let Some(slot) = answers.get_mut(index) {
+                    *slot = answer;
+                }
+            }
+        }
+        let mut answers = answers.into_iter();
+        for issue in issues {
+            match answers.next() {
+                Some(Ok(Issued::Issued)) => {}
+                Some(Ok(Issued::Taken)) => return Err(runtime.failed(&issue.id, repeated())),
+                Some(Err(error)) => return Err(runtime.failed(&issue.id, error)),
+                None => return Err(runtime.failed(&issue.id, unanswered())),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Of 128 random bits, none come twice.
+fn repeated() -> StoreError {
+    let message = "there is a record of this new token already; the system's random numbers seem to repeat themselves";
+    StoreError::new(StoreErrorKind::Refused, message)
+}
+
+fn unanswered() -> StoreError {
+    StoreError::new(StoreErrorKind::Refused, "the store has answered fewer issues than it was asked for")
+}
+
+/// Reports what a token could not be issued for.
+fn not_issued(error: &Error) {
+    Prepared::Refused(error.clone()).announce();
+    current::trouble();
+}
+
+impl<'a, Q, P> Operation<'a, Q, P> {
+    /// Issues a token for one submission, in one round trip.
+    ///
+    /// It is valid only for the operation of this name and for the subject: the visitor that must
+    /// submit it, such as the user's or the session's id. Take the subject from the server's own
+    /// knowledge, never from the form.
+    ///
+    /// The token is valid until `ttl` has passed, 1 ms to 100 years. This is the token's own time,
+    /// not that of the outcome; the operation's other settings do not apply. After a body that
+    /// released the key, the token is valid for at least `ttl` again. After a commit, the record is
+    /// kept for at least `ttl`.
+    ///
+    /// The store keeps the unused token's record for `ttl` and a grace: as long again, but at most
+    /// an hour. In the grace, an event distinguishes an expired token from an unknown one.
+    ///
+    /// Under [`Idempotency::disabled`](crate::Idempotency::disabled) no record is written or read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`] if the store cannot record it. [`Error::MissingSubject`] if the subject is
+    /// `None` or empty. [`Error::Config`] if `ttl` or the operation's name is invalid, or if the
+    /// call has a key already, because a token takes the place of a key.
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the future is dropped, a record of an unused token may remain until it expires.
+    pub fn issue<S>(self, subject: &S, ttl: Duration) -> impl Future<Output = Result<Token, Error>> + use<'a, Q, P, S>
+    where
+        S: KeyPart + ?Sized,
+    {
+        let subject = Subject::encode(subject);
+        let made = self.mint(ttl).and_then(|mint| Ok((mint.make(subject)?, mint)));
+        async move {
+            let issued = async {
+                let ((token, issue), mint) = made?;
+                mint.record(&[issue]).await?;
+                Ok(token)
+            };
+            issued.await.inspect_err(not_issued)
+        }
+    }
+
+    /// Issues a token for each of several subjects, in their order, in as few round trips as the
+    /// store allows. Use it for invitations or, with `std::iter::repeat_n(&user.id, 20)`, for a
+    /// page of many forms.
+    ///
+    /// # Errors
+    ///
+    /// As [`issue`](Self::issue). Then no token is returned, and those that were recorded expire.
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`issue`](Self::issue).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use std::time::Duration;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let guests = ["ada@example.com", "grace@example.com"];
+    /// let tokens = idempotency
+    ///     .operation("invitations.accept")
+    ///     .issue_many(guests, Duration::from_secs(7 * 86_400))
+    ///     .await?;
+    /// assert_eq!(tokens.len(), guests.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn issue_many<I>(
+        self,
+        subjects: I,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<Vec<Token>, Error>> + use<'a, Q, P, I>
+    where
+        I: IntoIterator<Item: KeyPart>,
+    {
+        let made = self.mint(ttl).and_then(|mint| {
+            let made: Result<Vec<_>, _> =
+                subjects.into_iter().map(|subject| mint.make(Subject::encode(&subject))).collect();
+            Ok((made?, mint))
+        });
+        async move {
+            let issued = async {
+                let (made, mint) = made?;
+                let (tokens, issues): (Vec<_>, Vec<_>) = made.into_iter().unzip();
+                mint.record(&issues).await?;
+                Ok(tokens)
+            };
+            issued.await.inspect_err(not_issued)
+        }
+    }
+
+    fn mint(self, ttl: Duration) -> Result<Mint<'a>, Error> {
+        let (runtime, operation) = self.draft.into_issuer()?;
+        let (rounded, config) = (whole_millis(ttl), |reason: String| Error::Config {
+            operation: (*operation).into(),
+            reason: reason.into(),
+        });
+        if rounded.is_zero() {
+            return Err(config("the token's `ttl` is zero, so that it could never be used; set at least 1 ms".into()));
+        }
+        if rounded > MAX_LENGTH {
+            return Err(config(format!(
+                "the token's `ttl` is {ttl:?}, more than the 100 years that it may be; is the unit right?"
+            )));
+        }
+        Ok(Mint { runtime, operation, ttl: rounded })
+    }
+}

@@ -1,0 +1,239 @@
+//! A call that is carried out step by step.
+
+use std::fmt;
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use crate::call::held::Held;
+use crate::call::keeping::{Keepable, encode_error};
+use crate::call::recorded::Recorded;
+use crate::error::Error;
+use crate::lease::term::Term;
+use crate::observe::Decision;
+use crate::outcome::Storable;
+use crate::outcome::codec::CodecContext;
+use crate::runtime::Runtime;
+use crate::store::{Store, Transaction};
+use crate::task::current;
+
+/// The next step of a call by hand. From [`Operation::begin`](crate::Operation::begin).
+///
+/// No variant will be added, so you may match it without a wildcard.
+#[derive(Debug)]
+#[must_use = "a lease that is dropped is abandoned"]
+pub enum Begin {
+    /// This caller owns the key: do the work, then [commit](Lease::commit) or
+    /// [release](Lease::release).
+    Execute(Lease),
+    /// An earlier call did the work; this is its outcome.
+    Replay(Recorded),
+}
+
+/// The right to do the work of a key. It is renewed until you commit, release or drop it. If you
+/// drop it, the record is abandoned when the lease ends, as after a crash.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// # use idem::{Begin, Error, Idempotency, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// # let idempotency = Idempotency::new(MemoryStore::new());
+/// # async fn charge() -> u32 { 42 }
+/// let receipt = match idempotency.operation("orders.create").key("o-1").begin().await? {
+///     Begin::Execute(lease) => {
+///         let receipt = tokio::select! {
+///             biased;
+///             () = lease.lost() => panic!("another caller may be charging now"),
+///             receipt = charge() => receipt,
+///         };
+///         lease.commit(&receipt).await?;
+///         receipt
+///     }
+///     Begin::Replay(recorded) => recorded.decode()?,
+/// };
+/// # assert_eq!(receipt, 42);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a lease that is dropped is abandoned"]
+pub struct Lease {
+    /// `None`: unguarded.
+    guarded: Option<Box<Guarded>>,
+}
+
+struct Guarded {
+    term: Arc<Term>,
+    runtime: Arc<Runtime>,
+    /// Steps come one after the other, also where two tasks share the lease.
+    held: Mutex<Held>,
+    /// The work goes on whatever becomes of the lease.
+    observes: bool,
+}
+
+impl Guarded {
+    /// Returns the caller's result of a step. It is reported, and an observing call gets no error
+    /// of ours.
+    fn answered(&self, answer: Result<(), Error>) -> Result<(), Error> {
+        if self.observes {
+            return Ok(());
+        }
+        answer.inspect_err(|_| current::trouble())
+    }
+}
+
+impl Lease {
+    pub(crate) fn new(held: Held, runtime: &Arc<Runtime>) -> Self {
+        let (term, runtime) = (held.term().clone(), runtime.clone());
+        Self { guarded: Some(Box::new(Guarded { term, runtime, held: Mutex::new(held), observes: false })) }
+    }
+
+    /// The same for a call that only observes.
+    pub(crate) fn observing(mut self) -> Self {
+        if let Some(guarded) = &mut self.guarded {
+            guarded.observes = true;
+        }
+        self
+    }
+
+    /// Nothing is held: the runtime is disabled, or the store failed and the operation runs all the
+    /// same.
+    pub(crate) fn unguarded() -> Self {
+        Self { guarded: None }
+    }
+
+    /// Returns the attempt: 1 for the first claim of the key, one more for each later claim. It is
+    /// also a fencing number. 0 if the call is unguarded.
+    pub fn attempt(&self) -> u64 {
+        self.guarded.as_ref().map_or(0, |guarded| guarded.term.attempt)
+    }
+
+    /// Resolves when the lease is lost. The work must then stop, because another caller may begin
+    /// it. Cancel safe.
+    ///
+    /// It checks the lease at each poll. Put it first in a `select!` with `biased`, as in the
+    /// example above. Then a process that was paused for longer than its lease does not poll the
+    /// work once more. In [observe mode](crate::Operation::observe) it never resolves.
+    pub async fn lost(&self) {
+        match &self.guarded {
+            Some(guarded) if !guarded.observes => {
+                let mut lost = pin!(guarded.term.lost());
+                poll_fn(|context| if guarded.term.is_lost() { Poll::Ready(()) } else { lost.as_mut().poll(context) })
+                    .await;
+                let Guarded { term, runtime, .. } = &**guarded;
+                runtime.observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
+            }
+            Some(_) | None => std::future::pending().await,
+        }
+    }
+
+    /// Records the outcome.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LeaseLost`] if another caller is the owner now: nothing was recorded.
+    /// [`Error::Store`] if the store did not answer: the outcome may have been recorded, and you
+    /// may call this again. If the value fails to encode, the call is recorded as done, without the
+    /// value, and the result is `Ok`.
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the future is dropped, the commit continues in the background once the lease is dropped.
+    pub async fn commit<T: Storable<Via>, Via>(&self, value: &T) -> Result<(), Error> {
+        match &self.guarded {
+            Some(guarded) => {
+                let context = CodecContext::of_value(&guarded.term.id, guarded.term.attempt);
+                let outcome = guarded.runtime.codec.encode(context, &value.to_stored());
+                let mut held = guarded.held.lock().await;
+                held.plan_commit(outcome);
+                guarded.answered(held.try_out().await)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Records an error as the outcome, so that duplicates get an equal error. It does what
+    /// [`ErrorAction::Keep`](crate::ErrorAction::Keep) and, with a `ttl`,
+    /// [`ErrorAction::KeepFor`](crate::ErrorAction::KeepFor) do. A duplicate decodes it with
+    /// [`Recorded::decode_error`].
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit), and [`Error::Config`] if the error fails to encode: then
+    /// nothing was recorded.
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`commit`](Self::commit).
+    pub async fn commit_error<E: Keepable>(&self, error: &E, ttl: Option<Duration>) -> Result<(), Error> {
+        let Some(guarded) = &self.guarded else { return Ok(()) };
+        let Guarded { term, runtime, .. } = &**guarded;
+        let encoded = encode_error(&runtime.codec, &term.id, term.attempt, error).map_err(|failure| Error::Config {
+            operation: term.id.operation().into(),
+            reason: format!("the error to keep cannot be written: {failure}").into(),
+        })?;
+        let mut held = guarded.held.lock().await;
+        held.plan_kept_error(encoded, ttl);
+        guarded.answered(held.try_out().await)
+    }
+
+    /// Records the outcome in the caller's transaction, together with its rows. The caller then
+    /// commits.
+    ///
+    /// If the transaction is rolled back, the record is still in flight. Then
+    /// [release](Self::release) the key, or drop the lease to abandon the record. Commit soon:
+    /// while the transaction is open, it locks the record, so the lease is not renewed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Call::commit_in`](crate::Call::commit_in).
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the future is dropped, roll the transaction back.
+    pub async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+        T: Storable<Via>,
+    {
+        let Some(guarded) = &self.guarded else { return Ok(()) };
+        let mut held = guarded.held.lock().await;
+        if let Some(recording) = held.recording() {
+            recording.commit_in(tx, value).await?;
+            held.mark_recorded_in_transaction();
+        }
+        Ok(())
+    }
+
+    /// Releases the key, so that a later call does the work.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit).
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`commit`](Self::commit).
+    pub async fn release(&self) -> Result<(), Error> {
+        match &self.guarded {
+            Some(guarded) => {
+                let mut held = guarded.held.lock().await;
+                held.plan_release(false);
+                guarded.answered(held.try_out().await)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("attempt", &self.attempt()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,5 @@
+//! Calls without the attribute.
+
+pub(crate) mod issue;
+pub(crate) mod lease;
+pub(crate) mod operation;

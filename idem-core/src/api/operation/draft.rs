@@ -1,0 +1,153 @@
+//! The description of a call.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::base::printable::shown_name;
+use crate::call::audit::By;
+use crate::call::prepared::Prepared;
+use crate::call::request::Request;
+use crate::encoding::fingerprint::Fingerprint;
+use crate::error::Error;
+use crate::outcome::versions::Versions;
+use crate::policy::settings::{MissingKey, Settings, StoreFailure};
+use crate::record::{RecordId, is_valid_operation};
+use crate::runtime::Runtime;
+use crate::runtime::trace::CallTrace;
+use crate::token::Submission;
+
+/// A call as far as it is described.
+pub(crate) struct Draft<'a> {
+    pub(super) runtime: Option<Arc<Runtime>>,
+    pub(super) name: Cow<'a, str>,
+    pub(super) settings: Settings,
+    pub(super) id: Option<RecordId>,
+    pub(super) fingerprint: Option<Fingerprint>,
+    /// The call states that it has no fingerprint.
+    pub(super) has_no_fingerprint: bool,
+    /// The key is that of a token.
+    pub(super) submission: Option<Box<Submission>>,
+    pub(super) versions: Option<Box<Versions>>,
+    /// The operator who changes the record by hand, and the reason.
+    pub(super) audit: Option<Box<By>>,
+    /// The first thing that was wrong: the call will fail with it.
+    pub(super) problem: Option<Error>,
+}
+
+impl<'a> Draft<'a> {
+    /// Whether a key is to be computed: a disabled runtime asks no store, so it needs none.
+    #[inline]
+    pub(super) fn wants_key(&mut self, has_the_other: bool) -> bool {
+        if self.runtime.is_none() || self.problem.is_some() {
+            return false;
+        }
+        self.check_name();
+        if has_the_other {
+            self.misconfigured("it is given both a `key` and a `token`; a call has one of them");
+        }
+        self.problem.is_none()
+    }
+
+    pub(super) fn check_name(&mut self) {
+        if !is_valid_operation(&self.name) {
+            self.misconfigured("its name is not valid: a name is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`");
+        }
+    }
+
+    /// For those who want a token: the runtime, unless it is disabled, and the operation's name.
+    pub(crate) fn into_issuer(mut self) -> Result<(Option<Arc<Runtime>>, Cow<'a, str>), Error> {
+        self.check_name();
+        if self.id.is_some() {
+            self.misconfigured("a token that is issued is a key of its own: leave `key` and `token` out");
+        }
+        match self.problem {
+            Some(problem) => Err(problem),
+            None => Ok((self.runtime, self.name)),
+        }
+    }
+
+    pub(super) fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
+        if self.problem.is_none() {
+            let operation =
+                if is_valid_operation(&self.name) { (*self.name).into() } else { shown_name(&self.name).into() };
+            self.problem = Some(Error::Config { operation, reason: reason.into() });
+        }
+    }
+
+    /// Refuses a call that runs a body and leaves out what the runtime's profile asks of each.
+    pub(super) fn check_profile(&mut self) {
+        let is_strict = self.runtime.as_ref().is_some_and(|runtime| runtime.is_strict);
+        if is_strict && self.fingerprint.is_none() && !self.has_no_fingerprint {
+            self.misconfigured(
+                "the runtime is `strict`, and this operation does not state its fingerprint; write `fingerprint = \"..\"` with what must be equal when the key comes again, or `fingerprint = none` (by hand: `.fingerprint(..)` or `.no_fingerprint()`)",
+            );
+        }
+    }
+
+    /// The description of a call that runs a body. It logs nothing yet, because a future that is
+    /// not polled does nothing.
+    #[inline]
+    pub(crate) fn prepare(mut self) -> Prepared<'a> {
+        self.check_profile();
+        if !self.settings.observes {
+            return self.prepared();
+        }
+        let name = self.name.clone();
+        match self.prepared() {
+            Prepared::Refused(error) => Prepared::Observed(name, error),
+            prepared => prepared,
+        }
+    }
+
+    /// Whether the call only observes.
+    pub(crate) fn observes(&self) -> bool {
+        self.settings.observes
+    }
+
+    pub(super) fn prepared(mut self) -> Prepared<'a> {
+        if self.id.is_none() && self.runtime.is_some() {
+            // Without a key, the name is not checked yet.
+            self.check_name();
+        }
+        if let Some(problem) = self.problem {
+            return Prepared::Refused(problem);
+        }
+        let Some(runtime) = self.runtime else { return Prepared::Unguarded(self.name, None) };
+        // Those of the runtime were checked when it was built.
+        if self.settings != runtime.settings
+            && let Err(reason) = self.settings.check()
+        {
+            return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.0 });
+        }
+        if let Some(Err(reason)) = self.versions.as_ref().map(|versions| versions.check()) {
+            return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.into() });
+        }
+        if self.submission.is_some() && !self.settings.observes {
+            // Nobody else could say whether the token counts.
+            self.settings.store_failure = StoreFailure::Reject;
+        }
+        match (self.id, self.settings.missing_key) {
+            (Some(id), _) => {
+                let Self { fingerprint, submission, settings, versions, .. } = self;
+                let trace = runtime.trace.as_ref().map(CallTrace::new);
+                Prepared::Guarded(runtime, Request { id, fingerprint, submission, settings, versions, trace })
+            }
+            (None, MissingKey::Run) => Prepared::Unguarded(self.name, Some(runtime)),
+            (None, MissingKey::Reject) => Prepared::Refused(Error::MissingKey { operation: (*self.name).into() }),
+        }
+    }
+
+    /// For those who want a record: a missing key is an error, a disabled runtime has no records.
+    pub(super) fn prepare_by_hand(mut self) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
+        self.settings.missing_key = MissingKey::Reject;
+        // What is done by hand is done.
+        self.settings.observes = false;
+        let prepared = self.prepared();
+        prepared.announce();
+        match prepared {
+            Prepared::Refused(error) => Err(error),
+            Prepared::Unguarded(..) | Prepared::Observed(..) => Ok(None),
+            Prepared::Guarded(runtime, request) => Ok(Some((runtime, request))),
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Looking at the record of a key and changing it, without a body.
+
+use serde::de::DeserializeOwned;
+
+use super::Operation;
+use crate::call::audit::By;
+use crate::call::claiming::Begun;
+use crate::call::held::Held;
+use crate::call::keeping::{Keepable, encode_error};
+use crate::call::lookup::Lookup;
+use crate::error::Error;
+use crate::observe::Decision;
+use crate::outcome::Storable;
+use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure};
+use crate::record::{Encoded, RecordId, RecordInfo, RecordState, Removed};
+use crate::task::current;
+
+impl<Q, P> Operation<'_, Q, P> {
+    /// States who changes the record with this call, and why: for [`settle`](Self::settle),
+    /// [`forget`](Self::forget) and [`release`](Self::release). Their events have it as `detail`,
+    /// and a settled record keeps it as long as its outcome.
+    ///
+    /// `who` has 1 to 128 bytes, `why` up to 512; the call is
+    /// [`Error::Config`](crate::Error::Config) otherwise.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let charge = || idempotency.operation("payments.charge").key("p-1");
+    /// charge().audit("jane", "ticket 7: the bank has booked it").settle(&42_u32).await?;
+    ///
+    /// let record = charge().inspect().await?.expect("it was settled");
+    /// let metadata = record.outcome.and_then(|outcome| outcome.metadata).expect("it has an audit");
+    /// assert_eq!(&*metadata.audit.as_ref().expect("as above").who, "jane");
+    /// assert!(record.audit_age.is_some(), "how long ago, by the store's clock");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn audit(mut self, who: &str, why: &str) -> Self {
+        match By::new(who, why) {
+            Ok(by) => self.draft.audit = Some(Box::new(by)),
+            Err(error) => self.draft.misconfigured(error.0),
+        }
+        self
+    }
+}
+
+impl Operation<'_> {
+    /// Removes the record, so that the next call runs the body as a first attempt. Returns whether
+    /// there was a record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InFlight`] if a call is in flight: nothing is removed under a running body.
+    /// [`Error::Store`] and [`Error::MissingKey`].
+    pub async fn forget(self) -> Result<bool, Error> {
+        self.try_forget().await.inspect_err(|_| current::trouble())
+    }
+
+    async fn try_forget(mut self) -> Result<bool, Error> {
+        let by = self.draft.audit.take();
+        let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
+        let _removing = runtime.cache.as_ref().map(|cache| cache.removing(&request.id));
+        match runtime.store.remove(&request.id).await.map_err(|error| runtime.failed(&request.id, error))? {
+            Removed::Removed => {
+                match &by {
+                    Some(by) => runtime.observer.decided_because(Decision::Forgotten, &request.id, 0, by),
+                    None => runtime.observer.decided(Decision::Forgotten, &request.id, 0),
+                }
+                Ok(true)
+            }
+            Removed::Nothing => Ok(false),
+            Removed::InFlight { lease_left } => Err(request.in_flight(lease_left)),
+        }
+    }
+
+    /// Releases an abandoned record, so that the next call runs the body as the next attempt: for
+    /// work that was certainly not done. Returns whether there was a record. The attempt count
+    /// stays, and grows by one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InFlight`] if a call is in flight, [`Error::Duplicate`] if there is an outcome,
+    /// [`Error::AlreadyDone`] if there was one. [`Error::Store`] and [`Error::MissingKey`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`settle`](Self::settle).
+    pub async fn release(self) -> Result<bool, Error> {
+        self.try_release().await.inspect_err(|_| current::trouble())
+    }
+
+    async fn try_release(mut self) -> Result<bool, Error> {
+        let by = self.draft.audit.take();
+        let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
+        let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
+        match info.map(|info| (info.state, info.fingerprint)) {
+            None | Some((RecordState::Released | RecordState::Issued | RecordState::Expired, _)) => return Ok(false),
+            // An operator need not give the fingerprint.
+            Some((_, fingerprint)) => request.fingerprint = fingerprint,
+        }
+        request.by_hand();
+        match runtime.begin(&request).await? {
+            Begun::Owner(owned) => Held::new(&runtime, &request, owned).give_back(by).await.map(|()| true),
+            // Neither happens: duplicates and store failures are rejected.
+            Begun::Replay(_) | Begun::Unguarded => Ok(false),
+        }
+    }
+
+    /// Returns the record's state, attempt, ages and outcome; `None` if there is no record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], [`Error::Codec`] and [`Error::MissingKey`].
+    pub async fn inspect(self) -> Result<Option<RecordInfo>, Error> {
+        self.try_inspect().await.inspect_err(|_| current::trouble())
+    }
+
+    async fn try_inspect(self) -> Result<Option<RecordInfo>, Error> {
+        let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(None) };
+        runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))
+    }
+
+    /// Looks up the result of the call with this key, without claiming the key: for a caller that
+    /// got no answer, or that shows progress.
+    ///
+    /// It asks the store once. It changes nothing, and does not wait for a call in flight. It does
+    /// not use the [`local_cache`](crate::Builder::local_cache), so the answer is never older than
+    /// the lookup.
+    ///
+    /// If you set a [`fingerprint`](Self::fingerprint), it is compared. If you set none, the lookup
+    /// returns whatever is at the key. So after an [`Error::FingerprintMismatch`], a caller can
+    /// find out what its key was used for.
+    ///
+    /// An invalid [token](Self::token) is [`Lookup::Unknown`]. If invalid tokens are limited, it
+    /// counts as a failure of its subject. Under
+    /// [`Idempotency::disabled`](crate::Idempotency::disabled) the result is always
+    /// [`Lookup::Unknown`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Codec`] if the outcome does not decode as `T`, [`Error::FingerprintMismatch`] if
+    /// you set a fingerprint that differs, [`Error::Store`], [`Error::MissingKey`] and, with a
+    /// token, [`Error::MissingSubject`] and [`Error::Throttled`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped, it has changed nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, Lookup, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// # idempotency.operation("orders.create").key("o-1").run(|| async { Ok::<_, Error>(42) }).await?;
+    /// let text = match idempotency.operation("orders.create").key("o-1").lookup::<u32>().await? {
+    ///     Lookup::Outcome(receipt) => format!("receipt {receipt}"),
+    ///     Lookup::Error(recorded) => format!("failed: {}", recorded.decode_error::<String>()?),
+    ///     Lookup::InFlight { .. } => "is being carried out".to_owned(),
+    ///     Lookup::Abandoned { .. } => "was cut off, and an operator looks at it".to_owned(),
+    ///     Lookup::AlreadyDone => "was carried out".to_owned(),
+    ///     Lookup::Unknown => "was not carried out; it may be sent again".to_owned(),
+    /// };
+    /// assert_eq!(text, "receipt 42");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn lookup<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
+        self.try_lookup().await.inspect_err(|_| current::trouble())
+    }
+
+    async fn try_lookup<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
+        let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(Lookup::Unknown) };
+        runtime.lookup(&request).await?.decode()
+    }
+
+    /// Commits an outcome by hand, for an abandoned record whose outcome has been found out. It
+    /// also works for a key without a record, a released record, or an unused token, if the call
+    /// was carried out elsewhere.
+    ///
+    /// It does not know the options of an attribute. So set the operation's own [`ttl`](Self::ttl)
+    /// and [`remember`](Self::remember), and give a value of the function's outcome type; otherwise
+    /// duplicates fail to decode it. An abandoned record has its fingerprint already. If there is
+    /// no record, set the [`fingerprint`](Self::fingerprint) too.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InFlight`] if a call is in flight, [`Error::Duplicate`] if there is an outcome,
+    /// [`Error::AlreadyDone`] if there was one. [`Error::Config`] if the value fails to encode.
+    /// [`Error::MissingKey`]. [`Error::Store`]: the outcome may be recorded all the same, because
+    /// `idem` tries again in the background.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped between its two steps, it leaves the record abandoned, one attempt later, after a
+    /// lease.
+    pub async fn settle<T: Storable<Via>, Via>(self, value: &T) -> Result<(), Error> {
+        let encode = |codec: &AnyCodec, id: &RecordId, attempt| {
+            codec.encode(CodecContext::of_value(id, attempt), &value.to_stored())
+        };
+        let settled = self.settle_with(encode).await;
+        settled.inspect_err(|_| current::trouble())
+    }
+
+    /// Commits an error by hand, like [`settle`](Self::settle), for work that has certainly failed.
+    /// Duplicates get it as a kept error.
+    ///
+    /// # Errors
+    ///
+    /// As [`settle`](Self::settle).
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`settle`](Self::settle).
+    pub async fn settle_error<E: Keepable>(self, error: &E) -> Result<(), Error> {
+        let settled = self.settle_with(|codec, id, attempt| encode_error(codec, id, attempt, error)).await;
+        settled.inspect_err(|_| current::trouble())
+    }
+
+    async fn settle_with(
+        mut self,
+        encode: impl Fn(&AnyCodec, &RecordId, u64) -> Result<Encoded, CodecFailure>,
+    ) -> Result<(), Error> {
+        let by = self.draft.audit.take();
+        let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else { return Ok(()) };
+        let encode = |id: &RecordId, attempt| {
+            encode(&runtime.codec, id, attempt).map_err(|error| Error::Config {
+                operation: id.operation().into(),
+                reason: format!("the value to settle with cannot be written: {error}").into(),
+            })
+        };
+        // A value that fails to encode is refused before anything is changed. Its attempt is known
+        // only after the claim.
+        encode(&request.id, 1)?;
+        request.by_hand();
+        if request.fingerprint.is_none() || request.trace.is_some() {
+            // The fingerprint for later duplicates stays as it was, and the trace is that of the
+            // call that was cut off.
+            let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
+            let (fingerprint, found) = info.map_or((None, None), |info| (info.fingerprint, info.trace));
+            request.fingerprint = request.fingerprint.or(fingerprint);
+            if let Some(trace) = &request.trace {
+                trace.is_that_of(found);
+            }
+        }
+        match runtime.begin(&request).await? {
+            Begun::Owner(owned) => {
+                let outcome = encode(&request.id, owned.enrolled.term.attempt);
+                Held::new(&runtime, &request, owned).settle(outcome, by).await
+            }
+            // Neither happens: duplicates and store failures are rejected above.
+            Begun::Replay(_) | Begun::Unguarded => Ok(()),
+        }
+    }
+}

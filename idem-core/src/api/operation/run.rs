@@ -1,0 +1,225 @@
+//! Running the body of a call, or claiming its key for a call that is carried out step by step.
+
+use std::future::Future;
+use std::pin::pin;
+
+use super::{Errors, Operation};
+use crate::api::lease::{Begin, Lease};
+use crate::call::claiming::Begun;
+use crate::call::execution::{Again, Execution};
+use crate::call::held::Held;
+use crate::call::keeping::Policy;
+use crate::call::prepared::Prepared;
+use crate::call::reconcile::{Question, asked};
+use crate::call::witness::outcome_of;
+use crate::error::Error;
+use crate::outcome::{Outcome, Storable};
+use crate::policy::errors::Action;
+use crate::task::current;
+
+impl<Q> Operation<'_, Q> {
+    /// Runs the body, or returns the recorded outcome of an earlier call.
+    ///
+    /// The body runs if no earlier call with the key has succeeded. An `Ok` is recorded. An `Err`
+    /// releases the key, or does what [`Builder::default_error`](crate::Builder::default_error)
+    /// says. If the lease is lost, the body is stopped: its future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The body's error, or an [`Error`] converted into the body's error type.
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the future is dropped while the body runs, the record stays in flight until its lease
+    /// ends, as after a crash. If it is dropped after the body has ended, the outcome is still
+    /// recorded, in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore, Outcome};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// for replayed in [false, true] {
+    ///     let outcome: Outcome<u32> = idempotency
+    ///         .operation("orders.create")
+    ///         .key(&("tenant-1", 4711))
+    ///         .fingerprint(&"two apples")
+    ///         .ttl(Duration::from_secs(300))
+    ///         .run(|| async { Ok::<_, Error>(42) })
+    ///         .await?;
+    ///     assert_eq!(outcome.is_replayed(), replayed);
+    ///     assert_eq!(outcome.into_inner(), 42);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn run<T, E, F, Body, Via>(self, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
+    where
+        Q: Question<T, E>,
+        F: FnOnce() -> Body,
+        Body: Future<Output = Result<T, E>>,
+        T: Storable<Via>,
+        E: From<Error>,
+    {
+        // No `async fn`, whose future would hold the whole description beside what is prepared of
+        // it.
+        let (prepared, question) = (self.draft.prepare(), self.question);
+        async move {
+            // The closure is the body's beginning: it is called where the body runs, or not at all.
+            let body = pin!(Some(async move {
+                match asked(Some(question)).await {
+                    Some(settled) => settled,
+                    None => body().await,
+                }
+            }));
+            let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::unlisted());
+            Execution { witness, policy, again: None::<fn() -> _> }.run(&prepared, body).await
+        }
+    }
+
+    /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not
+    /// stop it. `scope` and [`current`](crate::current) go along.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub async fn run_detached<T, E, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
+    where
+        Q: Question<T, E, Asked: Send> + Send + 'static,
+        F: FnOnce() -> Body + Send + 'static,
+        Body: Future<Output = Result<T, E>> + Send + 'static,
+        T: Storable<Via> + Send + 'static,
+        E: From<Error> + Send + 'static,
+        Via: 'static,
+    {
+        let Self { draft, question, .. } = self;
+        let body = async move {
+            match asked(Some(question)).await {
+                Some(settled) => settled,
+                None => body().await,
+            }
+        };
+        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::unlisted());
+        Execution { witness, policy, again: None::<fn() -> _> }.run_detached(draft.prepare(), body).await
+    }
+}
+
+impl<Q, P, E, A> Operation<'_, Q, Errors<P, E, A>>
+where
+    P: Fn(&E) -> A,
+    A: Action,
+{
+    /// Runs the body, or returns the recorded outcome of an earlier call: a value or a kept error.
+    ///
+    /// It does the same as [`run`](Operation::run) without a policy, except that the policy decides
+    /// about an `Err`. The closure is called once for each try.
+    ///
+    /// # Errors
+    ///
+    /// The body's error, a kept error of an earlier call, or an [`Error`] converted into the body's
+    /// error type. Errors of [`reconcile`](Self::reconcile) do not go through the policy.
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the future is dropped while the body runs, the record stays in flight until its lease
+    /// ends. If it is dropped between two tries, the key is released, because no body was running.
+    /// If it is dropped after the last try, the outcome is still recorded, in the background.
+    pub async fn run<T, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
+    where
+        Q: Question<T, E>,
+        F: FnMut() -> Body,
+        Body: Future<Output = Result<T, E>>,
+        T: Storable<Via>,
+        E: From<Error>,
+    {
+        let Self { draft, question, policy } = self;
+        let (body, mut question) = (Again::new(body), Some(question));
+        let mut start = move || {
+            let (question, body) = (question.take(), body.clone());
+            async move {
+                match asked(question).await {
+                    Some(settled) => settled,
+                    None => body.call().await,
+                }
+            }
+        };
+        let first = pin!(Some(start()));
+        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), policy.into_policy());
+        Execution { witness, policy, again: Some(start) }.run(&draft.prepare(), first).await
+    }
+
+    /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not
+    /// stop it. `scope` and [`current`](crate::current) go along.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub async fn run_detached<T, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
+    where
+        P: Send + 'static,
+        A: 'static,
+        Q: Question<T, E, Asked: Send> + Send + 'static,
+        F: FnMut() -> Body + Send + 'static,
+        Body: Future<Output = Result<T, E>> + Send + 'static,
+        T: Storable<Via> + Send + 'static,
+        E: From<Error> + Send + 'static,
+        Via: 'static,
+    {
+        let Self { draft, question, policy } = self;
+        let (body, mut question) = (Again::new(body), Some(question));
+        let mut start = move || {
+            let (question, body) = (question.take(), body.clone());
+            async move {
+                match asked(question).await {
+                    Some(settled) => settled,
+                    None => body.call().await,
+                }
+            }
+        };
+        let first = start();
+        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), policy.into_policy());
+        Execution { witness, policy, again: Some(start) }.run_detached(draft.prepare(), first).await
+    }
+}
+
+impl Operation<'_> {
+    /// Claims the key for a call that is carried out step by step.
+    ///
+    /// # Errors
+    ///
+    /// An [`Error`], as from [`run`](Self::run). A missing key is an error even with
+    /// `missing_key = run`.
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the future is dropped, a claim that it may have made is undone.
+    pub async fn begin(self) -> Result<Begin, Error> {
+        self.try_begin().await.inspect_err(|_| current::trouble())
+    }
+
+    async fn try_begin(mut self) -> Result<Begin, Error> {
+        if self.draft.observes() {
+            let prepared = self.draft.prepare();
+            prepared.announce();
+            let Prepared::Guarded(runtime, request) = prepared else {
+                return Ok(Begin::Execute(Lease::unguarded()));
+            };
+            return Ok(Begin::Execute(match runtime.observe(&request).await {
+                Begun::Owner(owned) => Lease::new(Held::new(&runtime, &request, owned), &runtime).observing(),
+                Begun::Replay(_) | Begun::Unguarded => Lease::unguarded(),
+            }));
+        }
+        self.draft.check_profile();
+        let Some((runtime, request)) = self.draft.prepare_by_hand()? else {
+            return Ok(Begin::Execute(Lease::unguarded()));
+        };
+        Ok(match runtime.begin(&request).await? {
+            Begun::Owner(owned) => Begin::Execute(Lease::new(Held::new(&runtime, &request, owned), &runtime)),
+            Begun::Replay(recorded) => Begin::Replay(recorded),
+            Begun::Unguarded => Begin::Execute(Lease::unguarded()),
+        })
+    }
+}

@@ -1,0 +1,274 @@
+//! Calls in a transaction: the record is written with the caller's rows.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+
+use super::{Errors, Operation};
+use crate::call::keeping::Policy;
+use crate::call::transaction::{
+    AnyThread, AnyThreadOnce, InTransaction, OneThread, OneThreadOnce, TransactionBody, sources,
+};
+use crate::call::witness::{Witness, outcome_of};
+use crate::error::Error;
+use crate::outcome::{Outcome, Storable};
+use crate::policy::errors::{Action, ErrorAction};
+use crate::store::{Store, Transaction, Transactions};
+
+/// The policy for errors in a transaction, or `()` for none.
+pub trait InTransactionPolicy<E>: sealed::IntoPolicy<E> {}
+
+mod sealed {
+    use super::{ErrorAction, Policy};
+
+    pub trait IntoPolicy<E> {
+        fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction + Send + Sync, E>;
+    }
+}
+use sealed::IntoPolicy;
+
+impl<E> IntoPolicy<E> for () {
+    fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction + Send + Sync, E> {
+        Policy::unlisted()
+    }
+}
+
+impl<E> InTransactionPolicy<E> for () {}
+
+impl<P: Fn(&E) -> A + Send + Sync, E, A: Action> IntoPolicy<E> for Errors<P, E, A> {
+    fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction + Send + Sync, E> {
+        Errors::into_policy(self)
+    }
+}
+
+impl<P: Fn(&E) -> A + Send + Sync, E, A: Action> InTransactionPolicy<E> for Errors<P, E, A> {}
+
+impl<'a, P> Operation<'a, (), P> {
+    /// Runs the body in the caller's transaction, or returns the recorded outcome of an earlier
+    /// call. The record is a row of that transaction, so rows and record are committed together, or
+    /// neither is.
+    ///
+    /// The caller commits, whatever this returns. The commit records a kept error; any other error
+    /// has left nothing in the transaction. A concurrent call with the same key waits for the end
+    /// of the transaction, for at most [`wait`](Self::wait).
+    ///
+    /// `lease`, `abandoned`, `store_failure` and `max_attempts` matter only if the key already has
+    /// a record of a call with a lease. An error whose action is `Retry` or `Abandon` is released.
+    ///
+    /// # Errors
+    ///
+    /// The body's error, a kept error of an earlier call, or an [`Error`] converted into the body's
+    /// error type. [`Error::Store`] that [`is_retryable`](Error::is_retryable): roll back, and run
+    /// the whole transaction again, as [`transaction`](Self::transaction) does.
+    /// [`Error::Config`]: the runtime has another store than the transaction's database.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped, nothing of the call is left in the transaction, which stays usable. So it is after
+    /// a panic of the body.
+    pub fn run_in<X, S, T, E, F, Via>(self, tx: &mut X, body: F) -> impl Future<Output = Result<Outcome<T>, E>> + Send
+    where
+        X: Transaction<S>,
+        S: Store,
+        P: InTransactionPolicy<E> + Send,
+        F: AsyncFnOnce(&mut X) -> Result<T, E> + for<'t> TransactionBody<&'t mut X, Result<T, E>> + Send,
+        T: Storable<Via> + Send,
+        E: From<Error> + Send,
+    {
+        let (prepared, policy) = (self.draft.prepare(), self.policy.into_policy());
+        let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
+        async move {
+            let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
+            call.run_in(tx, AnyThreadOnce(Some(body))).await
+        }
+    }
+
+    /// As [`run_in`](Self::run_in), for a body that holds values that are not `Send`. Its future
+    /// stays on one thread, as in a `LocalSet` or a handler of actix-web.
+    ///
+    /// # Errors
+    ///
+    /// As [`run_in`](Self::run_in).
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`run_in`](Self::run_in).
+    pub fn run_in_local<X, S, T, E, F, Via>(self, tx: &mut X, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
+    where
+        X: Transaction<S>,
+        S: Store,
+        P: InTransactionPolicy<E>,
+        F: AsyncFnOnce(&mut X) -> Result<T, E>,
+        T: Storable<Via>,
+        E: From<Error>,
+    {
+        let (prepared, policy) = (self.draft.prepare(), self.policy.into_policy());
+        let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
+        async move {
+            let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
+            call.run_in(tx, OneThreadOnce(Some(body))).await
+        }
+    }
+
+    /// Begins a transaction, runs the body in it and commits; or returns the recorded outcome of an
+    /// earlier call.
+    ///
+    /// After a serialization failure, a deadlock or a busy database, the whole transaction runs
+    /// again, up to 20 times with growing pauses. Such a conflict is recognised at the statements
+    /// of `idem`, at `COMMIT`, and in the body's error through
+    /// [`Error::source`](std::error::Error::source). [`rerun_when`](Self::rerun_when) replaces that
+    /// rule for the body's errors.
+    ///
+    /// The body is an async closure that is `Clone` and whose future is `Send`: the call can be
+    /// spawned, and awaited in a handler. What the closure borrows is shared by all runs; what it
+    /// owns (`async move`) is cloned for each run, so that each begins with the same values.
+    /// [`transaction_local`](Self::transaction_local) takes all other bodies.
+    ///
+    /// # Errors
+    ///
+    /// As [`run_in`](Self::run_in). A `COMMIT` that the database refuses, for a deferred
+    /// constraint, is [`Error::Store`], and nothing is recorded. If the connection is lost during
+    /// `COMMIT`, rows and record either both exist or neither does. The next call finds out.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped, the transaction is rolled back. Dropped during `COMMIT`, it is committed or not.
+    pub fn transaction<B, S, T, E, F, Via>(
+        self,
+        begins: &B,
+        body: F,
+    ) -> impl Future<Output = Result<Outcome<T>, E>> + Send
+    where
+        B: Transactions<S>,
+        S: Store,
+        P: InTransactionPolicy<E> + Send,
+        F: AsyncFnOnce(&mut B::Transaction) -> Result<T, E>
+            + for<'t> TransactionBody<&'t mut B::Transaction, Result<T, E>>
+            + Clone
+            + Send,
+        T: Storable<Via> + Send,
+        E: From<Error> + Send + std::error::Error + 'static,
+    {
+        self.rerun_when(|error: &E| sources(Some(error), B::is_conflict)).transaction(begins, body)
+    }
+
+    /// As [`transaction`](Self::transaction), for a body that holds values that are not `Send`, or
+    /// that changes what it captures. Its future stays on one thread, as in a `LocalSet` or a
+    /// handler of actix-web.
+    ///
+    /// # Errors
+    ///
+    /// As [`transaction`](Self::transaction).
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`transaction`](Self::transaction).
+    pub fn transaction_local<B, S, T, E, F, Via>(
+        self,
+        begins: &B,
+        body: F,
+    ) -> impl Future<Output = Result<Outcome<T>, E>>
+    where
+        B: Transactions<S>,
+        S: Store,
+        P: InTransactionPolicy<E>,
+        F: AsyncFnMut(&mut B::Transaction) -> Result<T, E>,
+        T: Storable<Via>,
+        E: From<Error> + std::error::Error + 'static,
+    {
+        self.rerun_when(|error: &E| sources(Some(error), B::is_conflict)).transaction_local(begins, body)
+    }
+
+    /// Sets after which errors of the body the whole [transaction](Self::transaction) runs again,
+    /// instead of looking at the error's sources. Use it for error types that hide the driver's
+    /// error, or do not implement [`std::error::Error`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[derive(Debug)] enum OrderError { Busy, Idempotency(Error) }
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let call = idempotency
+    ///     .operation("orders.create")
+    ///     .key("o-1")
+    ///     .rerun_when(|error: &OrderError| matches!(error, OrderError::Busy));
+    /// ```
+    pub fn rerun_when<E, W: Fn(&E) -> bool>(self, when: W) -> RerunWhen<'a, P, E, W> {
+        RerunWhen { operation: self, when, error: PhantomData }
+    }
+}
+
+/// A call in a transaction that may run again. From [`Operation::rerun_when`].
+#[must_use = "nothing happens until it is run"]
+pub struct RerunWhen<'a, P, E, W> {
+    operation: Operation<'a, (), P>,
+    when: W,
+    error: PhantomData<fn(&E)>,
+}
+
+impl<P, E, W: Fn(&E) -> bool + Send> RerunWhen<'_, P, E, W> {
+    /// As [`Operation::transaction`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Operation::transaction`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`Operation::transaction`].
+    pub fn transaction<B, S, T, F, Via>(self, begins: &B, body: F) -> impl Future<Output = Result<Outcome<T>, E>> + Send
+    where
+        B: Transactions<S>,
+        S: Store,
+        P: InTransactionPolicy<E> + Send,
+        F: AsyncFnOnce(&mut B::Transaction) -> Result<T, E>
+            + for<'t> TransactionBody<&'t mut B::Transaction, Result<T, E>>
+            + Clone
+            + Send,
+        T: Storable<Via> + Send,
+        E: From<Error> + Send,
+    {
+        let Self { operation: Operation { draft, policy, .. }, when, .. } = self;
+        let (prepared, policy) = (draft.prepare(), policy.into_policy());
+        let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
+        async move {
+            let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
+            call.run(begins, AnyThread(body), when).await
+        }
+    }
+
+    /// As [`Operation::transaction_local`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Operation::transaction`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`Operation::transaction`].
+    pub fn transaction_local<B, S, T, F, Via>(self, begins: &B, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
+    where
+        B: Transactions<S>,
+        S: Store,
+        P: InTransactionPolicy<E>,
+        F: AsyncFnMut(&mut B::Transaction) -> Result<T, E>,
+        T: Storable<Via>,
+        E: From<Error>,
+    {
+        let Self { operation: Operation { draft, policy, .. }, when, .. } = self;
+        let (prepared, policy) = (draft.prepare(), policy.into_policy());
+        let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
+        async move {
+            let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
+            call.run(begins, OneThread(body), when).await
+        }
+    }
+}
+
+impl<P, E, W> fmt::Debug for RerunWhen<'_, P, E, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RerunWhen").field("operation", &self.operation).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,146 @@
+//! Which errors are recorded, and how.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::call::recorded::Recorded;
+use crate::error::Error;
+use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure};
+use crate::policy::errors::{ErrorAction, Never, Sometimes};
+use crate::record::{Encoded, RecordId};
+
+/// An error that can be recorded.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be kept",
+    label = "this keeps errors, which then must be stored",
+    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both",
+    note = "an `idem::Error` is never kept, alone or inside of another: mark the variant that holds one `#[serde(skip)]`"
+)]
+pub trait Keepable: Serialize + DeserializeOwned {}
+
+#[diagnostic::do_not_recommend]
+impl<E: Serialize + DeserializeOwned> Keepable for E {}
+
+/// How kept errors of a type are written and read.
+#[derive(Debug)]
+pub struct Keeper<E> {
+    pub(crate) encode: fn(&AnyCodec, &RecordId, u64, &E) -> Result<Encoded, CodecFailure>,
+    pub(crate) decode: fn(&Recorded) -> Result<E, Error>,
+    /// Whether an error of ours is among the sources of this one, as far as that can be seen.
+    pub(crate) has_ours: fn(&E) -> bool,
+}
+
+impl<E> Keeper<E> {
+    /// The one that there is.
+    pub fn of_type() -> Self
+    where
+        E: Keepable,
+    {
+        Self { encode: encode_error, decode: Recorded::decode_error, has_ours: |_| false }
+    }
+}
+
+/// Writes an error as an outcome.
+pub(crate) fn encode_error<E: Serialize>(
+    codec: &AnyCodec,
+    id: &RecordId,
+    attempt: u64,
+    error: &E,
+) -> Result<Encoded, CodecFailure> {
+    codec.encode(CodecContext::of_error(id, attempt), error)
+}
+
+/// Whether an error of type `E` must be such that it can be kept: if its policy keeps any.
+#[diagnostic::on_unimplemented(
+    message = "`{E}` cannot be kept, as its error policy wants",
+    label = "some errors of this type are kept, and then must be stored",
+    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both",
+    note = "the variant that holds an `idem::Error` is never kept: mark it `#[serde(skip)]`"
+)]
+pub trait KeepsErrors<E> {
+    /// `None` if none is kept.
+    fn keeper() -> Option<Keeper<E>>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<E: Keepable> KeepsErrors<E> for Sometimes {
+    fn keeper() -> Option<Keeper<E>> {
+        Some(Keeper::of_type())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<E> KeepsErrors<E> for Never {
+    fn keeper() -> Option<Keeper<E>> {
+        None
+    }
+}
+
+/// What is done with the errors of one call.
+#[derive(Debug)]
+pub struct Policy<P, E> {
+    pub(crate) action: P,
+    pub(crate) keeper: Option<Keeper<E>>,
+}
+
+impl<P, E> Policy<P, E> {
+    /// A policy that keeps nothing.
+    pub(crate) fn new(action: P) -> Self
+    where
+        P: Fn(&E) -> ErrorAction,
+    {
+        Self { action, keeper: None }
+    }
+
+    /// A policy that may keep errors.
+    #[must_use]
+    pub fn keeping(self) -> Self
+    where
+        E: Keepable,
+    {
+        Self { keeper: Some(Keeper::of_type()), ..self }
+    }
+}
+
+impl<P, E: std::error::Error> Policy<P, E> {
+    /// A policy that keeps no error of which an [`Error`] is a source.
+    ///
+    /// This is found before [`Opaque`]'s method of the same name, if the type is an error.
+    #[must_use]
+    pub fn looking_inside(mut self) -> Self {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.has_ours = has_ours;
+        }
+        self
+    }
+}
+
+/// The policy of an error type that has no sources.
+pub trait Opaque: Sized {
+    /// As it is.
+    #[must_use]
+    fn looking_inside(self) -> Self {
+        self
+    }
+}
+
+impl<P, E> Opaque for Policy<P, E> {}
+
+/// Whether an error of ours is among the sources of this one.
+pub(crate) fn has_ours<E: std::error::Error>(error: &E) -> bool {
+    /// No chain is longer, but for one that is a circle.
+    const MOST: usize = 100;
+    let is_ours = |error: &(dyn std::error::Error + 'static)| {
+        error.is::<Error>() || error.is::<Box<Error>>() || error.is::<Arc<Error>>()
+    };
+    std::iter::successors(error.source(), |error| error.source()).take(MOST).any(is_ours)
+}
+
+impl<E> Policy<fn(&E) -> ErrorAction, E> {
+    /// No error is listed.
+    pub(crate) fn unlisted() -> Self {
+        Self::new(|_| ErrorAction::Unlisted)
+    }
+}

@@ -1,0 +1,118 @@
+//! The result of a call, read without claiming its key.
+
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::base::clock;
+use crate::call::recorded::Recorded;
+use crate::call::rejected::Rejected;
+use crate::call::request::Request;
+use crate::error::Error;
+use crate::observe::Decision;
+use crate::record::{RecordInfo, RecordState};
+use crate::runtime::Runtime;
+use crate::token::Flaw;
+
+/// The result of a call with a key, from [`Operation::lookup`](crate::Operation::lookup).
+///
+/// No variant will be added, so you may match it without a wildcard. Variants with named fields may
+/// get more fields.
+#[derive(Debug, Clone)]
+pub enum Lookup<T> {
+    /// The call was carried out, with this value.
+    Outcome(T),
+    /// The call was carried out, and ended with this kept error: decode it with
+    /// [`Recorded::decode_error`].
+    Error(Recorded),
+    /// The call is being carried out.
+    #[non_exhaustive]
+    InFlight {
+        /// Which attempt it is.
+        attempt: u64,
+        /// The time until the owner's lease expires, unless it is renewed. If the owner crashed,
+        /// the key is free by then.
+        retry_after: Duration,
+    },
+    /// The owner was cut off. A call with this key runs the body, or is rejected until an operator
+    /// settles the record, as [`abandoned`](crate::Operation::abandoned) says.
+    #[non_exhaustive]
+    Abandoned {
+        /// The attempt that was cut off.
+        attempt: u64,
+    },
+    /// The call was carried out, and its outcome expired, or could not be encoded.
+    AlreadyDone,
+    /// The call was not carried out, as far as the store knows: the key has no record, the last
+    /// attempt released it, or it is an unused token. A call that is sent now runs the body.
+    Unknown,
+}
+
+/// As [`Lookup`], before the outcome is decoded.
+#[derive(Debug)]
+pub(crate) struct Undecoded(Lookup<Recorded>);
+
+impl Undecoded {
+    pub(crate) fn decode<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
+        Ok(match self.0 {
+            Lookup::Outcome(recorded) => Lookup::Outcome(recorded.decode()?),
+            Lookup::Error(recorded) => Lookup::Error(recorded),
+            Lookup::InFlight { attempt, retry_after } => Lookup::InFlight { attempt, retry_after },
+            Lookup::Abandoned { attempt } => Lookup::Abandoned { attempt },
+            Lookup::AlreadyDone => Lookup::AlreadyDone,
+            Lookup::Unknown => Lookup::Unknown,
+        })
+    }
+}
+
+impl Runtime {
+    /// Asks the store what it has at a key. One step, which changes nothing: dropped or failed,
+    /// there is nothing to undo.
+    pub(crate) async fn lookup(&self, request: &Request) -> Result<Undecoded, Error> {
+        if let Some(submission) = &request.submission {
+            match self.admit(request, submission, clock::now()) {
+                Ok(()) => {}
+                // It was never issued to this subject, so it cannot have been used.
+                Err(Error::UnknownToken { .. }) => return Ok(Undecoded(Lookup::Unknown)),
+                Err(throttled) => return Err(throttled),
+            }
+        }
+        let info = self.store.inspect(&request.id).await.map_err(|error| self.failed(&request.id, error))?;
+        let Some(info) = info else {
+            if request.submission.is_some() {
+                // A lookup must not allow trying tokens unseen.
+                let _counted = self.reject(request, &Rejected::Token(Flaw::Unknown));
+            }
+            return Ok(self.found(request, 0, "nothing", Lookup::Unknown));
+        };
+        if let (Some(recorded), Some(given)) = (info.fingerprint, request.fingerprint)
+            && recorded != given
+        {
+            return Err(self.reject(request, &Rejected::Mismatch));
+        }
+        let RecordInfo { state, attempt, outcome, lease_left, .. } = info;
+        let (what, lookup) = match (state, outcome) {
+            (RecordState::InFlight, _) => {
+                ("in flight", Lookup::InFlight { attempt, retry_after: lease_left.unwrap_or_default() })
+            }
+            (RecordState::Abandoned, _) => ("abandoned", Lookup::Abandoned { attempt }),
+            (RecordState::Committed, Some(outcome)) => {
+                let is_error = outcome.is_error;
+                let (id, codec, versions) = (request.id.clone(), self.codec.clone(), request.versions.clone());
+                let recorded = Recorded { id, attempt, outcome, codec, versions, observer: self.observer };
+                if is_error { ("error", Lookup::Error(recorded)) } else { ("outcome", Lookup::Outcome(recorded)) }
+            }
+            // A store that keeps the outcome from `inspect` is found by the conformance suite; that
+            // there was one is true.
+            (RecordState::Committed, None) | (RecordState::Done, _) => ("done", Lookup::AlreadyDone),
+            (RecordState::Released, _) => ("released", Lookup::Unknown),
+            (RecordState::Issued | RecordState::Expired, _) => ("issued", Lookup::Unknown),
+        };
+        Ok(self.found(request, attempt, what, lookup))
+    }
+
+    fn found(&self, request: &Request, attempt: u64, what: &str, lookup: Lookup<Recorded>) -> Undecoded {
+        self.observer.decided_because(Decision::LookedUp, &request.id, attempt, &what);
+        Undecoded(lookup)
+    }
+}

@@ -1,0 +1,42 @@
+//! A claim whose fate is unknown.
+
+use std::sync::Arc;
+
+use crate::base::clock;
+use crate::call::request::Request;
+use crate::record::Owner;
+use crate::runtime::Runtime;
+use crate::runtime::undoing::DoubtfulClaim;
+
+/// A claim whose fate is unknown. Unless a clear answer adopts it, it is undone.
+pub(crate) struct Orphan<'a> {
+    runtime: &'a Arc<Runtime>,
+    request: &'a Request,
+    owner: Owner,
+    adopted: bool,
+}
+
+impl<'a> Orphan<'a> {
+    pub(crate) fn new(runtime: &'a Arc<Runtime>, request: &'a Request, owner: Owner) -> Self {
+        Self { runtime, request, owner, adopted: false }
+    }
+
+    /// Takes the claim back: there was a clear answer.
+    pub(crate) fn adopt(&mut self) {
+        self.adopted = true;
+    }
+}
+
+impl Drop for Orphan<'_> {
+    fn drop(&mut self) {
+        if self.adopted {
+            return;
+        }
+        let Self { runtime, request, owner, .. } = *self;
+        let (remember, lease) = (request.settings.remember(), request.settings.lease);
+        let now = clock::now();
+        let (keep, until) = (remember.max(lease.saturating_mul(10)), clock::after(now, lease));
+        let claim = DoubtfulClaim::new(request.id.clone(), owner, keep, until, runtime.background.undo());
+        runtime.undoing.add(claim, now, &runtime.keepers);
+    }
+}

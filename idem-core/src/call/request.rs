@@ -1,0 +1,84 @@
+//! A call's request to the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::base::clock;
+use crate::encoding::fingerprint::Fingerprint;
+use crate::error::Error;
+use crate::outcome::versions::Versions;
+use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
+use crate::record::{Claim, Encoded, Owner, RecordId};
+use crate::runtime::trace::{self, CallTrace};
+use crate::task::waiting;
+use crate::token::Submission;
+
+/// One call: what is claimed, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) id: RecordId,
+    pub(crate) fingerprint: Option<Fingerprint>,
+    /// The key is that of a token, and counts only if it was issued.
+    pub(crate) submission: Option<Box<Submission>>,
+    pub(crate) settings: Settings,
+    /// Of the outcome's type. `None`: there is one version.
+    pub(crate) versions: Option<Box<Versions>>,
+    /// `None`: the runtime keeps no traces.
+    pub(crate) trace: Option<Arc<CallTrace>>,
+}
+
+impl Request {
+    /// The version of the outcome's type.
+    pub(crate) fn outcome_version(&self) -> u32 {
+        self.versions.as_ref().map_or(1, |versions| versions.current)
+    }
+
+    /// The claim that an owner sends.
+    pub(crate) fn claim(&self, owner: Owner) -> Claim {
+        Claim {
+            id: self.id.clone(),
+            owner,
+            lease: self.settings.lease,
+            hold: self.settings.in_flight_expiry(),
+            fingerprint: self.fingerprint,
+            take_over: self.settings.abandoned == Abandoned::Rerun,
+            take_over_after: self.settings.take_over_after(),
+            max_attempts: self.settings.max_attempts(),
+            must_be_issued: self.submission.is_some(),
+            trace: trace::of(self.trace.as_ref()),
+        }
+    }
+
+    /// Adds the trace of the call to its outcome, if the runtime keeps traces.
+    pub(crate) fn traced(&self, outcome: Encoded) -> Encoded {
+        trace::traced(self.trace.as_ref(), outcome)
+    }
+
+    /// Until when a call that began then waits for another; `None` if it does not.
+    pub(super) fn wait_until(&self, began: Instant) -> Option<Instant> {
+        match self.settings.in_flight {
+            InFlight::Wait => Some(clock::after(began, waiting::bounded_wait(self.settings.wait()))),
+            InFlight::Reject => None,
+        }
+    }
+
+    /// Makes it the claim of an operator: it takes an abandoned record over, which stays protected
+    /// as before if this goes no further, and does not wait.
+    pub(crate) fn by_hand(&mut self) {
+        let settings = &mut self.settings;
+        settings.reconciles |= settings.abandoned == Abandoned::Reject;
+        settings.abandoned = Abandoned::Rerun;
+        settings.set_max_attempts(None);
+        (settings.in_flight, settings.duplicate) = (InFlight::Reject, Duplicate::Reject);
+        settings.store_failure = StoreFailure::Reject;
+        if let Some(submission) = &mut self.submission {
+            submission.settles = true;
+        }
+    }
+
+    pub(crate) fn in_flight(&self, retry_after: Duration) -> Error {
+        Error::InFlight { operation: self.id.operation().into(), key: self.id.digest(), retry_after }
+    }
+}

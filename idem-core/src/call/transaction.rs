@@ -1,0 +1,552 @@
+//! A guarded call in the caller's own transaction: the record is a row of that transaction.
+//!
+//! Such calls use neither leases nor flights nor the local cache. The database's locks replace the
+//! lease, and nothing outside the transaction may replay an outcome that is not committed yet.
+
+mod body;
+mod observing;
+
+use std::error::Error as StdError;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{Instrument as _, Span};
+
+use crate::base::clock;
+use crate::call::claiming::Begun;
+use crate::call::keeping::Policy;
+use crate::call::prepared::Prepared;
+use crate::call::recorded::Recorded;
+use crate::call::rejected::Rejected;
+use crate::call::request::Request;
+use crate::call::witness::Witness;
+use crate::error::{Error, StoreError, StoreErrorKind};
+use crate::observe::{BodyWatch, Decision, Observer};
+use crate::outcome::Outcome;
+use crate::outcome::codec::CodecFailure;
+use crate::policy::errors::{ErrorAction, Next, Then, Tries};
+use crate::policy::settings::{InFlight, keep_for};
+use crate::record::{Claimed, Commit, Encoded, Origin, Owner, Ownership};
+use crate::runtime::Runtime;
+use crate::store::{Store, Transaction, Transactions};
+use crate::task::current::{self, AskMode, Call};
+use crate::task::unguarded;
+use crate::task::watch::{self, Seen};
+use crate::token::Flaw;
+
+pub use self::body::TransactionBody;
+pub(crate) use self::body::{AnyThread, AnyThreadOnce, Body, OneThread, OneThreadOnce};
+
+/// A transaction that meets others is run again at most so often.
+const RERUNS: u32 = 20;
+/// The longest pause before it is run again, and between two looks at a key that a lease holds.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// One call in a transaction.
+pub(crate) struct InTransaction<'a, R, T, E, P, S> {
+    pub(crate) prepared: &'a Prepared<'a>,
+    pub(crate) witness: Witness<R, T, E>,
+    pub(crate) policy: Policy<P, E>,
+    pub(crate) store: PhantomData<fn() -> S>,
+}
+
+/// The result of a call.
+enum Ran<T, E> {
+    /// The caller commits.
+    Done(Outcome<T>),
+    /// The error is recorded, or was before: the caller commits.
+    Kept(E),
+    /// The body's error. Nothing is written.
+    Failed(E),
+    /// An error of ours. Nothing is written.
+    Refused(Error),
+}
+
+/// Who commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    Caller,
+    /// After an error, it rolls all of the body back.
+    Library,
+}
+
+/// The result of a claim.
+enum Began {
+    Owner { attempt: u64, owner: Owner, from: Origin },
+    Replay(Recorded),
+}
+
+impl<R, T, E, P, S> InTransaction<'_, R, T, E, P, S>
+where
+    S: Store,
+    P: Fn(&E) -> ErrorAction,
+{
+    /// Runs the body in a transaction of the caller's.
+    pub(crate) async fn run_in<X, B>(&self, tx: &mut X, mut body: B) -> Result<Outcome<T>, E>
+    where
+        X: Transaction<S>,
+        B: Body<X, R>,
+    {
+        match self.attempt(tx, &mut body, Ends::Caller).await {
+            Ran::Done(outcome) => Ok(outcome),
+            Ran::Kept(error) | Ran::Failed(error) => Err(error),
+            Ran::Refused(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// Begins transactions until one is committed, or fails for a reason of its own.
+    pub(crate) async fn run<B, F>(&self, begins: &B, mut body: F, rerun: impl Fn(&E) -> bool) -> Result<Outcome<T>, E>
+    where
+        B: Transactions<S>,
+        F: Body<B::Transaction, R>,
+    {
+        let mut pause = Backoff::default();
+        loop {
+            pause.rounds += 1;
+            let may_rerun = pause.rounds <= RERUNS;
+            let failure = match begins.begin().await {
+                Err(error) => error,
+                Ok(mut tx) => match self.attempt(&mut tx, &mut body, Ends::Library).await {
+                    Ran::Done(outcome) => match B::commit(tx).await {
+                        Ok(()) => return Ok(outcome),
+                        Err(error) => error,
+                    },
+                    // The error is what is written, and nothing else.
+                    Ran::Kept(kept) => match B::commit(tx).await {
+                        Ok(()) => return Err(kept),
+                        Err(error) => error,
+                    },
+                    Ran::Failed(error) => {
+                        B::roll_back(tx).await;
+                        if !may_rerun || !rerun(&error) {
+                            return Err(error);
+                        }
+                        self.runs_again(&"the body met another transaction");
+                        pause.take().await;
+                        continue;
+                    }
+                    Ran::Refused(error) => {
+                        B::roll_back(tx).await;
+                        match error {
+                            Error::Store { source, .. } if may_rerun && is_conflict::<S, B>(&source) => source,
+                            error => return Err(self.fail(error)),
+                        }
+                    }
+                },
+            };
+            if !may_rerun || !is_conflict::<S, B>(&failure) {
+                return Err(self.fail(self.store_failed(failure)));
+            }
+            self.runs_again(&failure);
+            pause.take().await;
+        }
+    }
+
+    /// The call in one transaction.
+    async fn attempt<X, B>(&self, tx: &mut X, body: &mut B, ends: Ends) -> Ran<T, E>
+    where
+        X: Transaction<S>,
+        B: Body<X, R>,
+    {
+        self.prepared.announce();
+        let (runtime, request) = match self.prepared {
+            Prepared::Refused(error) => return Ran::Refused(error.clone()),
+            Prepared::Unguarded(..) | Prepared::Observed(..) => return self.unguarded(tx, body).await,
+            Prepared::Guarded(runtime, request) => (runtime, request),
+        };
+        let (span, is_traced) = runtime.observer.span(&request.id);
+        let store = runtime.store.of::<S>();
+        if request.settings.observes {
+            return match store {
+                Some(store) => self.observe(tx, body, ends, (runtime, request, store)).instrument(span).await,
+                None => {
+                    Observer::observed_without_key(Decision::Misconfigured, request.id.operation());
+                    self.unguarded(tx, body).await
+                }
+            };
+        }
+        async {
+            let Some(store) = store else {
+                return Ran::Refused(Error::other_store::<S>(request.id.operation()));
+            };
+            let mut open = Open::new(tx, runtime, request);
+            let (attempt, owner, from) = match open.claim(store).await {
+                Ok(Began::Owner { attempt, owner, from }) => (attempt, owner, from),
+                Ok(Began::Replay(recorded)) => return self.replay(&recorded),
+                Err(error) => return Ran::Refused(error),
+            };
+            watch::saw(Seen::Executed);
+            if is_traced {
+                Span::current().record("attempt", attempt);
+            }
+            if self.policy.keeper.is_some()
+                && let Err(error) = open.savepoint().await
+            {
+                return Ran::Refused(open.failed(error).await);
+            }
+            let call =
+                Call::new(request.id.clone(), attempt, from == Origin::Abandoned, AskMode::Nothing, runtime.identity());
+            open.attempt = attempt;
+            let watch = BodyWatch::start();
+            let returned = call.around(body.run(&mut *open.tx)).await;
+            watch.stop(&request.id);
+            open.attempt = 0;
+            let error = match (self.witness.split)(returned) {
+                Ok(value) => {
+                    let outcome = self.encoded(runtime, request, &call, attempt, &value);
+                    return match open.commit(store, &commit_of(request, owner, attempt, outcome, None)).await {
+                        Ok(()) => {
+                            runtime.observer.decided(Decision::Executed, &request.id, attempt);
+                            Ran::Done(Outcome::executed(value))
+                        }
+                        Err(error) => Ran::Refused(error),
+                    };
+                }
+                Err(error) => error,
+            };
+            call.passes_on_trouble();
+            if let Some((encoded, own)) = self.kept(runtime, request, &call, &error) {
+                if let Err(error) = open.roll_back_body().await {
+                    return Ran::Refused(error);
+                }
+                return match open.commit(store, &commit_of(request, owner, attempt, Some(encoded), own)).await {
+                    Ok(()) => {
+                        runtime.observer.decided(Decision::ErrorKept, &request.id, attempt);
+                        Ran::Kept(error)
+                    }
+                    Err(error) => Ran::Refused(error),
+                };
+            }
+            open.roll_back().await;
+            runtime.observer.decided(Decision::Released, &request.id, attempt);
+            Ran::Failed(error)
+        }
+        .instrument(span)
+        .await
+    }
+
+    /// The body alone, without a record.
+    async fn unguarded<X, B: Body<X, R>>(&self, tx: &mut X, body: &mut B) -> Ran<T, E> {
+        let returned = unguarded::unguarded(None, body.run(tx)).await;
+        match (self.witness.split)(returned) {
+            Ok(value) => Ran::Done(Outcome::executed(value)),
+            Err(error) => Ran::Failed(error),
+        }
+    }
+
+    fn replay(&self, recorded: &Recorded) -> Ran<T, E> {
+        let replayed = match &self.policy.keeper {
+            Some(keeper) if recorded.is_error() => (keeper.decode)(recorded).map(Ran::Kept),
+            _ => (self.witness.decode)(recorded).map(|value| Ran::Done(Outcome::replayed(value))),
+        };
+        match replayed {
+            Ok(replayed) => {
+                watch::saw(Seen::Replayed);
+                replayed
+            }
+            Err(error) => Ran::Refused(error),
+        }
+    }
+
+    /// The value as it is recorded; `None` if it is left out, or cannot be written.
+    fn encoded(&self, runtime: &Runtime, request: &Request, call: &Call, attempt: u64, value: &T) -> Option<Encoded> {
+        if call.omits_outcome() {
+            return None;
+        }
+        let encoded = caught(|| (self.witness.encode)(&runtime.codec, &request.id, attempt, value));
+        let encoded = encoded.map(|encoded| request.traced(encoded).of_version(request.outcome_version()));
+        let not_encoded = |failure: &CodecFailure| {
+            runtime.observer.decided_because(Decision::NotEncoded, &request.id, attempt, failure);
+        };
+        encoded.inspect_err(not_encoded).ok()
+    }
+
+    /// The error as it is recorded, and for how long if that has a time of its own; `None` if it is
+    /// not kept.
+    fn kept(
+        &self,
+        runtime: &Runtime,
+        request: &Request,
+        call: &Call,
+        error: &E,
+    ) -> Option<(Encoded, Option<Duration>)> {
+        let action = catch_unwind(AssertUnwindSafe(|| (self.policy.action)(error))).unwrap_or(ErrorAction::Release);
+        // Without a lease, nothing is left to be tried again in place or to be abandoned: both are
+        // a release.
+        let Next::Then(Then::Keep(own)) = Tries::new(Then::Release).next(action) else { return None };
+        let keeper = self.policy.keeper.as_ref()?;
+        let encoded = if call.is_troubled() {
+            Err("a guarded call inside of it failed with an error of idem, which is never kept".into())
+        } else {
+            caught(|| {
+                if (keeper.has_ours)(error) {
+                    return Err("an error of idem is among its sources, and is never kept".into());
+                }
+                (keeper.encode)(&runtime.codec, &request.id, call.attempt(), error)
+            })
+        };
+        match encoded {
+            Ok(encoded) => Some((request.traced(encoded), own)),
+            Err(failure) => {
+                runtime.observer.decided_because(Decision::ErrorNotKept, &request.id, 0, &failure);
+                None
+            }
+        }
+    }
+
+    /// Fails with an error of ours, which a body around this call may pass on.
+    fn fail(&self, error: Error) -> E {
+        watch::saw(Seen::Failed);
+        current::trouble();
+        (self.witness.fail)(error)
+    }
+
+    /// The error of a transaction that failed before or after the call.
+    fn store_failed(&self, error: StoreError) -> Error {
+        match self.prepared {
+            Prepared::Guarded(runtime, request) => runtime.failed(&request.id, error),
+            Prepared::Unguarded(operation, _) | Prepared::Observed(operation, _) => {
+                Error::store(operation, "unguarded", error)
+            }
+            Prepared::Refused(error) => error.clone(),
+        }
+    }
+
+    fn runs_again(&self, why: &dyn std::fmt::Display) {
+        if let Prepared::Guarded(runtime, request) = self.prepared {
+            runtime.observer.decided_because(Decision::Retried, &request.id, 0, why);
+        }
+    }
+}
+
+/// A transaction with savepoints of ours. Dropped with one, it undoes what was done since.
+struct Open<'a, X: Transaction<S>, S: Store> {
+    tx: &'a mut X,
+    /// How many savepoints of ours there are. Counted down only after the database has answered:
+    /// sqlx expects a later roll-back for a release that was dropped halfway.
+    depth: u8,
+    runtime: &'a std::sync::Arc<Runtime>,
+    request: &'a Request,
+    /// The attempt whose body runs, 0 if none does.
+    attempt: u64,
+    /// Nothing of the transaction is ever written.
+    is_doomed: bool,
+    store: PhantomData<fn() -> S>,
+}
+
+impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
+    fn new(tx: &'a mut X, runtime: &'a std::sync::Arc<Runtime>, request: &'a Request) -> Self {
+        Self { tx, depth: 0, runtime, request, attempt: 0, is_doomed: false, store: PhantomData }
+    }
+
+    async fn savepoint(&mut self) -> Result<(), StoreError> {
+        self.tx.savepoint().await?;
+        self.depth += 1;
+        Ok(())
+    }
+
+    async fn claim(&mut self, store: &S) -> Result<Began, Error> {
+        let (runtime, request) = (self.runtime, self.request);
+        let began = clock::now();
+        if current::is_reentrant(&request.id, runtime.identity()) {
+            return Err(runtime.reject(request, &Rejected::Reentrant));
+        }
+        if let Some(submission) = &request.submission {
+            runtime.admit(request, submission, began)?;
+        }
+        let wait = match request.settings.in_flight {
+            InFlight::Wait if !request.settings.observes => request.settings.wait(),
+            InFlight::Wait | InFlight::Reject => Duration::ZERO,
+        };
+        let until = clock::after(began, wait);
+        let owner = runtime.store.owner();
+        let claim = request.claim(owner);
+        if let Err(error) = self.savepoint().await {
+            return Err(self.failed(error).await);
+        }
+        let mut pause = Backoff::default();
+        let (claimed, left) = loop {
+            let left = until.saturating_duration_since(clock::now());
+            match self.tx.claim(store, &claim, left).await {
+                Err(error) => return Err(self.failed(error).await),
+                // A lease holds the key. Nobody can tell this transaction of its end, so it looks.
+                Ok(Claimed::InFlight { lease_left, .. }) if !left.is_zero() && clock::now() < until => {
+                    pause.rounds += 1;
+                    pause.take_within(lease_left.min(until.saturating_duration_since(clock::now()))).await;
+                }
+                Ok(claimed) => break (claimed, left),
+            }
+        };
+        if pause.rounds > 0 || (wait > left && !wait.is_zero() && has_waited(began)) {
+            runtime.waited(request, began);
+        }
+        let why = match claimed {
+            Claimed::Owned { attempt, from } => {
+                if from == Origin::Abandoned {
+                    runtime.observer.decided(Decision::TakenOver, &request.id, attempt);
+                }
+                return Ok(Began::Owner { attempt, owner, from });
+            }
+            Claimed::Committed { attempt, outcome } => {
+                self.roll_back().await;
+                return match runtime.replay(request, (attempt, outcome))? {
+                    Begun::Replay(recorded) => Ok(Began::Replay(recorded)),
+                    // Nothing else comes of an outcome.
+                    Begun::Owner(_) | Begun::Unguarded => Err(runtime.reject(request, &Rejected::Done)),
+                };
+            }
+            Claimed::InFlight { lease_left, .. } => Rejected::InFlight(lease_left),
+            Claimed::Done { .. } => Rejected::Done,
+            Claimed::Mismatch => Rejected::Mismatch,
+            Claimed::Abandoned { attempt } => Rejected::Abandoned(attempt),
+            Claimed::Exhausted { attempts } => Rejected::Exhausted(attempts),
+            Claimed::NotIssued => Rejected::Token(Flaw::Unknown),
+            Claimed::IssueExpired => Rejected::Token(Flaw::Expired),
+        };
+        self.roll_back().await;
+        Err(runtime.reject(request, &why))
+    }
+
+    /// Writes the outcome, and ends all savepoints.
+    async fn commit(&mut self, store: &S, commit: &Commit) -> Result<(), Error> {
+        match self.tx.commit(store, commit).await {
+            Ok(Ownership::Held) => {}
+            Ok(Ownership::Lost) => {
+                if self.request.settings.observes {
+                    self.roll_back().await;
+                } else {
+                    self.doom().await;
+                }
+                return Err(self.lost());
+            }
+            Err(error) => return Err(self.failed(error).await),
+        }
+        self.release_all().await
+    }
+
+    /// Undoes what the body did, but for the claim.
+    async fn roll_back_body(&mut self) -> Result<(), Error> {
+        if let Err(error) = self.tx.roll_back().await {
+            self.doom().await;
+            return Err(self.runtime.failed(&self.request.id, error));
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    /// Ends all savepoints, and keeps what was done since.
+    async fn release_all(&mut self) -> Result<(), Error> {
+        while self.depth > 0 {
+            if let Err(error) = self.tx.release().await {
+                self.doom().await;
+                return Err(self.runtime.failed(&self.request.id, error));
+            }
+            self.depth -= 1;
+        }
+        Ok(())
+    }
+
+    /// Undoes everything, the claim included. Where that cannot be done, nothing of the transaction
+    /// is ever written.
+    async fn roll_back(&mut self) {
+        while self.depth > 0 {
+            if self.tx.roll_back().await.is_err() {
+                return self.doom().await;
+            }
+            self.depth -= 1;
+        }
+    }
+
+    /// The error of a transaction that is none any more.
+    fn lost(&self) -> Error {
+        let lost = StoreError::new(
+            StoreErrorKind::Unavailable,
+            "the record is no longer in this transaction: the database ended the transaction (a deadlock), or the body did; begin it again",
+        );
+        self.runtime.failed(&self.request.id, lost)
+    }
+
+    async fn doom(&mut self) {
+        self.depth = 0;
+        self.is_doomed = true;
+        // If this fails too, the connection is lost, and with it the transaction.
+        let _ = self.tx.doom().await;
+    }
+
+    async fn failed(&mut self, error: StoreError) -> Error {
+        self.roll_back().await;
+        self.runtime.failed(&self.request.id, error)
+    }
+}
+
+impl<X: Transaction<S>, S: Store> Drop for Open<'_, X, S> {
+    fn drop(&mut self) {
+        if self.attempt > 0 {
+            let decision = if std::thread::panicking() { Decision::Panicked } else { Decision::CallerDropped };
+            self.runtime.observer.decided(decision, &self.request.id, self.attempt);
+        }
+        for _ in 0..self.depth {
+            self.tx.roll_back_later();
+        }
+    }
+}
+
+/// Pauses that double, each spread at random.
+#[derive(Default)]
+struct Backoff {
+    rounds: u32,
+}
+
+impl Backoff {
+    async fn take(&self) {
+        self.take_within(LONGEST_PAUSE).await;
+    }
+
+    async fn take_within(&self, most: Duration) {
+        let length = Duration::from_millis(2).saturating_mul(1 << self.rounds.min(6)).min(LONGEST_PAUSE);
+        tokio::time::sleep(length.mul_f64(0.5 + fastrand::f64()).min(most)).await;
+    }
+}
+
+/// The commit of an attempt. An error may be kept for a time of its own.
+fn commit_of(request: &Request, owner: Owner, attempt: u64, outcome: Option<Encoded>, own: Option<Duration>) -> Commit {
+    let settings = &request.settings;
+    let (ttl, remember) = own.map_or((settings.ttl(), settings.remember()), |own| (keep_for(own), keep_for(own)));
+    Commit {
+        id: request.id.clone(),
+        owner,
+        attempt,
+        fingerprint: request.fingerprint,
+        outcome,
+        ttl,
+        remember,
+        as_claimed: None,
+        trace: None,
+    }
+}
+
+/// Whether more time has passed than a step takes that does not wait.
+fn has_waited(began: Instant) -> bool {
+    clock::now().saturating_duration_since(began) > Duration::from_millis(100)
+}
+
+/// A panic in the author's code that writes a value is a failure to write it.
+fn caught(encode: impl FnOnce() -> Result<Encoded, CodecFailure>) -> Result<Encoded, CodecFailure> {
+    catch_unwind(AssertUnwindSafe(encode)).unwrap_or_else(|_| Err("it panicked while it was written".into()))
+}
+
+fn is_conflict<S: Store, B: Transactions<S>>(error: &StoreError) -> bool {
+    sources(Some(error), B::is_conflict)
+}
+
+/// Whether it is so of an error, or of one of its sources.
+pub(crate) fn sources(
+    first: Option<&(dyn StdError + 'static)>,
+    is_so: impl Fn(&(dyn StdError + 'static)) -> bool,
+) -> bool {
+    /// No chain is longer, but for one that is a circle.
+    const MOST: usize = 100;
+    std::iter::successors(first, |error| (*error).source()).take(MOST).any(is_so)
+}

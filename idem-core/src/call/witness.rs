@@ -1,0 +1,123 @@
+//! What is known at the return type of a guarded function.
+
+use crate::call::keeping::{KeepsErrors, Policy};
+use crate::call::recorded::Recorded;
+use crate::error::Error;
+use crate::outcome::Storable;
+use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure};
+use crate::policy::errors::{ErrorAction, ErrorPolicy, RunsOnce};
+use crate::record::{Encoded, RecordId};
+
+/// The return type of a guarded function: a `Result`.
+#[diagnostic::on_unimplemented(
+    message = "an idempotent function must return `Result`, not `{Self}`",
+    label = "not a `Result`",
+    note = "the call can fail in ways of its own (`idem::Error`), which the function's error type takes up by `From<idem::Error>`"
+)]
+pub trait Returned {
+    /// The outcome.
+    type Ok;
+    /// The error.
+    type Err;
+
+    /// As a `Result`.
+    ///
+    /// # Errors
+    ///
+    /// The error that was returned.
+    fn into_result(self) -> Result<Self::Ok, Self::Err>;
+    /// From a `Result`.
+    fn from_result(result: Result<Self::Ok, Self::Err>) -> Self;
+}
+
+impl<T, E> Returned for Result<T, E> {
+    type Ok = T;
+    type Err = E;
+
+    fn into_result(self) -> Self {
+        self
+    }
+
+    fn from_result(result: Self) -> Self {
+        result
+    }
+}
+
+/// The operations on values of the return type `R` of a guarded call, which is a `Result<T, E>`.
+/// They are gathered at the type, so that an unmet bound is one error, with its caret there.
+pub struct Witness<R, T, E> {
+    pub(crate) split: fn(R) -> Result<T, E>,
+    pub(crate) join: fn(Result<T, E>) -> R,
+    pub(crate) encode: fn(&AnyCodec, &RecordId, u64, &T) -> Result<Encoded, CodecFailure>,
+    pub(crate) decode: fn(&Recorded) -> Result<T, Error>,
+    pub(crate) fail: fn(Error) -> E,
+}
+
+/// Makes a [`Witness`].
+pub fn outcome_of<R, Via>() -> Witness<R, R::Ok, R::Err>
+where
+    R: Returned,
+    R::Ok: Storable<Via>,
+    R::Err: FromIdempotency,
+{
+    Witness {
+        split: R::into_result,
+        join: R::from_result,
+        encode: |codec, id, attempt, value| codec.encode(CodecContext::of_value(id, attempt), &value.to_stored()),
+        decode: Recorded::decode_outcome,
+        fail: R::Err::from,
+    }
+}
+
+/// An error type that the errors of a guarded call can be turned into.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot take up the errors of `idem`",
+    label = "is not `From<idem::Error>`",
+    note = "with thiserror, add a variant: `#[error(transparent)] Idempotency(#[from] idem::Error)`",
+    note = "or implement `From<idem::Error>` by hand"
+)]
+pub trait FromIdempotency: From<Error> {}
+
+#[diagnostic::do_not_recommend]
+impl<E: From<Error>> FromIdempotency for E {}
+
+impl<R, T, E> Witness<R, T, E> {
+    /// What is done with the errors of a function, as its `errors(..)` says.
+    pub fn errors<P: Fn(&E) -> ErrorAction>(&self, action: P) -> Policy<P, E> {
+        Policy::new(action)
+    }
+
+    /// What is done with them as their type says, where `errors(policy)` allows retries.
+    pub fn errors_by_policy(&self) -> Policy<fn(&E) -> ErrorAction, E>
+    where
+        E: ErrorPolicy<Keeps: KeepsErrors<E>>,
+    {
+        Policy { action: E::action, keeper: E::Keeps::keeper() }
+    }
+}
+
+impl<R, T, E: ErrorPolicy> Witness<R, T, E> {
+    /// What is done with them as their type says, where the function says nothing.
+    ///
+    /// This is found before [`NoPolicy`]'s method of the same name, if the type has a policy.
+    pub fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>
+    where
+        E::Keeps: KeepsErrors<E>,
+        E::Retries: RunsOnce,
+    {
+        self.errors_by_policy()
+    }
+}
+
+/// What is done with the errors of a type that says nothing, where the function says nothing
+/// either.
+pub trait NoPolicy<E> {
+    /// Each is treated as [`Builder::default_error`](crate::Builder::default_error) says.
+    fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>;
+}
+
+impl<R, T, E> NoPolicy<E> for Witness<R, T, E> {
+    fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E> {
+        Policy::unlisted()
+    }
+}

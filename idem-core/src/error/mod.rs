@@ -1,0 +1,397 @@
+//! The errors of a guarded call, besides the body's own.
+
+pub(crate) mod disposition;
+mod kind;
+mod made;
+pub(crate) mod problem;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::kind::ErrorKind;
+use crate::encoding::key::KeyDigest;
+
+/// The reason why a guarded call did not return the body's result.
+///
+/// The `Display` text is for operators: it names the operation and says what to do. Keys appear
+/// only as digests, because they may be personal data. For clients, use
+/// [`client_message`](Self::client_message); for HTTP responses,
+/// [`http_status`](Self::http_status).
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// use std::time::Duration;
+///
+/// /// Status, body, and the seconds of `Retry-After`.
+/// fn response(error: &idem::Error) -> (u16, String, Option<u64>) {
+///     let body = format!("{}: {}", error.code(), error.client_message());
+///     let seconds = error.retry_after().map(|wait| wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
+///     (error.http_status(), body, seconds)
+/// }
+///
+/// let error = idem::Error::in_flight("orders.create", "o-1", Duration::from_secs(30));
+/// let (status, body, retry_after) = response(&error);
+/// assert_eq!((status, retry_after), (409, Some(1)));
+/// assert!(body.starts_with("in_flight: "));
+/// ```
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Another caller's body is running, and did not end while this call waited.
+    #[error(
+        "operation `{operation}`, key {key}: another call with this key is in flight; try again later: if its owner has crashed, the key is free in {retry_after:.1?}"
+    )]
+    #[non_exhaustive]
+    InFlight {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+        /// The time until the owner's lease expires, unless it is renewed. If the owner crashed,
+        /// the key is free by then. A living owner often answers much sooner, so use
+        /// [`retry_after`](Self::retry_after) for clients.
+        retry_after: Duration,
+    },
+    /// The call was carried out before, and this operation answers duplicates with an error
+    /// (`duplicate = reject`); or a record that has an outcome was to be settled.
+    #[error(
+        "operation `{operation}`, key {key}: a call with this key was carried out before, and its outcome stays; to replace it, `forget` the key first"
+    )]
+    #[non_exhaustive]
+    Duplicate {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+    },
+    /// The call was carried out before, and its outcome expired, or could not be encoded.
+    #[error(
+        "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome has expired or could not be encoded, so it is not replayed (see `ttl` and `remember`)"
+    )]
+    #[non_exhaustive]
+    AlreadyDone {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+    },
+    /// The key came before with other arguments.
+    #[error(
+        "operation `{operation}`, key {key}: this key came before with other arguments; send a new key with a new request"
+    )]
+    #[non_exhaustive]
+    FingerprintMismatch {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+    },
+    /// An earlier owner was cut off, so the result of its work is unknown, and this operation
+    /// requires that an operator settles it first (`abandoned = reject`).
+    #[error(
+        "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle`, `settle_error` or `forget` the key"
+    )]
+    #[non_exhaustive]
+    Abandoned {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+        /// The attempt that was cut off.
+        attempt: u64,
+    },
+    /// The body began `max_attempts` times and never succeeded.
+    #[error(
+        "operation `{operation}`, key {key}: {attempts} attempts were made, the most that the operation allows; find out why, then `settle` or `forget` the key"
+    )]
+    #[non_exhaustive]
+    AttemptsExhausted {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+        /// How many attempts were made.
+        attempts: u64,
+    },
+    /// The lease could not be renewed in time, or another caller took the key over: the body was
+    /// stopped, or its commit refused.
+    #[error(
+        "operation `{operation}`, key {key}: the lease of attempt {attempt} was lost, so the body was stopped or its outcome refused; make the same call again"
+    )]
+    #[non_exhaustive]
+    LeaseLost {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+        /// The attempt that lost its lease.
+        attempt: u64,
+    },
+    /// A part of the key has no value: `None`, or an empty text.
+    #[error(
+        "operation `{operation}`: the idempotency key is missing: a part of it is `None` or empty; send one, or set `missing_key = run` to run such calls unguarded"
+    )]
+    #[non_exhaustive]
+    MissingKey {
+        /// The operation's name.
+        operation: Arc<str>,
+    },
+    /// A body called its own operation with its own key, so it would have waited for itself.
+    #[error(
+        "operation `{operation}`, key {key}: the body called its own operation with its own key, and would wait for itself; call the inner function, or use another key"
+    )]
+    #[non_exhaustive]
+    Reentrant {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+    },
+    /// The subject of a token has no value: `None`, or an empty text.
+    #[error(
+        "operation `{operation}`: the subject of the token is missing: a part of it is `None` or empty; check that the caller is logged in or has a session"
+    )]
+    #[non_exhaustive]
+    MissingSubject {
+        /// The operation's name.
+        operation: Arc<str>,
+    },
+    /// The token is unknown, expired, forged, or belongs to another subject or operation. Only the
+    /// events say which. The body did not run.
+    #[error(
+        "operation `{operation}`, key {key}: the token is invalid: it is unknown or expired, or was issued to another subject or for another operation; issue a new one, with a fresh form"
+    )]
+    #[non_exhaustive]
+    UnknownToken {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key that the token and the subject stand for.
+        key: KeyDigest,
+    },
+    /// This subject has sent too many invalid tokens (see
+    /// [`Builder::limit_token_failures`](crate::Builder::limit_token_failures)). The store was not
+    /// asked.
+    #[error(
+        "operation `{operation}`, key {key}: this subject has sent too many invalid tokens; try again in {retry_after:.1?}"
+    )]
+    #[non_exhaustive]
+    Throttled {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key that the token and the subject stand for.
+        key: KeyDigest,
+        /// The time until tokens of this subject are checked again.
+        retry_after: Duration,
+    },
+    /// The store did not answer, so the body did not run (unless `store_failure = run`). From a
+    /// step of a [`Lease`](crate::Lease): the step may have been carried out, and may be called
+    /// again.
+    #[error("operation `{operation}`, key {key}: the store failed: {source}")]
+    #[non_exhaustive]
+    Store {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+        /// The store's error.
+        source: StoreError,
+    },
+    /// The value at the key failed to decode. It is another program's data, a damaged record, a
+    /// record of a later version, or an outcome whose type has changed. No body ran, and nothing
+    /// was changed.
+    #[error(
+        "operation `{operation}`, key {key}: the stored record is unreadable: {reason}; no body ran; repair or `forget` the key"
+    )]
+    #[non_exhaustive]
+    Codec {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// A digest of the key.
+        key: KeyDigest,
+        /// What is wrong with it.
+        reason: Arc<str>,
+    },
+    /// There is no runtime: none is installed, and the call is not inside a
+    /// [`scope`](crate::scope).
+    #[error(
+        "operation `{operation}`: no idempotency runtime; call `idem::install(..)` at start-up, wrap the call in `idem::scope(..)`, or name one with `runtime = \"..\"`"
+    )]
+    #[non_exhaustive]
+    NotInstalled {
+        /// The operation's name.
+        operation: Arc<str>,
+    },
+    /// The runtime or the call has an invalid setting. No body ran.
+    #[error("operation `{operation}`: {reason}")]
+    #[non_exhaustive]
+    Config {
+        /// The operation's name.
+        operation: Arc<str>,
+        /// What is wrong, and what to write.
+        reason: Arc<str>,
+    },
+}
+
+impl Error {
+    /// Returns whether the same call may succeed later by itself: [`InFlight`](Self::InFlight),
+    /// [`LeaseLost`](Self::LeaseLost), [`Throttled`](Self::Throttled), and [`Store`](Self::Store)
+    /// if the store's failure is temporary.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::InFlight { .. } | Self::LeaseLost { .. } | Self::Throttled { .. } => true,
+            Self::Store { source, .. } => source.is_retryable(),
+            _ => false,
+        }
+    }
+
+    /// Returns how long to wait before the same call is made again; `None` if that would not help.
+    ///
+    /// For [`InFlight`](Self::InFlight) it is one second, or less if the owner's lease ends sooner.
+    /// For [`Throttled`](Self::Throttled) it is the time until tokens of the subject are checked
+    /// again. Otherwise it is one second. HTTP's `Retry-After` has whole seconds: round up.
+    pub fn retry_after(&self) -> Option<Duration> {
+        const SOON: Duration = Duration::from_secs(1);
+        match self {
+            Self::InFlight { retry_after, .. } => Some(SOON.min(*retry_after)),
+            Self::Throttled { retry_after, .. } => Some(*retry_after),
+            error => error.is_retryable().then_some(SOON),
+        }
+    }
+
+    /// Returns the digest of the key by which logs name it; `None` for a call without a key.
+    pub fn key(&self) -> Option<KeyDigest> {
+        match self {
+            Self::InFlight { key, .. }
+            | Self::Duplicate { key, .. }
+            | Self::AlreadyDone { key, .. }
+            | Self::FingerprintMismatch { key, .. }
+            | Self::Abandoned { key, .. }
+            | Self::AttemptsExhausted { key, .. }
+            | Self::LeaseLost { key, .. }
+            | Self::Reentrant { key, .. }
+            | Self::UnknownToken { key, .. }
+            | Self::Throttled { key, .. }
+            | Self::Store { key, .. }
+            | Self::Codec { key, .. } => Some(*key),
+            Self::MissingKey { .. } | Self::MissingSubject { .. } | Self::NotInstalled { .. } | Self::Config { .. } => {
+                None
+            }
+        }
+    }
+
+    /// Returns the name of the operation that failed.
+    pub fn operation(&self) -> &str {
+        match self {
+            Self::InFlight { operation, .. }
+            | Self::Duplicate { operation, .. }
+            | Self::AlreadyDone { operation, .. }
+            | Self::FingerprintMismatch { operation, .. }
+            | Self::Abandoned { operation, .. }
+            | Self::AttemptsExhausted { operation, .. }
+            | Self::LeaseLost { operation, .. }
+            | Self::MissingKey { operation, .. }
+            | Self::MissingSubject { operation, .. }
+            | Self::Reentrant { operation, .. }
+            | Self::UnknownToken { operation, .. }
+            | Self::Throttled { operation, .. }
+            | Self::Store { operation, .. }
+            | Self::Codec { operation, .. }
+            | Self::NotInstalled { operation, .. }
+            | Self::Config { operation, .. } => operation,
+        }
+    }
+}
+
+/// An invalid setting of a runtime, found by [`Builder::try_build`](crate::Builder::try_build), or
+/// a second runtime that was to be installed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub(crate) Arc<str>);
+
+impl ConfigError {
+    pub(crate) fn new(reason: impl Into<Arc<str>>) -> Self {
+        Self(reason.into())
+    }
+}
+
+/// The reason why a store did not carry out a step.
+#[derive(Debug, Clone)]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    message: Arc<str>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+    is_unsent: bool,
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        // The error itself, not the pointer to it, so that it can be downcast.
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// The kind of a [`StoreError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// The store is unreachable, or unable to answer now (starting, failing over, read-only for the
+    /// moment). The step may have been carried out, because only its reply is known to be missing.
+    Unavailable,
+    /// No answer came in time. The step may have been carried out, or may be later.
+    Timeout,
+    /// The store accepts no new records, because its memory or capacity is used up. The step was
+    /// not carried out.
+    Full,
+    /// The store refused the step: wrong password, missing rights, unsupported version. The step
+    /// was not carried out.
+    Refused,
+    /// The value at the key is not a record that this version can read. It was not changed.
+    Unreadable,
+}
+
+impl StoreError {
+    /// Creates an error. The message says what happened and what to do, in plain words, without
+    /// secrets.
+    pub fn new(kind: StoreErrorKind, message: impl Into<Arc<str>>) -> Self {
+        Self { kind, message: message.into(), source: None, is_unsent: false }
+    }
+
+    /// Adds the error that caused it.
+    #[must_use]
+    pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Marks the step as not sent, so that it was certainly not carried out.
+    #[must_use]
+    pub fn unsent(mut self) -> Self {
+        self.is_unsent = true;
+        self
+    }
+
+    /// Returns the kind of failure.
+    pub fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    /// Returns whether the same step may succeed later by itself.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout | StoreErrorKind::Full)
+    }
+
+    /// Returns whether the step may have been carried out although it failed. Only the same step,
+    /// sent again by the same owner, can tell.
+    pub fn is_unknown(&self) -> bool {
+        !self.is_unsent && matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout)
+    }
+}

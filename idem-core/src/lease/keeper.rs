@@ -1,0 +1,545 @@
+//! One keeper renews all leases that were claimed on one tokio runtime, in batches.
+//!
+//! A lease is renewed when a third of it has passed, so a body that is shorter costs nothing but a
+//! place in a schedule. Leases that are due at about the same time are renewed together, at most
+//! some twenty times per length of the shortest lease. The keeper watches the deadlines while
+//! renewals are under way: a store that does not answer cannot hold it up. Nor can the keeper,
+//! ended or held up, hold up the end of a body: bodies have timers of their own.
+//!
+//! A keeper ends with its tokio runtime, as do the bodies there. So each tokio runtime has its own;
+//! most processes have one.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use crate::base::clock;
+use crate::base::sync::{Mutex, MutexGuard, Notify, RwLock};
+use crate::error::StoreError;
+use crate::lease::schedule::Schedule;
+use crate::lease::term::{Due, Term};
+use crate::observe::{Decision, Observer, RoundTrips};
+use crate::record::{Ownership, Renewal};
+use crate::store::AnyStore;
+
+/// How often a keeper looks although nothing is due: a twelfth of the shortest lease it has seen
+/// lately, within these.
+const LOOK: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
+/// How long a keeper keeps looking without leases.
+const LINGER: Duration = Duration::from_secs(60);
+/// How long a short lease has the keeper look often.
+const LATELY: Duration = Duration::from_secs(10);
+/// How many leases are looked at under one lock, which every claim takes, and renewed by one step
+/// of the store.
+const BATCH: usize = 500;
+
+/// The keepers of a runtime.
+pub(crate) struct LeaseKeepers {
+    store: AnyStore,
+    round_trips: Arc<RoundTrips>,
+    known: Arc<Known>,
+}
+
+/// The tokio runtimes on which an idempotency runtime was used, each with its keeper, whose end is
+/// that of the tokio runtime.
+#[derive(Default)]
+pub(crate) struct Known(RwLock<Vec<(Handle, Arc<LeaseKeeper>)>>);
+
+/// Renews the leases that are enrolled with it.
+struct LeaseKeeper {
+    store: AnyStore,
+    round_trips: Arc<RoundTrips>,
+    state: Mutex<State>,
+    /// Something is due earlier than planned, or the runtime is gone.
+    wake: Notify,
+}
+
+struct State {
+    leases: Schedule<Arc<Term>>,
+    /// The shortest lease that was enrolled since the time given, and the shortest before.
+    shortest: (Duration, Duration, Instant),
+    /// When the keeper looks next; `None`: not before it is woken.
+    planned: Option<Instant>,
+    /// When it looked last.
+    looked: Instant,
+    /// Whether the runtime is gone.
+    closed: bool,
+    /// Whether the keeper's task is gone, with its tokio runtime.
+    ended: bool,
+    /// How many leases were looked at, and how often.
+    #[cfg(test)]
+    visits: (usize, usize),
+}
+
+/// A lease's place with its keeper; given up when dropped.
+pub(crate) struct Enrolled {
+    /// `None` without a tokio runtime: the lease is not renewed.
+    keeper: Option<Arc<LeaseKeeper>>,
+    place: Option<usize>,
+    pub(crate) term: Arc<Term>,
+}
+
+impl LeaseKeepers {
+    pub(crate) fn new(store: AnyStore, observer: Observer) -> Self {
+        Self { store, round_trips: Arc::new(RoundTrips::new(observer)), known: Arc::default() }
+    }
+
+    /// Takes a lease into care.
+    pub(crate) fn enrol(&self, term: Term) -> Enrolled {
+        let term = Arc::new(term);
+        match Handle::try_current() {
+            Ok(handle) => self.enrol_on(&handle, term),
+            Err(_) => Enrolled { keeper: None, place: None, term },
+        }
+    }
+
+    /// Takes a lease into care on this tokio runtime.
+    pub(crate) fn enrol_on(&self, handle: &Handle, term: Arc<Term>) -> Enrolled {
+        let mut keeper = self.keeper_of(handle);
+        let mut taken = keeper.take(&term);
+        if taken.is_none() {
+            // Its tokio runtime has ended. Another one may have the id now.
+            keeper = self.keeper_of(handle);
+            taken = keeper.take(&term);
+        }
+        let Some((place, is_earlier)) = taken else { return Enrolled { keeper: None, place: None, term } };
+        if is_earlier {
+            // Rare: the keeper looks often enough by itself, once it knows how long leases are.
+            let keeper = keeper.clone();
+            elsewhere(handle, move || keeper.wake.notify_one());
+        }
+        Enrolled { keeper: Some(keeper), place: Some(place), term }
+    }
+
+    pub(crate) fn round_trips(&self) -> &RoundTrips {
+        &self.round_trips
+    }
+
+    pub(crate) fn known(&self) -> &Arc<Known> {
+        &self.known
+    }
+
+    /// Makes a tokio runtime known.
+    pub(crate) fn learn(&self, handle: &Handle) {
+        self.keeper_of(handle);
+    }
+
+    fn keeper_of(&self, handle: &Handle) -> Arc<LeaseKeeper> {
+        let find = |keepers: &[(Handle, Arc<LeaseKeeper>)]| {
+            let mut of_id = keepers.iter().filter(|(of, _)| of.id() == handle.id());
+            of_id.find(|(_, keeper)| !keeper.lock().ended).map(|(_, keeper)| keeper.clone())
+        };
+        if let Some(keeper) = find(&self.known.0.read().unwrap_or_else(PoisonError::into_inner)) {
+            return keeper;
+        }
+        let keeper = {
+            let mut keepers = self.known.0.write().unwrap_or_else(PoisonError::into_inner);
+            if let Some(keeper) = find(&keepers) {
+                return keeper;
+            }
+            keepers.retain(|(_, keeper)| !keeper.lock().ended);
+            let keeper = Arc::new(LeaseKeeper::new(self.store.clone(), self.round_trips.clone()));
+            keepers.push((handle.clone(), keeper.clone()));
+            keeper
+        };
+        let (running, on) = (Running(keeper.clone()), handle.clone());
+        elsewhere(handle, move || drop(on.spawn(keep(running))));
+        keeper
+    }
+}
+
+impl Known {
+    /// A tokio runtime that is there, other than this one: of several the one that was last seen to
+    /// be driven.
+    pub(crate) fn another(&self, than: Option<tokio::runtime::Id>) -> Option<Handle> {
+        let keepers = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let there = keepers.iter().filter(|(handle, _)| Some(handle.id()) != than).filter_map(|(handle, keeper)| {
+            let state = keeper.lock();
+            (!state.ended).then_some((state.looked, handle))
+        });
+        there.max_by_key(|(looked, _)| *looked).map(|(_, handle)| handle.clone())
+    }
+}
+
+/// Runs `work` off the worker threads: tokio's LIFO slot could queue it behind a blocking body. If
+/// all threads for blocking work are busy, a worker runs it after all.
+fn elsewhere(handle: &Handle, work: impl FnOnce() + Send + 'static) {
+    let work = Arc::new(std::sync::Mutex::new(Some(work)));
+    let once = move || {
+        // Out of the lock first, which is not held while it is done.
+        let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(work) = work {
+            work();
+        }
+    };
+    drop(handle.spawn_blocking(once.clone()));
+    drop(handle.spawn(async move { once() }));
+}
+
+impl Drop for LeaseKeepers {
+    fn drop(&mut self) {
+        for (_, keeper) in self.known.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            keeper.close();
+        }
+    }
+}
+
+impl Enrolled {
+    /// Lets the lease run out.
+    pub(crate) fn stop(&mut self) {
+        if let (Some(keeper), Some(place)) = (&self.keeper, self.place.take()) {
+            let mut state = keeper.lock();
+            let removed = state.leases.remove(place);
+            let closed = state.closed;
+            drop(state);
+            drop(removed);
+            if closed {
+                keeper.wake.notify_one();
+            }
+        }
+    }
+}
+
+impl Drop for Enrolled {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl LeaseKeeper {
+    fn new(store: AnyStore, round_trips: Arc<RoundTrips>) -> Self {
+        let now = clock::now();
+        let state = State {
+            leases: Schedule::new(now),
+            shortest: (Duration::MAX, Duration::MAX, now),
+            planned: None,
+            looked: now,
+            closed: false,
+            ended: false,
+            #[cfg(test)]
+            visits: (0, 0),
+        };
+        Self { store, round_trips, state: Mutex::new(state), wake: Notify::new() }
+    }
+
+    /// Takes a lease into care. Gives its place, and says whether the keeper must be woken, because
+    /// it plans to look too late. `None` if the keeper has ended.
+    fn take(&self, term: &Arc<Term>) -> Option<(usize, bool)> {
+        let first = term.renewal_due();
+        let mut state = self.lock();
+        if state.ended {
+            return None;
+        }
+        state.shortest.0 = state.shortest.0.min(term.length());
+        let is_earlier = state.planned.is_none_or(|planned| first < planned);
+        if is_earlier {
+            state.planned = Some(first);
+        }
+        Some((state.leases.insert(term.clone(), first, slack(term)), is_earlier))
+    }
+
+    /// No more leases come: the keeper ends after the last.
+    fn close(&self) {
+        self.lock().closed = true;
+        self.wake.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is due now, the most urgent first, and when to look again; `None` when there is nothing
+    /// left to keep.
+    ///
+    /// While there are leases, and for a while after, the keeper looks now and then even if nothing
+    /// is due, so that it seldom has to be woken.
+    fn look(&self, idle_since: &mut Option<Instant>) -> Option<(Vec<Renewing>, Option<Instant>)> {
+        let now = clock::now();
+        let mut due = Vec::new();
+        loop {
+            let mut state = self.lock();
+            if state.closed && state.leases.is_empty() {
+                return None;
+            }
+            let (lost, is_all) = state.due(now, &mut due);
+            if is_all {
+                let next = state.plan(now, idle_since);
+                drop(state);
+                for term in lost {
+                    term.tell_lost();
+                }
+                due.sort_by_key(|renewing| renewing.deadline);
+                return Some((due, next));
+            }
+            drop(state);
+            for term in lost {
+                term.tell_lost();
+            }
+        }
+    }
+
+    /// Sets when to look at these leases again.
+    fn plan_again(&self, leases: &[Renewing]) {
+        for leases in leases.chunks(BATCH) {
+            let mut state = self.lock();
+            for Renewing { place, term, .. } in leases {
+                // The place may be another lease's by now.
+                if state.leases.get(*place).is_some_and(|there| Arc::ptr_eq(there, term))
+                    && let Some(at) = term.look_at()
+                {
+                    state.leases.plan(*place, at, slack(term));
+                }
+            }
+        }
+    }
+}
+
+/// A lease whose renewal is due.
+struct Renewing {
+    place: usize,
+    term: Arc<Term>,
+    deadline: Instant,
+}
+
+/// How much later than due a lease may be renewed.
+fn slack(term: &Term) -> Duration {
+    term.length() / 12
+}
+
+impl State {
+    /// Takes what is due, a batch at most; which leases were found to be lost, and whether that was
+    /// all.
+    fn due(&mut self, now: Instant, due: &mut Vec<Renewing>) -> (Vec<Arc<Term>>, bool) {
+        let mut lost = Vec::new();
+        #[cfg(test)]
+        {
+            self.visits.1 += 1;
+        }
+        for _ in 0..BATCH {
+            let Some((place, term)) = self.leases.next_due(now) else { return (lost, true) };
+            #[cfg(test)]
+            {
+                self.visits.0 += 1;
+            }
+            let term = term.clone();
+            match term.due(now) {
+                Due::Never => {}
+                Due::Lost => lost.push(term),
+                Due::Later { at } => self.leases.plan(place, at, slack(&term)),
+                Due::Renew { deadline } => {
+                    self.leases.plan(place, deadline, Duration::ZERO);
+                    due.push(Renewing { place, term, deadline });
+                }
+            }
+        }
+        (lost, false)
+    }
+
+    /// When to look again.
+    fn plan(&mut self, now: Instant, idle_since: &mut Option<Instant>) -> Option<Instant> {
+        let (lately, before, since) = self.shortest;
+        if now >= clock::after(since, LATELY) {
+            self.shortest = (Duration::MAX, lately, now);
+        }
+        let look_every = (lately.min(before) / 12).clamp(LOOK.0, LOOK.1);
+        let idle = if self.leases.is_empty() { *idle_since.get_or_insert(now) } else { *idle_since.insert(now) };
+        let look = (now < clock::after(idle, LINGER)).then(|| clock::after(now, look_every));
+        self.looked = now;
+        self.planned = [self.leases.next_at(), look].into_iter().flatten().min();
+        self.planned
+    }
+}
+
+/// The sign that the keeper's task is there, taken down however it ends.
+struct Running(Arc<LeaseKeeper>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+    }
+}
+
+type Batch = BoxFuture<'static, (Instant, Vec<Renewing>, Vec<Result<Ownership, StoreError>>)>;
+
+async fn keep(running: Running) {
+    let keeper = &running.0;
+    let mut under_way = FuturesUnordered::<Batch>::new();
+    let mut idle_since = None;
+    // A panic, say of the application's subscriber to events, ends a round and not the keeper.
+    loop {
+        let round = AssertUnwindSafe(round(keeper, &mut under_way, &mut idle_since));
+        if let Ok(false) = round.catch_unwind().await {
+            return;
+        }
+    }
+}
+
+/// Renews what is due, and waits until there is something to do. Says whether there may be more.
+async fn round(
+    keeper: &LeaseKeeper,
+    under_way: &mut FuturesUnordered<Batch>,
+    idle_since: &mut Option<Instant>,
+) -> bool {
+    let Some((mut due, next)) = keeper.look(idle_since) else { return false };
+    while !due.is_empty() {
+        let rest = due.split_off(due.len().min(BATCH));
+        under_way.push(renew(keeper.store.clone(), std::mem::replace(&mut due, rest)));
+    }
+    tokio::select! {
+        () = keeper.wake.notified() => {}
+        () = sleep_until(next) => {}
+        Some((sent, leases, answers)) = under_way.next() => settle(keeper, sent, &leases, answers),
+    }
+    true
+}
+
+/// Renews some leases, whatever becomes of others.
+fn renew(store: AnyStore, due: Vec<Renewing>) -> Batch {
+    Box::pin(async move {
+        let renewals: Vec<Renewal> = due.iter().map(|renewing| renewing.term.renewal()).collect();
+        let sent = clock::now();
+        // A store that panics has not answered; the keeper goes on.
+        let answers = AssertUnwindSafe(async { store.renew(&renewals).await }).catch_unwind().await.unwrap_or_default();
+        (sent, due, answers)
+    })
+}
+
+fn settle(keeper: &LeaseKeeper, sent: Instant, leases: &[Renewing], answers: Vec<Result<Ownership, StoreError>>) {
+    let (round_trips, now) = (&*keeper.round_trips, clock::now());
+    let mut answers = answers.into_iter();
+    let answers: Vec<_> = leases.iter().map(|renewing| (&renewing.term, answers.next())).collect();
+    // All of them, before anything is reported: reporting runs code of the application.
+    for (lease, answer) in &answers {
+        match answer {
+            Some(Ok(Ownership::Held)) => lease.renewed(sent),
+            Some(Ok(Ownership::Lost)) => lease.mark_lost(),
+            Some(Err(_)) | None => lease.not_renewed(),
+        }
+    }
+    keeper.plan_again(leases);
+    for (lease, answer) in answers {
+        let failed = |why: &dyn std::fmt::Display| {
+            round_trips.observer().decided_because(Decision::RenewalFailed, &lease.id, lease.attempt, why);
+        };
+        match answer {
+            Some(Ok(_)) => round_trips.took(&lease.id, lease.attempt, lease.length(), (sent, now)),
+            Some(Err(error)) => failed(&error),
+            None => failed(&"the store gave no answer"),
+        }
+    }
+}
+
+async fn sleep_until(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoding::key::Key;
+    use crate::record::{Owner, RecordId};
+    use crate::store::MemoryStore;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn keepers() -> LeaseKeepers {
+        LeaseKeepers::new(AnyStore::new(MemoryStore::new()), Observer::default())
+    }
+
+    fn term(length: Duration) -> Term {
+        let id = RecordId::new("kept", &Key::encode("k").unwrap()).unwrap();
+        Term::new(id, Owner::generate(), 1, (length, length), clock::now())
+    }
+
+    fn visits(keepers: &LeaseKeepers) -> (usize, usize) {
+        let keeper = keepers.keeper_of(&Handle::current());
+        keeper.lock().visits
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_visits_the_leases_that_are_due_and_no_others() {
+        let keepers = keepers();
+        let long: Vec<_> = (0..100_000).map(|_| keepers.enrol(term(HOUR))).collect();
+        let short = keepers.enrol(term(Duration::from_secs(1)));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let (leases, looks) = visits(&keepers);
+        // The store knows nothing of it, so it is lost at its first renewal.
+        assert!(short.term.is_lost() && leases <= 2, "{leases} leases in {looks} looks");
+        drop(long);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_lease_that_is_over_has_the_keeper_look_no_more_often() {
+        let keepers = keepers();
+        let long = keepers.enrol(term(HOUR));
+        drop(keepers.enrol(term(Duration::from_millis(100))));
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        let before = visits(&keepers).1;
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        let looks = visits(&keepers).1 - before;
+        assert!((25..=35).contains(&looks), "{looks} looks in 30 s");
+        drop(long);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_keeper_that_has_ended_is_given_no_lease_whatever_its_id() {
+        let keepers = keepers();
+        let ended = keepers.keeper_of(&Handle::current());
+        ended.lock().ended = true;
+        let lease = keepers.enrol(term(HOUR));
+        assert!(ended.lock().leases.is_empty());
+        // Found before it ended, and asked after that.
+        assert!(ended.take(&Arc::new(term(HOUR))).is_none());
+        assert!(lease.keeper.as_ref().is_some_and(|keeper| !Arc::ptr_eq(keeper, &ended)));
+        assert!(keepers.known.another(None).is_some() && keepers.known.another(Some(Handle::current().id())).is_none());
+    }
+}
+
+/// A keeper without a tokio runtime, for the explorer of schedules.
+#[cfg(all(test, shuttle))]
+pub(crate) mod explored {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    pub(crate) struct Kept(Arc<LeaseKeeper>);
+
+    impl Clone for Kept {
+        fn clone(&self) -> Self {
+            Self(self.0.clone())
+        }
+    }
+
+    pub(crate) fn start() -> Kept {
+        let round_trips = Arc::new(RoundTrips::new(Observer::default()));
+        Kept(Arc::new(LeaseKeeper::new(AnyStore::new(MemoryStore::new()), round_trips)))
+    }
+
+    pub(crate) fn run(keeper: &Kept) -> impl Future<Output = ()> + use<> {
+        keep(Running(keeper.0.clone()))
+    }
+
+    pub(crate) fn enrol(keeper: &Kept, term: Term) -> Enrolled {
+        let term = Arc::new(term);
+        let Some((place, earlier)) = keeper.0.take(&term) else { panic!("it has ended") };
+        if earlier {
+            keeper.0.wake.notify_one();
+        }
+        Enrolled { keeper: Some(keeper.0.clone()), place: Some(place), term }
+    }
+
+    pub(crate) fn close(keeper: &Kept) {
+        keeper.0.close();
+    }
+
+    pub(crate) fn has_ended(keeper: &Kept) -> bool {
+        keeper.0.lock().ended
+    }
+}

@@ -1,0 +1,262 @@
+//! The owner's side of a lease: how long the body may go on, and how it learns that it may not.
+//!
+//! An owner counts its lease by its own monotonic clock, from before it sent the claim (or the last
+//! confirmed renewal). It gives the lease up after nine tenths of its length. The store counts from
+//! the execution of the step, which is later. So, if the two clocks run at the same rate within 10
+//! %, the body is stopped before the store lets another caller claim.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::base::clock;
+use crate::base::sync::{Mutex, MutexGuard, Notify};
+use crate::error::Error;
+use crate::record::{Owner, RecordId, Renewal, owner_stops_after, renewal_due_after};
+
+/// The term of one lease that is held in this process.
+#[derive(Debug)]
+pub(crate) struct Term {
+    pub(crate) id: RecordId,
+    pub(crate) owner: Owner,
+    pub(crate) attempt: u64,
+    length: Duration,
+    hold: Duration,
+    times: Mutex<Times>,
+    lost: Notify,
+}
+
+#[derive(Debug)]
+struct Times {
+    /// From here on the body is not polled any more, unless a renewal is confirmed before.
+    deadline: Instant,
+    /// When the next renewal is due.
+    renew_at: Instant,
+    /// A renewal is under way.
+    renewing: bool,
+    fate: Fate,
+}
+
+/// The state of a lease. Once it is not held any more, it never is again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Held,
+    /// Its deadline has passed.
+    RanOut,
+    /// The store said that it is not the owner's.
+    Refused,
+    /// Committed or given up: there is nothing left to lose.
+    Over,
+}
+
+/// The keeper's next action for a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Renew it now.
+    Renew {
+        /// When it is lost unless that succeeds.
+        deadline: Instant,
+    },
+    /// Look again at `at`.
+    Later {
+        /// When a renewal is due, or the deadline while one is under way.
+        at: Instant,
+    },
+    /// Tell those who wait for it that it is lost.
+    Lost,
+    /// Nothing any more.
+    Never,
+}
+
+impl Term {
+    /// A lease that was claimed by a message sent at `sent`.
+    pub(crate) fn new(
+        id: RecordId,
+        owner: Owner,
+        attempt: u64,
+        (length, hold): (Duration, Duration),
+        sent: Instant,
+    ) -> Self {
+        let (deadline, renew_at) = Self::times(length, sent);
+        let times = Mutex::new(Times { deadline, renew_at, renewing: false, fate: Fate::Held });
+        Self { id, owner, attempt, length, hold, times, lost: Notify::new() }
+    }
+
+    fn times(length: Duration, sent: Instant) -> (Instant, Instant) {
+        (clock::after(sent, owner_stops_after(length)), clock::after(sent, renewal_due_after(length)))
+    }
+
+    /// Whether the body must not go on. Looked at before each poll of the body: a process that was
+    /// stopped for longer than its lease finds the deadline passed, whatever the keeper has seen.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost_at(clock::now())
+    }
+
+    /// The same, for who knows what time it is.
+    pub(crate) fn is_lost_at(&self, now: Instant) -> bool {
+        let mut times = self.lock();
+        match times.fate {
+            Fate::Over => false,
+            Fate::RanOut | Fate::Refused => true,
+            Fate::Held if now < times.deadline => false,
+            Fate::Held => {
+                times.fate = Fate::RanOut;
+                drop(times);
+                self.lost.notify_waiters();
+                true
+            }
+        }
+    }
+
+    /// Resolves when the lease is lost; never where it ends otherwise. Cancel safe.
+    ///
+    /// It has a timer of its own: the keeper may be held up by a blocked thread, or have ended with
+    /// its tokio runtime.
+    pub(crate) async fn lost(&self) {
+        loop {
+            // Before the look, so that a loss in between is not missed: the signal reaches all that
+            // listen, polled or not.
+            let notified = self.lost.notified();
+            if self.is_lost() {
+                return;
+            }
+            let Some(deadline) = self.deadline() else { return std::future::pending().await };
+            let _ = tokio::time::timeout_at(deadline, notified).await;
+        }
+    }
+
+    /// Committed or given up.
+    pub(crate) fn end(&self) {
+        self.lock().fate = Fate::Over;
+        self.lost.notify_waiters();
+    }
+
+    /// When the lease is lost unless it is renewed; `None` if it is over.
+    fn deadline(&self) -> Option<Instant> {
+        let times = self.lock();
+        (times.fate != Fate::Over).then_some(times.deadline)
+    }
+
+    /// Returns the time left by the owner's clock, for a caller that does not wait.
+    pub(crate) fn left(&self) -> Duration {
+        self.lock().deadline.saturating_duration_since(clock::now())
+    }
+
+    /// When the next renewal is due.
+    pub(crate) fn renewal_due(&self) -> Instant {
+        self.lock().renew_at
+    }
+
+    /// How long the lease is between two renewals.
+    pub(crate) fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// The expiry that its record is given, at the claim and at each renewal.
+    pub(crate) fn hold(&self) -> Duration {
+        self.hold
+    }
+
+    /// The owner's error when the lease is lost.
+    pub(crate) fn lost_error(&self) -> Error {
+        Error::LeaseLost { operation: self.id.operation().into(), key: self.id.digest(), attempt: self.attempt }
+    }
+
+    /// The reason for the loss, for the logs.
+    pub(crate) fn why_lost(&self) -> &'static str {
+        if self.lock().fate == Fate::Refused {
+            "the store says that it is not the owner: another caller is, or the store has forgotten the record (restarted without its data, evicted, failed over)"
+        } else {
+            "no renewal was confirmed within nine tenths of the lease: the store did not answer (renewal_failed), or the process stood still"
+        }
+    }
+
+    pub(crate) fn renewal(&self) -> Renewal {
+        Renewal { id: self.id.clone(), owner: self.owner, hold: self.hold }
+    }
+
+    /// What is due at `now`. Marks the lease lost where its deadline has passed; the caller
+    /// [tells](Self::tell_lost) those who wait.
+    pub(crate) fn due(&self, now: Instant) -> Due {
+        let mut times = self.lock();
+        if times.fate != Fate::Held {
+            Due::Never
+        } else if now >= times.deadline {
+            times.fate = Fate::RanOut;
+            Due::Lost
+        } else if times.renewing {
+            Due::Later { at: times.deadline }
+        } else if now >= times.renew_at {
+            times.renewing = true;
+            Due::Renew { deadline: times.deadline }
+        } else {
+            Due::Later { at: times.renew_at }
+        }
+    }
+
+    /// When there is something due; `None` if there is nothing any more.
+    pub(crate) fn look_at(&self) -> Option<Instant> {
+        let times = self.lock();
+        (times.fate == Fate::Held).then_some(if times.renewing { times.deadline } else { times.renew_at })
+    }
+
+    /// Wakes those who wait for its loss.
+    pub(crate) fn tell_lost(&self) {
+        self.lost.notify_waiters();
+    }
+
+    /// The renewal that was sent at `sent` was carried out. It comes too late if the deadline has
+    /// passed, checked or not: the key may have had another owner meanwhile. (A claim of this owner
+    /// that was long on its way could have taken it back since.)
+    pub(crate) fn renewed(&self, sent: Instant) {
+        let (deadline, renew_at) = Self::times(self.length, sent);
+        let mut times = self.lock();
+        if clock::now() >= times.deadline {
+            // The next check sees it, at the latest a timer's.
+            return;
+        }
+        (times.deadline, times.renew_at, times.renewing) = (deadline, renew_at, false);
+    }
+
+    /// The renewal failed; it is tried again soon, until the deadline.
+    pub(crate) fn not_renewed(&self) {
+        let again = clock::after(clock::now(), self.length / 20);
+        let mut times = self.lock();
+        (times.renew_at, times.renewing) = (again, false);
+    }
+
+    /// The store said that another caller is the owner now.
+    pub(crate) fn mark_lost(&self) {
+        let mut times = self.lock();
+        if times.fate == Fate::Held {
+            times.fate = Fate::Refused;
+        }
+        drop(times);
+        self.lost.notify_waiters();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoding::key::Key;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_whose_reply_comes_after_the_deadline_brings_no_lease_back() {
+        let length = Duration::from_secs(10);
+        let id = RecordId::new("orders", &Key::encode("1").unwrap()).unwrap();
+        let term = Term::new(id, Owner::generate(), 1, (length, length * 2), clock::now());
+        tokio::time::advance(Duration::from_secs(4)).await;
+        let sent = clock::now();
+        assert_eq!(term.due(sent), Due::Renew { deadline: clock::after(sent, Duration::from_secs(5)) });
+        // Nothing has looked at the term meanwhile: the process stood still.
+        tokio::time::advance(Duration::from_secs(5)).await;
+        term.renewed(sent);
+        assert!(term.is_lost());
+    }
+}

@@ -1,0 +1,5 @@
+//! What generated code calls.
+
+pub(crate) mod lent;
+pub(crate) mod private;
+pub(crate) mod site;

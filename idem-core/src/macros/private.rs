@@ -1,0 +1,252 @@
+//! The functions that generated code calls. Not for people: they change without notice.
+
+use std::future::{Future, pending};
+use std::marker::PhantomData;
+use std::pin::{Pin, pin};
+
+pub use crate::api::operation::Operation;
+use crate::call::execution::{Again, Execution};
+pub use crate::call::keeping::{Keepable, Keeper, KeepsErrors, Opaque, Policy};
+use crate::call::transaction::{InTransaction, OneThreadOnce};
+pub use crate::call::witness::{FromIdempotency, NoPolicy, Returned, Witness, outcome_of};
+pub use crate::encoding::key::{CanBeMissing, KeyOf, NeverMissing, PerhapsMissing};
+use crate::encoding::key::{KeyPart, KeyWriter};
+use crate::error::Error;
+pub use crate::error::disposition::{Inside, NoDisposition, comes_again};
+pub use crate::error::problem::{
+    PROBLEM_JSON, problem_json, problem_pause, problem_title, problem_type, whole_seconds,
+};
+pub use crate::macros::lent::{Lent, Taken};
+pub use crate::macros::site::{Name, Site, checked_name};
+use crate::observe::{Decision, Observer};
+use crate::outcome::Outcome;
+pub use crate::outcome::Storable;
+use crate::policy::errors::ErrorAction;
+pub use crate::policy::errors::RunsOnce;
+use crate::runtime::handle::Idempotency;
+use crate::store::{Store, Transaction};
+pub use crate::task::waiting::waiting_at_most;
+use crate::task::{current, scope, unguarded, watch};
+
+/// Begins the call of an annotated function, on the default runtime.
+#[inline]
+pub fn operation(site: &'static Site, name: Name) -> Operation<'static> {
+    if let Some(runtime) = scope::default_runtime() {
+        return operation_of(site, name, &runtime);
+    }
+    Observer::decided_without_key(Decision::NotInstalled, name.label());
+    Operation::failing(name.label(), Error::NotInstalled { operation: name.label().into() })
+}
+
+/// As [`operation`], but `None` where the runtime is disabled: what is switched off must cost
+/// nothing.
+#[inline]
+pub fn operation_unless_disabled(site: &'static Site, name: Name) -> Option<Operation<'static>> {
+    (!scope::is_disabled_by_default()).then(|| operation(site, name))
+}
+
+/// As [`operation_of`], but `None` where the runtime is disabled.
+#[inline]
+pub fn operation_of_unless_disabled(
+    site: &'static Site,
+    name: Name,
+    runtime: &Idempotency,
+) -> Option<Operation<'static>> {
+    (!runtime.is_disabled()).then(|| operation_of(site, name, runtime))
+}
+
+/// Begins the call of an annotated function, on a runtime of its own.
+#[inline]
+pub fn operation_of(site: &'static Site, name: Name, runtime: &Idempotency) -> Operation<'static> {
+    let label = name.label();
+    if runtime.is_disabled() {
+        return runtime.operation(label);
+    }
+    match site.check(name) {
+        Ok(()) => runtime.operation(label),
+        Err(reason) => Operation::failing(label, Error::Config { operation: label.into(), reason: reason.into() }),
+    }
+}
+
+/// Carries out the call of an annotated function under a disabled runtime.
+#[inline]
+pub async fn run_unguarded<Body: Future>(body: Pin<&mut Option<Body>>) -> Body::Output {
+    let Some(running) = body.as_pin_mut() else {
+        // Callers pass a body.
+        return pending().await;
+    };
+    if current::is_inside() || watch::is_watched() { unguarded::unguarded(None, running).await } else { running.await }
+}
+
+/// Carries out the call of an annotated function.
+#[inline]
+pub fn run<R, T, E, P, Body>(
+    operation: Operation<'_>,
+    witness: Witness<R, T, E>,
+    policy: Policy<P, E>,
+    body: Pin<&mut Option<Body>>,
+) -> impl Future<Output = R>
+where
+    P: Fn(&E) -> ErrorAction,
+    Body: Future<Output = R>,
+{
+    let prepared = operation.draft.prepare();
+    let mut execution = Execution { witness, policy, again: None::<fn() -> _> };
+    async move {
+        let outcome = execution.run(&prepared, body).await;
+        (execution.witness.join)(outcome.map(Outcome::into_inner))
+    }
+}
+
+/// Carries out the call of an annotated function whose body has a task of its own.
+pub async fn run_detached<R, T, E, P, Body>(
+    operation: Operation<'_>,
+    witness: Witness<R, T, E>,
+    policy: Policy<P, E>,
+    body: Body,
+) -> R
+where
+    R: Send + 'static,
+    T: Send + 'static,
+    E: Send + 'static,
+    P: Fn(&E) -> ErrorAction + Send + 'static,
+    Body: Future<Output = R> + Send + 'static,
+{
+    let join = witness.join;
+    let execution = Execution { witness, policy, again: None::<fn() -> _> };
+    join(execution.run_detached(operation.draft.prepare(), body).await.map(Outcome::into_inner))
+}
+
+/// Carries out the call of an annotated function whose errors may be tried again.
+pub async fn run_again<R, T, E, P, Body>(
+    operation: Operation<'_>,
+    witness: Witness<R, T, E>,
+    policy: Policy<P, E>,
+    make: impl FnMut() -> Body,
+) -> R
+where
+    P: Fn(&E) -> ErrorAction,
+    Body: Future<Output = R>,
+{
+    let join = witness.join;
+    let make = Again::new(make);
+    let start = || {
+        let make = make.clone();
+        async move { make.call().await }
+    };
+    let body = pin!(Some(start()));
+    let mut execution = Execution { witness, policy, again: Some(start) };
+    join(execution.run(&operation.draft.prepare(), body).await.map(Outcome::into_inner))
+}
+
+/// As [`run_again`], with the body in a task of its own.
+pub async fn run_detached_again<R, T, E, P, Body>(
+    operation: Operation<'_>,
+    witness: Witness<R, T, E>,
+    policy: Policy<P, E>,
+    make: impl FnMut() -> Body + Send + 'static,
+) -> R
+where
+    R: Send + 'static,
+    T: Send + 'static,
+    E: Send + 'static,
+    P: Fn(&E) -> ErrorAction + Send + 'static,
+    Body: Future<Output = R> + Send + 'static,
+{
+    let join = witness.join;
+    let make = Again::new(make);
+    let start = move || {
+        let make = make.clone();
+        async move { make.call().await }
+    };
+    let body = start();
+    let execution = Execution { witness, policy, again: Some(start) };
+    join(execution.run_detached(operation.draft.prepare(), body).await.map(Outcome::into_inner))
+}
+
+/// Carries out the call of an annotated function in the caller's transaction.
+pub fn run_in<R, T, E, P, X, S, F>(
+    operation: Operation<'_>,
+    witness: Witness<R, T, E>,
+    policy: Policy<P, E>,
+    tx: &mut X,
+    body: F,
+) -> impl Future<Output = R>
+where
+    P: Fn(&E) -> ErrorAction,
+    X: Transaction<S>,
+    S: Store,
+    F: AsyncFnOnce(&mut X) -> R,
+{
+    let (prepared, join) = (operation.draft.prepare(), witness.join);
+    async move {
+        let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
+        join(call.run_in(tx, OneThreadOnce(Some(body))).await.map(Outcome::into_inner))
+    }
+}
+
+/// A part of a key.
+#[derive(Debug)]
+pub struct Part<'a, K: ?Sized> {
+    part: &'a K,
+    write: fn(&K, &mut KeyWriter<'_>),
+}
+
+/// A part of a key, as a type that surely is one: what is wrong with it is said once, not of the
+/// whole key as well.
+pub fn part<K: KeyPart + ?Sized>(part: &K) -> Part<'_, K> {
+    Part { part, write: K::write_to }
+}
+
+impl<K: ?Sized> KeyPart for Part<'_, K> {
+    fn write_to(&self, key: &mut KeyWriter<'_>) {
+        (self.write)(self.part, key);
+    }
+}
+
+/// The argument of a retried body, for one of its tries.
+pub fn again<T: UsedAgain>(argument: &T) -> T {
+    argument.clone()
+}
+
+/// A function that makes the outcome of an annotated function out of an earlier version of it.
+pub fn upgrades<R: Returned, Old, F: Fn(Old) -> R::Ok>(upgrade: F) -> F {
+    upgrade
+}
+
+/// An argument of a retried body.
+#[diagnostic::on_unimplemented(
+    message = "an argument of type `{Self}` cannot be used again, as this retry wants",
+    label = "each try needs arguments of its own",
+    note = "take an argument that is `Clone`, such as an `Arc`, or a reference, shared or exclusive; or handle the error in the body"
+)]
+pub trait UsedAgain: Clone {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Clone> UsedAgain for T {}
+
+/// Whether the body must ask first what became of an earlier one.
+pub fn must_reconcile() -> bool {
+    crate::call::reconcile::must_reconcile()
+}
+
+/// The future that asks. Opaque, so that a value other than a future is one mistake and not two.
+pub fn question<F: Asks>(future: F) -> impl Future<Output = F::Output> {
+    future
+}
+
+/// The argument of `reconcile`.
+#[diagnostic::on_unimplemented(
+    message = "`reconcile` takes an expression that gives a future, not `{Self}`",
+    label = "is no future",
+    note = "write the call of an async function without its `.await`: `abandoned = reconcile(\"lookup(&req)\")`"
+)]
+pub trait Asks: Future {}
+
+#[diagnostic::do_not_recommend]
+impl<F: Future> Asks for F {}
+
+/// Returns the body's result instead, when it has asked.
+pub fn reconciled<T, E>(asked: Result<Option<T>, E>) -> Option<Result<T, E>> {
+    crate::call::reconcile::reconciled(asked)
+}

@@ -1,0 +1,365 @@
+//! Outcomes as bytes.
+//!
+//! The default is JSON: a rolling deployment that adds a field still replays, and people can read a
+//! record. The codec's id is stored with the outcome, so that two codecs never read each other's
+//! bytes.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::record::{CodecId, Encoded, RecordId};
+
+/// Any error that a codec can have.
+pub type CodecFailure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The context of the outcome that a [`Codec`] encodes or decodes.
+///
+/// Operation, key, attempt and kind are the same when an outcome is written and when it is read. A
+/// codec that encrypts binds them to the ciphertext as associated data, so that an outcome that was
+/// copied to another key, or from a value to an error, is refused.
+#[derive(Clone, Copy)]
+pub struct CodecContext<'a> {
+    id: &'a RecordId,
+    attempt: u64,
+    is_error: bool,
+}
+
+impl<'a> CodecContext<'a> {
+    pub(crate) fn of_value(id: &'a RecordId, attempt: u64) -> Self {
+        Self { id, attempt, is_error: false }
+    }
+
+    pub(crate) fn of_error(id: &'a RecordId, attempt: u64) -> Self {
+        Self { id, attempt, is_error: true }
+    }
+
+    /// Returns the operation's name.
+    pub fn operation(&self) -> &'a str {
+        self.id.operation()
+    }
+
+    /// Returns the key as it is encoded in the store. Two different keys of one operation never
+    /// have one encoding.
+    pub fn key(&self) -> &'a str {
+        self.id.key()
+    }
+
+    /// Returns the attempt whose outcome it is, 1 or more.
+    pub fn attempt(&self) -> u64 {
+        self.attempt
+    }
+
+    /// Returns whether the outcome is an error that is kept, and not a value.
+    pub fn is_error(&self) -> bool {
+        self.is_error
+    }
+}
+
+impl fmt::Debug for CodecContext<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Keys may be personal data.
+        let Self { id, attempt, is_error } = self;
+        f.debug_struct("CodecContext").field("id", id).field("attempt", attempt).field("is_error", is_error).finish()
+    }
+}
+
+/// Encodes and decodes outcomes, instead of JSON: for [`Builder::codec`](crate::Builder::codec).
+///
+/// It encodes values and kept errors. [`CodecContext`] says which.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// use idem::{Codec, CodecContext, CodecFailure, CodecId};
+///
+/// /// JSON with line breaks.
+/// struct Pretty;
+///
+/// impl Codec for Pretty {
+///     fn id(&self) -> CodecId {
+///         CodecId::parse(b"pretty").expect("a valid name")
+///     }
+///
+///     fn encode(
+///         &self,
+///         _: CodecContext<'_>,
+///         value: &dyn erased_serde::Serialize,
+///     ) -> Result<Vec<u8>, CodecFailure> {
+///         Ok(serde_json::to_vec_pretty(value)?)
+///     }
+///
+///     fn decode(
+///         &self,
+///         _: CodecContext<'_>,
+///         bytes: &[u8],
+///         read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+///     ) -> Result<(), CodecFailure> {
+///         let mut json = serde_json::Deserializer::from_slice(bytes);
+///         read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
+///         Ok(json.end()?)
+///     }
+/// }
+///
+/// let idempotency = idem::Idempotency::builder(idem::MemoryStore::new()).codec(Pretty).build();
+/// ```
+pub trait Codec: Send + Sync + 'static {
+    /// Returns the name that is stored with each outcome. Two codecs that do not read each other's
+    /// bytes must have different names.
+    fn id(&self) -> CodecId;
+
+    /// Encodes a value.
+    ///
+    /// # Errors
+    ///
+    /// If the value fails to encode. The call is then recorded as done, without the value.
+    fn encode(&self, context: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure>;
+
+    /// Decodes a value: calls `read` once, with a deserializer over `bytes`, and refuses bytes that
+    /// are left over.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes fail to decode. The duplicate gets `Error::Codec`, and no body runs.
+    fn decode(
+        &self,
+        context: CodecContext<'_>,
+        bytes: &[u8],
+        read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+    ) -> Result<(), CodecFailure>;
+
+    /// Returns the codec with this name, if this codec replaced it and still reads its outcomes.
+    /// Default: `None`. New outcomes are always encoded by this codec itself.
+    fn earlier(&self, id: CodecId) -> Option<&dyn Codec> {
+        let _ = id;
+        None
+    }
+}
+
+/// A failure that says nothing of the outcome, so that it may be logged.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unquoted(String);
+
+#[cfg(feature = "encryption")]
+impl Unquoted {
+    pub(crate) fn boxed(text: impl Into<String>) -> CodecFailure {
+        Box::new(Self(text.into()))
+    }
+}
+
+/// JSON, inside of another codec.
+#[cfg(feature = "encryption")]
+pub(crate) struct Json;
+
+#[cfg(feature = "encryption")]
+impl Codec for Json {
+    fn id(&self) -> CodecId {
+        CodecId::JSON
+    }
+
+    fn encode(&self, _: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+        Ok(serde_json::to_vec(value)?)
+    }
+
+    fn decode(
+        &self,
+        _: CodecContext<'_>,
+        bytes: &[u8],
+        read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+    ) -> Result<(), CodecFailure> {
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
+        Ok(json.end()?)
+    }
+}
+
+/// The codec of a runtime. JSON is called without a trait object between.
+#[derive(Clone, Default)]
+pub(crate) enum AnyCodec {
+    #[default]
+    Json,
+    Other(Arc<dyn Codec>),
+}
+
+impl AnyCodec {
+    pub(crate) fn encode<T: Serialize + ?Sized>(
+        &self,
+        context: CodecContext<'_>,
+        value: &T,
+    ) -> Result<Encoded, CodecFailure> {
+        let (codec, payload) = match self {
+            Self::Json => (CodecId::JSON, json(value)?),
+            Self::Other(codec) => (codec.id(), codec.encode(context, &value)?.into()),
+        };
+        Ok(Encoded { is_error: context.is_error, codec, payload, metadata: None })
+    }
+
+    /// Reads the outcome of an attempt at the record with that id.
+    pub(crate) fn decode<T: DeserializeOwned>(
+        &self,
+        (id, attempt): (&RecordId, u64),
+        outcome: &Encoded,
+    ) -> Result<T, CodecFailure> {
+        match self {
+            Self::Json if outcome.codec == CodecId::JSON => {
+                serde_json::from_slice(&outcome.payload).map_err(|error| without_contents(&error, outcome.codec))
+            }
+            Self::Other(codec) => {
+                let codec = if outcome.codec == codec.id() { Some(&**codec) } else { codec.earlier(outcome.codec) };
+                let codec = codec.ok_or_else(|| foreign(outcome.codec))?;
+                let mut value = None;
+                let context = CodecContext { id, attempt, is_error: outcome.is_error };
+                let read = codec.decode(context, &outcome.payload, &mut |deserializer| {
+                    value = Some(erased_serde::deserialize(deserializer)?);
+                    Ok(())
+                });
+                read.map_err(|error| without_contents(&*error, outcome.codec))?;
+                value.ok_or_else(|| "the codec read no value".into())
+            }
+            Self::Json => Err(foreign(outcome.codec)),
+        }
+    }
+}
+
+fn foreign(codec: CodecId) -> CodecFailure {
+    format!("the outcome was written by the codec `{codec}`, which this runtime does not have").into()
+}
+
+/// What is said of a failure to read an outcome. Errors are logged, and what a decoder says may
+/// quote what it read.
+fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -> CodecFailure {
+    use serde_json::error::Category;
+
+    if let Some(Unquoted(text)) = error.downcast_ref() {
+        return format!("the codec `{codec}` cannot read it: {text}").into();
+    }
+    let Some(error) = error.downcast_ref::<serde_json::Error>() else {
+        return format!(
+            "the codec `{codec}` cannot read it (what it says is left out, since it may quote the outcome)"
+        )
+        .into();
+    };
+    let what = match error.classify() {
+        Category::Data => "a value is missing, or of another type than expected,",
+        Category::Syntax => "it is no JSON",
+        Category::Eof => "it is cut off",
+        Category::Io => "it cannot be read",
+    };
+    format!("{what} at line {}, column {}", error.line(), error.column()).into()
+}
+
+/// Writes a value as JSON, in one allocation of the right length: it is written where the thread
+/// has room, which a short one is copied from.
+fn json<T: Serialize + ?Sized>(value: &T) -> Result<Bytes, serde_json::Error> {
+    thread_local! {
+        static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    }
+    const MOST: usize = 4096;
+    // Taken away meanwhile: a value may write others of its own.
+    let mut text = SCRATCH.take();
+    text.clear();
+    let written = serde_json::to_writer(&mut text, value);
+    if text.capacity() > MOST {
+        return written.map(|()| Bytes::from(text));
+    }
+    let payload = written.map(|()| Bytes::copy_from_slice(&text));
+    SCRATCH.set(text);
+    payload
+}
+
+impl fmt::Debug for AnyCodec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json => CodecId::JSON.fmt(f),
+            Self::Other(codec) => codec.id().fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoding::key::Key;
+
+    fn id() -> RecordId {
+        RecordId::new("orders", &Key::encode("o-1").unwrap()).unwrap()
+    }
+
+    fn encode<T: Serialize + ?Sized>(value: &T) -> Encoded {
+        AnyCodec::Json.encode(CodecContext::of_value(&id(), 1), value).unwrap()
+    }
+
+    fn decode<T: DeserializeOwned>(outcome: &Encoded) -> Result<T, CodecFailure> {
+        AnyCodec::Json.decode((&id(), 1), outcome)
+    }
+
+    #[test]
+    fn unit_zero_empty_and_none_are_outcomes() {
+        decode::<()>(&encode(&())).unwrap();
+        assert_eq!(decode::<u8>(&encode(&0u8)).unwrap(), 0);
+        assert_eq!(decode::<String>(&encode("")).unwrap(), "");
+        assert_eq!(decode::<Option<u8>>(&encode(&None::<u8>)).unwrap(), None);
+        assert!(decode::<Vec<u8>>(&encode(&Vec::<u8>::new())).unwrap().is_empty());
+    }
+
+    #[test]
+    fn floats_are_read_as_they_were_written() {
+        for float in [31.245_270_191_439_438, f64::MIN_POSITIVE, f64::MAX, -0.1 - 0.2] {
+            let read: f64 = decode(&encode(&float)).unwrap();
+            assert_eq!(read.to_bits(), float.to_bits(), "{float}");
+        }
+    }
+
+    #[test]
+    fn an_outcome_that_cannot_be_read_is_not_quoted() {
+        struct Other;
+        impl Codec for Other {
+            fn id(&self) -> CodecId {
+                CodecId::JSON
+            }
+            fn encode(
+                &self,
+                _: CodecContext<'_>,
+                value: &dyn erased_serde::Serialize,
+            ) -> Result<Vec<u8>, CodecFailure> {
+                Ok(serde_json::to_vec(value)?)
+            }
+            fn decode(
+                &self,
+                _: CodecContext<'_>,
+                bytes: &[u8],
+                read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+            ) -> Result<(), CodecFailure> {
+                let mut json = serde_json::Deserializer::from_slice(bytes);
+                Ok(read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?)
+            }
+        }
+        let outcome = encode(&["jane@example.org"]);
+        for codec in [AnyCodec::Json, AnyCodec::Other(Arc::new(Other))] {
+            let said = codec.decode::<[u64; 1]>((&id(), 1), &outcome).unwrap_err().to_string();
+            assert!(!said.contains("jane"), "{said}");
+        }
+        let said = decode::<[u64; 1]>(&outcome).unwrap_err().to_string();
+        assert!(said.ends_with("line 1, column 19"), "{said}");
+    }
+
+    #[test]
+    fn another_codecs_bytes_are_refused() {
+        let foreign = Encoded {
+            is_error: false,
+            codec: CodecId::parse(b"cbor").unwrap(),
+            payload: Bytes::from_static(b"1"),
+            metadata: None,
+        };
+        assert!(decode::<u8>(&foreign).is_err());
+        for name in ["", "Ab", "toolongname", "a b"] {
+            assert_eq!(CodecId::parse(name.as_bytes()), None);
+        }
+    }
+}

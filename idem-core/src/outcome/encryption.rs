@@ -1,0 +1,487 @@
+//! Outcomes that are encrypted before they reach the store: XChaCha20-Poly1305, bound to the record
+//! that they belong to.
+//!
+//! The stored bytes are `1`, the length and the id of the encryption key, the length and the id of
+//! the codec inside, a nonce of 24 random bytes, and the ciphertext with its tag. The part before
+//! the nonce is associated data, and so are operation, key, attempt and kind of the outcome. So a
+//! ciphertext that was copied from another record is refused like a changed one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
+use zeroize::Zeroize;
+
+use crate::error::ConfigError;
+use crate::outcome::codec::{Codec, CodecContext, CodecFailure, Json, Unquoted};
+use crate::record::CodecId;
+
+/// The version of the form above.
+const FORM: u8 = 1;
+const NONCE: usize = 24;
+/// The prefix of the associated data, which separates it from all other uses.
+const DOMAIN: &[u8] = b"idem outcome 1";
+const MAX_KEY_ID: usize = 64;
+
+/// Encrypts outcomes with XChaCha20-Poly1305, so that a store holds only what the service can read:
+/// for [`Builder::codec`](crate::Builder::codec).
+///
+/// A ciphertext is bound to its operation, key and attempt, and to whether it is a value or an
+/// error. One that was changed, cut short or copied to another record is refused with
+/// [`Error::Codec`](crate::Error::Codec), and no body runs.
+///
+/// These stay visible to readers of the store: operation and key, state, attempt and times, and the
+/// fingerprint (a digest, which can be guessed if the request can). Also whether the outcome is an
+/// error, its size, and the ids of the encryption key and of the codec inside. Put no secret into a
+/// key.
+///
+/// # Rotation
+///
+/// Each outcome names the key that it was encrypted with, so several can be known while one of them
+/// writes. Without downtime:
+///
+/// 1. Deploy the new key to all processes, as one that [reads](KeyRing::reads). The old one writes.
+/// 2. When all have it, deploy it as the one that [writes](KeyRing::new), and the old one as one
+///    that reads.
+/// 3. When the longest `ttl` has passed since, leave the old one out.
+///
+/// To begin on a store that holds outcomes which are not encrypted, see
+/// [`reads_unencrypted`](Self::reads_unencrypted).
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// # use idem::{Error, Idempotency, MemoryStore};
+/// use idem::{EncryptedCodec, EncryptionKey, KeyRing};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (new, old) = ([1; 32], [2; 32]);
+/// // From your secret manager: 32 random bytes each.
+/// let keys = KeyRing::new("2026-11", EncryptionKey::new(new))?.reads("2026-08", EncryptionKey::new(old))?;
+/// let idempotency = Idempotency::builder(MemoryStore::new()).codec(EncryptedCodec::new(keys)).build();
+///
+/// let charge = || async { Ok::<_, Error>("receipt 1".to_owned()) };
+/// idempotency.operation("orders.charge").key("o-1").run(charge).await?;
+/// let duplicate = idempotency.operation("orders.charge").key("o-1").run(charge).await?;
+/// assert_eq!((duplicate.is_replayed(), duplicate.into_inner()), (true, "receipt 1".to_owned()));
+/// # Ok(())
+/// # }
+/// ```
+pub struct EncryptedCodec {
+    inner: Arc<dyn Codec>,
+    keys: Arc<dyn EncryptionKeys>,
+    reads_unencrypted: bool,
+}
+
+impl EncryptedCodec {
+    /// The name of this codec in each record.
+    pub const ID: CodecId = CodecId::XCHACHA;
+
+    /// Encrypts outcomes that are written as JSON.
+    pub fn new(keys: impl EncryptionKeys) -> Self {
+        Self::over(Json, keys)
+    }
+
+    /// Encrypts outcomes that another codec writes.
+    pub fn over(inner: impl Codec, keys: impl EncryptionKeys) -> Self {
+        Self { inner: Arc::new(inner), keys: Arc::new(keys), reads_unencrypted: false }
+    }
+
+    /// Also reads outcomes that the codec inside wrote before there was encryption. Default: off.
+    ///
+    /// For the time in which such records exist: meanwhile, an attacker with write access to the
+    /// store can make up outcomes. Processes that do not encrypt yet fail on encrypted outcomes
+    /// with [`Error::Codec`](crate::Error::Codec) until they are replaced, and run no body.
+    #[must_use]
+    pub fn reads_unencrypted(mut self) -> Self {
+        self.reads_unencrypted = true;
+        self
+    }
+}
+
+impl Codec for EncryptedCodec {
+    fn id(&self) -> CodecId {
+        Self::ID
+    }
+
+    fn encode(&self, context: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+        let mut plain = self.inner.encode(context, value)?;
+        let sealed = self.seal(context, &plain);
+        plain.zeroize();
+        sealed
+    }
+
+    fn decode(
+        &self,
+        context: CodecContext<'_>,
+        bytes: &[u8],
+        read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+    ) -> Result<(), CodecFailure> {
+        let mut plain = self.open(context, bytes)?;
+        let read = self.inner.decode(context, &plain, read);
+        plain.zeroize();
+        read
+    }
+
+    fn earlier(&self, id: CodecId) -> Option<&dyn Codec> {
+        (self.reads_unencrypted && self.inner.id() == id).then_some(&*self.inner)
+    }
+}
+
+impl EncryptedCodec {
+    fn seal(&self, context: CodecContext<'_>, plain: &[u8]) -> Result<Vec<u8>, CodecFailure> {
+        let (id, key) = self.keys.current()?;
+        check_key_id(&id).map_err(|problem| Unquoted::boxed(problem.to_string()))?;
+        let mut sealed = vec![FORM];
+        for text in [id.as_bytes(), self.inner.id().as_str().as_bytes()] {
+            // Both are short: the one was checked above, the other has 8 bytes at most.
+            sealed.push(u8::try_from(text.len())?);
+            sealed.extend_from_slice(text);
+        }
+        let mut nonce = [0; NONCE];
+        getrandom::fill(&mut nonce).map_err(|error| {
+            Unquoted::boxed(format!("the operating system has no random bytes to encrypt the outcome with: {error}"))
+        })?;
+        let aad = associated(context, &sealed);
+        let encrypted = key.cipher().encrypt(&XNonce::from(nonce), Payload { msg: plain, aad: &aad });
+        let encrypted = encrypted.map_err(|_| Unquoted::boxed("the outcome is too large to be encrypted"))?;
+        sealed.extend_from_slice(&nonce);
+        sealed.extend_from_slice(&encrypted);
+        Ok(sealed)
+    }
+
+    fn open(&self, context: CodecContext<'_>, sealed: &[u8]) -> Result<Vec<u8>, CodecFailure> {
+        let Some(Sealed { header, key_id, inner, nonce, encrypted }) = Sealed::read(sealed) else {
+            return Err(Unquoted::boxed("it is cut short, or of a form that this version of idem does not know"));
+        };
+        if inner != self.inner.id() {
+            let mine = self.inner.id();
+            return Err(Unquoted::boxed(format!(
+                "inside of the encryption it was written by the codec `{inner}`, and this runtime has `{mine}` there"
+            )));
+        }
+        let Some(key) = self.keys.find(key_id)? else {
+            return Err(Unquoted::boxed(format!(
+                "it was encrypted with the key `{key_id}`, which this runtime does not have; give it to `KeyRing::reads`"
+            )));
+        };
+        let payload = Payload { msg: encrypted, aad: &associated(context, header) };
+        key.cipher().decrypt(&XNonce::from(nonce), payload).map_err(|_| {
+            Unquoted::boxed(format!(
+                "it was not encrypted for this record (operation, key, attempt and kind) with the key `{key_id}` as this runtime has it, or was changed since"
+            ))
+        })
+    }
+}
+
+impl fmt::Debug for EncryptedCodec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { inner, reads_unencrypted, .. } = self;
+        f.debug_struct("EncryptedCodec")
+            .field("inner", &inner.id())
+            .field("reads_unencrypted", reads_unencrypted)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is stored, in its parts.
+struct Sealed<'a> {
+    header: &'a [u8],
+    key_id: &'a str,
+    inner: CodecId,
+    nonce: [u8; NONCE],
+    encrypted: &'a [u8],
+}
+
+impl<'a> Sealed<'a> {
+    fn read(sealed: &'a [u8]) -> Option<Self> {
+        let (form, rest) = sealed.split_first()?;
+        let (key_id, rest) = counted(rest)?;
+        let (inner, rest) = counted(rest)?;
+        let header = sealed.get(..sealed.len() - rest.len())?;
+        let (nonce, encrypted) = rest.split_first_chunk::<NONCE>()?;
+        let (key_id, inner) = (std::str::from_utf8(key_id).ok()?, CodecId::parse(inner)?);
+        // What is printed of it comes from the store.
+        let is_whole = *form == FORM && check_key_id(key_id).is_ok();
+        is_whole.then_some(Self { header, key_id, inner, nonce: *nonce, encrypted })
+    }
+}
+
+/// Splits a length-prefixed part from the rest.
+fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first()?;
+    rest.split_at_checked(usize::from(*len))
+}
+
+/// Returns the associated data of a ciphertext.
+fn associated(context: CodecContext<'_>, header: &[u8]) -> Vec<u8> {
+    let mut data = Vec::with_capacity(128);
+    data.extend_from_slice(DOMAIN);
+    for part in [header, context.operation().as_bytes(), context.key().as_bytes()] {
+        data.extend_from_slice(&(part.len() as u64).to_be_bytes());
+        data.extend_from_slice(part);
+    }
+    data.extend_from_slice(&context.attempt().to_be_bytes());
+    data.push(u8::from(context.is_error()));
+    data
+}
+
+fn check_key_id(id: &str) -> Result<(), ConfigError> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b':');
+    if (1..=MAX_KEY_ID).contains(&id.len()) && id.bytes().all(is_plain) {
+        return Ok(());
+    }
+    Err(ConfigError::new(format!(
+        "the id of an encryption key is 1 to {MAX_KEY_ID} letters, digits and `- _ . / :`, such as `2026-11`; it is stored with each outcome"
+    )))
+}
+
+/// A secret of 32 random bytes. `Debug` shows none of them, and they are overwritten when it is
+/// dropped.
+#[derive(Clone)]
+pub struct EncryptionKey([u8; 32]);
+
+impl EncryptionKey {
+    /// Takes 32 bytes from a source of secrets. A password is none: derive a key from it first.
+    pub fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Makes a key from the operating system's random bytes: for tests, and to store it in a secret
+    /// manager.
+    ///
+    /// # Errors
+    ///
+    /// If the operating system has none.
+    pub fn generate() -> Result<Self, ConfigError> {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(|error| {
+            ConfigError::new(format!("the operating system has no random bytes for an encryption key: {error}"))
+        })?;
+        Ok(Self(bytes))
+    }
+
+    fn cipher(&self) -> XChaCha20Poly1305 {
+        XChaCha20Poly1305::new(&Key::from(self.0))
+    }
+}
+
+impl Drop for EncryptionKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl fmt::Debug for EncryptionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EncryptionKey(..)")
+    }
+}
+
+/// The source of an [`EncryptedCodec`]'s keys. [`KeyRing`] is the one for keys that do not change
+/// while the process runs.
+///
+/// It is asked for each outcome that is written or read, and does not block: keys are fetched
+/// before, or in a task beside.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// use std::sync::{Arc, PoisonError, RwLock};
+///
+/// use idem::{CodecFailure, EncryptionKey, EncryptionKeys, KeyRing};
+///
+/// /// Keys that a task reloads.
+/// struct Reloaded(Arc<RwLock<KeyRing>>);
+///
+/// impl EncryptionKeys for Reloaded {
+///     fn current(&self) -> Result<(String, EncryptionKey), CodecFailure> {
+///         self.0.read().unwrap_or_else(PoisonError::into_inner).current()
+///     }
+///
+///     fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure> {
+///         self.0.read().unwrap_or_else(PoisonError::into_inner).find(id)
+///     }
+/// }
+/// ```
+pub trait EncryptionKeys: Send + Sync + 'static {
+    /// Returns the key that new outcomes are encrypted with, and its id: 1 to 64 letters, digits
+    /// and `- _ . / :`.
+    ///
+    /// # Errors
+    ///
+    /// If there is none. The call's outcome is then recorded as done, without the value, and the
+    /// event is `not_encoded`.
+    fn current(&self) -> Result<(String, EncryptionKey), CodecFailure>;
+
+    /// Returns the key with this id; `None` if it is not known.
+    ///
+    /// # Errors
+    ///
+    /// If the source of keys fails. The duplicate gets [`Error::Codec`](crate::Error::Codec), and
+    /// no body runs.
+    fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure>;
+}
+
+/// Keys that are known from the start: one that writes, and any number that read. `Debug` shows
+/// their ids.
+#[derive(Clone)]
+pub struct KeyRing {
+    /// The first one writes.
+    keys: Vec<(String, EncryptionKey)>,
+}
+
+impl KeyRing {
+    /// Makes a ring of one key, which writes and reads. Its id is stored with each outcome.
+    ///
+    /// # Errors
+    ///
+    /// If the id is not 1 to 64 letters, digits and `- _ . / :`.
+    pub fn new(id: impl Into<String>, key: EncryptionKey) -> Result<Self, ConfigError> {
+        Self { keys: Vec::new() }.reads(id, key)
+    }
+
+    /// Adds a key that reads what was encrypted with it.
+    ///
+    /// # Errors
+    ///
+    /// If the id is invalid, or there is a key with this id already.
+    pub fn reads(mut self, id: impl Into<String>, key: EncryptionKey) -> Result<Self, ConfigError> {
+        let id = id.into();
+        check_key_id(&id)?;
+        if self.keys.iter().any(|(known, _)| *known == id) {
+            return Err(ConfigError::new(format!("two encryption keys have the id `{id}`; give each its own")));
+        }
+        self.keys.push((id, key));
+        Ok(self)
+    }
+}
+
+impl EncryptionKeys for KeyRing {
+    fn current(&self) -> Result<(String, EncryptionKey), CodecFailure> {
+        self.keys.first().cloned().ok_or_else(|| Unquoted::boxed("there is no encryption key"))
+    }
+
+    fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure> {
+        Ok(self.keys.iter().find(|(known, _)| known == id).map(|(_, key)| key.clone()))
+    }
+}
+
+impl fmt::Debug for KeyRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.keys.iter().map(|(id, _)| id)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::codec::AnyCodec;
+    use crate::record::{Encoded, RecordId};
+
+    fn ring(writes: &str, reads: &[&str]) -> KeyRing {
+        let key = |id: &str| EncryptionKey::new([id.as_bytes()[0]; 32]);
+        let ring = KeyRing::new(writes, key(writes)).unwrap();
+        reads.iter().fold(ring, |ring, id| ring.reads(*id, key(id)).unwrap())
+    }
+
+    fn codec(writes: &str, reads: &[&str]) -> AnyCodec {
+        AnyCodec::Other(Arc::new(EncryptedCodec::new(ring(writes, reads))))
+    }
+
+    fn id(operation: &str, key: &str) -> RecordId {
+        RecordId::new(operation, &crate::Key::encode(key).unwrap()).unwrap()
+    }
+
+    fn encode(codec: &AnyCodec, text: &str) -> Encoded {
+        codec.encode(CodecContext::of_value(&id("orders", "o-1"), 3), text).unwrap()
+    }
+
+    fn decode(codec: &AnyCodec, (id, attempt): (&RecordId, u64), outcome: &Encoded) -> Result<String, String> {
+        codec.decode((id, attempt), outcome).map_err(|error| error.to_string())
+    }
+
+    fn mine(codec: &AnyCodec, outcome: &Encoded) -> Result<String, String> {
+        decode(codec, (&id("orders", "o-1"), 3), outcome)
+    }
+
+    #[test]
+    fn an_outcome_comes_back_and_does_not_stand_in_the_store() {
+        let codec = codec("a", &[]);
+        let [one, two] = [encode(&codec, "jane"), encode(&codec, "jane")];
+        assert_eq!(mine(&codec, &one), Ok("jane".to_owned()));
+        assert!(!one.payload.windows(4).any(|part| part == b"jane"), "{:?}", one.payload);
+        assert_ne!(one.payload, two.payload, "each has a nonce of its own");
+    }
+
+    #[test]
+    fn an_outcome_of_another_record_is_refused() {
+        let codec = codec("a", &[]);
+        let outcome = encode(&codec, "jane");
+        let foreign = [id("orders", "o-2"), id("refunds", "o-1"), id("order", "so-1")];
+        for (id, attempt) in foreign.iter().map(|id| (id, 3)).chain([(&id("orders", "o-1"), 4)]) {
+            let refused = decode(&codec, (id, attempt), &outcome).unwrap_err();
+            assert!(refused.contains("not encrypted for this record"), "{refused}");
+        }
+        let as_error = Encoded { is_error: true, ..outcome };
+        assert!(mine(&codec, &as_error).is_err(), "a value is no error");
+    }
+
+    #[test]
+    fn what_was_changed_or_cut_short_is_refused_wherever_that_was() {
+        let codec = codec("a", &[]);
+        let whole = encode(&codec, "jane");
+        for at in 0..whole.payload.len() {
+            let mut bytes = whole.payload.to_vec();
+            bytes[at] ^= 1;
+            assert!(
+                mine(&codec, &Encoded { payload: bytes.into(), ..whole.clone() }).is_err(),
+                "byte {at} was changed"
+            );
+            let cut = whole.payload.slice(..at);
+            assert!(mine(&codec, &Encoded { payload: cut, ..whole.clone() }).is_err(), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn keys_rotate_while_processes_with_the_old_and_the_new_ones_run() {
+        let [old, knows, writes, new] = [codec("a", &[]), codec("a", &["b"]), codec("b", &["a"]), codec("b", &[])];
+        let (by_a, by_b) = (encode(&knows, "jane"), encode(&writes, "jane"));
+        for codec in [&old, &knows, &writes] {
+            assert_eq!(mine(codec, &by_a), Ok("jane".to_owned()));
+        }
+        for codec in [&knows, &writes, &new] {
+            assert_eq!(mine(codec, &by_b), Ok("jane".to_owned()));
+        }
+        for (codec, outcome, key) in [(&old, &by_b, "`b`"), (&new, &by_a, "`a`")] {
+            let refused = mine(codec, outcome).unwrap_err();
+            assert!(refused.contains(key) && refused.contains("does not have"), "{refused}");
+        }
+        // Another secret under the same id.
+        let other = KeyRing::new("a", EncryptionKey::new([0; 32])).unwrap();
+        let other = AnyCodec::Other(Arc::new(EncryptedCodec::new(other)));
+        assert!(mine(&other, &by_a).unwrap_err().contains("as this runtime has it"));
+    }
+
+    #[test]
+    fn outcomes_from_before_the_encryption_are_read_only_where_that_is_said() {
+        let plain = AnyCodec::Json.encode(CodecContext::of_value(&id("orders", "o-1"), 3), "jane").unwrap();
+        assert!(mine(&codec("a", &[]), &plain).is_err());
+        let codec = AnyCodec::Other(Arc::new(EncryptedCodec::new(ring("a", &[])).reads_unencrypted()));
+        assert_eq!(mine(&codec, &plain), Ok("jane".to_owned()));
+        assert!(mine(&AnyCodec::Json, &encode(&codec, "jane")).is_err());
+    }
+
+    #[test]
+    fn ids_of_keys_are_checked_and_secrets_are_not_printed() {
+        for wrong in ["", "a b", "ä", &"x".repeat(65)] {
+            assert!(KeyRing::new(wrong, EncryptionKey::generate().unwrap()).is_err(), "{wrong}");
+        }
+        assert!(ring("a", &[]).reads("a", EncryptionKey::new([7; 32])).is_err());
+        let shown = format!("{:?} {:?}", ring("a", &["b"]), EncryptionKey::new([7; 32]));
+        assert_eq!(shown, r#"["a", "b"] EncryptionKey(..)"#);
+    }
+}

@@ -1,0 +1,346 @@
+//! What is decided per operation: times, and what a call does when it is not the first.
+
+use std::time::Duration;
+
+use crate::error::ConfigError;
+
+/// The behaviour of a call while another one with its key is in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum InFlight {
+    /// Waits for the other call's end, for at most `wait`. Then it replays the outcome, or runs its
+    /// own body if the other call released the key. The default.
+    #[default]
+    Wait,
+    /// Gets [`Error::InFlight`](crate::Error::InFlight) immediately.
+    Reject,
+}
+
+/// The result of a call if one with its key was carried out before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Duplicate {
+    /// The outcome of that call. The default.
+    #[default]
+    Replay,
+    /// [`Error::Duplicate`](crate::Error::Duplicate).
+    Reject,
+}
+
+/// The behaviour of a call if an earlier owner was cut off and its outcome is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Abandoned {
+    /// Runs the body again, as the next attempt. The default. To find out first what the earlier
+    /// attempt did, use [`Operation::reconcile`](crate::Operation::reconcile).
+    #[default]
+    Rerun,
+    /// Gets [`Error::Abandoned`](crate::Error::Abandoned), until the key is settled or forgotten,
+    /// or the operation's [`hold`](crate::Operation::hold) ends: by default 30 days after the
+    /// owner's claim or last renewal. The next call then runs the body again, as the next attempt,
+    /// and the event `hold_ended` reports it. After twice that time the record is gone.
+    Reject,
+}
+
+/// The behaviour of a call if the store cannot answer its claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum StoreFailure {
+    /// Gets [`Error::Store`](crate::Error::Store); the body does not run. The default.
+    #[default]
+    Reject,
+    /// Runs the body unguarded, for operations that prefer availability to correctness.
+    Run,
+}
+
+/// The behaviour of a call without a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum MissingKey {
+    /// Gets [`Error::MissingKey`](crate::Error::MissingKey); the body does not run. The default.
+    #[default]
+    Reject,
+    /// Runs the body unguarded.
+    Run,
+}
+
+/// All that can be set, for a runtime and, over it, for an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// In milliseconds, as `hold_millis` is.
+    ttl_millis: u64,
+    /// In milliseconds, as `hold_millis` is; 0: as `ttl`. An operation's own value is at least one.
+    remember_millis: u64,
+    /// `remember_millis` is the runtime's default: an operation with a longer `ttl` raises it.
+    pub(crate) remember_is_default: bool,
+    pub(crate) lease: Duration,
+    /// In milliseconds, as `hold_millis` is.
+    wait_millis: u64,
+    pub(crate) in_flight: InFlight,
+    pub(crate) duplicate: Duplicate,
+    pub(crate) abandoned: Abandoned,
+    pub(crate) store_failure: StoreFailure,
+    pub(crate) missing_key: MissingKey,
+    /// The highest number for any number, since an `Option` takes twice the room.
+    most_attempts: u64,
+    /// The body asks first what became of an abandoned attempt.
+    pub(crate) reconciles: bool,
+    /// The body runs whatever the record says.
+    pub(crate) observes: bool,
+    /// How long an unsettled record is kept, in milliseconds, where it is rejected or asked about.
+    /// No `Duration`, which takes twice the room in the future of every call.
+    hold_millis: u64,
+    /// No record ends before this many seconds: the time for which the token of the call was
+    /// issued. As short as can be, since it is in the future of every call.
+    pub(crate) least_secs: u32,
+}
+
+/// The tenth by which an owner stops early must be more than timers and scheduling take.
+const MIN_LEASE: Duration = Duration::from_millis(100);
+/// Thirty days: an operator has to see the error, find out what happened, and settle it.
+const DEFAULT_HOLD_MILLIS: u64 = 30 * 24 * 60 * 60 * 1_000;
+/// Longer than this is taken for a mistake in the unit.
+pub(crate) const MAX_LENGTH: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+impl Settings {
+    pub(crate) const DEFAULT: Self = Self {
+        ttl_millis: 24 * 60 * 60 * 1_000,
+        remember_millis: 0,
+        remember_is_default: false,
+        lease: Duration::from_secs(30),
+        wait_millis: 5_000,
+        in_flight: InFlight::Wait,
+        duplicate: Duplicate::Replay,
+        abandoned: Abandoned::Rerun,
+        store_failure: StoreFailure::Reject,
+        missing_key: MissingKey::Reject,
+        most_attempts: u64::MAX,
+        reconciles: false,
+        observes: false,
+        hold_millis: DEFAULT_HOLD_MILLIS,
+        least_secs: 0,
+    };
+
+    /// Refuses what cannot be, saying what to write.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |reason: String| Err(ConfigError::new(reason));
+        let lengths = [
+            ("ttl", self.ttl()),
+            ("remember", self.remember()),
+            ("lease", self.lease),
+            ("wait", self.wait()),
+            ("hold", self.hold()),
+        ];
+        if let Some((name, length)) = lengths.into_iter().find(|(_, length)| *length > MAX_LENGTH) {
+            return refuse(format!(
+                "`{name}` is {length:?}, more than the 100 years that it may be; is the unit right?"
+            ));
+        }
+        if self.ttl().is_zero() {
+            return refuse("`ttl` is zero, so that no outcome would be kept; set at least 1 ms".into());
+        }
+        if self.hold_millis == 0 {
+            return refuse("`hold` is zero, so that an abandoned record would protect nothing; set at least 1 ms, or `abandoned` to `rerun`".into());
+        }
+        if self.lease < MIN_LEASE {
+            return refuse(format!(
+                "`lease` is {:?}; it must be at least {MIN_LEASE:?}, and should be several times the store's round trip",
+                self.lease
+            ));
+        }
+        if let Some(remember) =
+            self.set_to_remember().filter(|remember| *remember < self.ttl() && !self.remember_is_default)
+        {
+            return refuse(format!(
+                "`remember` is {remember:?}, shorter than `ttl`, which is {:?} (24 h unless it is set); make it longer, or set a shorter `ttl`",
+                self.ttl()
+            ));
+        }
+        if self.most_attempts == 0 {
+            return refuse("`max_attempts` is zero, so that no body would ever run; set at least 1".into());
+        }
+        Ok(())
+    }
+
+    /// How long it is known that there was an outcome: never shorter than the outcome itself.
+    pub(crate) fn remember(&self) -> Duration {
+        self.set_to_remember().unwrap_or_default().max(self.ttl()).max(seconds(self.least_secs))
+    }
+
+    /// How long an outcome is kept.
+    pub(crate) fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_millis)
+    }
+
+    fn set_to_remember(&self) -> Option<Duration> {
+        (self.remember_millis > 0).then(|| Duration::from_millis(self.remember_millis))
+    }
+
+    /// How long an unsettled record is kept, where it is rejected or asked about.
+    pub(crate) fn hold(&self) -> Duration {
+        Duration::from_millis(self.hold_millis)
+    }
+
+    /// How long a record in flight stays if nothing more is heard of its owner. An unsettled one
+    /// that protects stays for its hold, and for as long again, so that the first call after it
+    /// learns that it has ended.
+    pub(crate) fn in_flight_expiry(&self) -> Duration {
+        let least = self.remember().max(self.lease.saturating_mul(2));
+        if self.abandoned == Abandoned::Reject || self.reconciles {
+            least.max(self.hold().saturating_mul(2))
+        } else {
+            least
+        }
+    }
+
+    /// From which age on an abandoned record may be claimed, although it is rejected before.
+    pub(crate) fn take_over_after(&self) -> Option<Duration> {
+        (self.abandoned == Abandoned::Reject).then(|| self.hold())
+    }
+
+    pub(crate) fn set_ttl(&mut self, ttl: Duration) {
+        self.ttl_millis = whole(ttl);
+    }
+
+    pub(crate) fn set_remember(&mut self, remember: Duration) {
+        // Zero is refused like everything that is shorter than `ttl`, which is at least a
+        // millisecond.
+        self.remember_millis = whole(remember).max(1);
+        self.remember_is_default = false;
+    }
+
+    /// How long a call waits for one in flight.
+    pub(crate) fn wait(&self) -> Duration {
+        Duration::from_millis(self.wait_millis)
+    }
+
+    pub(crate) fn set_wait(&mut self, wait: Duration) {
+        self.wait_millis = whole(wait);
+    }
+
+    /// How many attempts a key may have; `None`: any number.
+    pub(crate) fn max_attempts(&self) -> Option<u64> {
+        Some(self.most_attempts).filter(|most| *most < u64::MAX)
+    }
+
+    pub(crate) fn set_max_attempts(&mut self, max_attempts: Option<u64>) {
+        self.most_attempts = max_attempts.unwrap_or(u64::MAX);
+    }
+
+    pub(crate) fn set_hold(&mut self, hold: Duration) {
+        self.hold_millis = whole(hold);
+    }
+
+    pub(crate) fn set_lease(&mut self, lease: Duration) {
+        self.lease = whole_millis(lease);
+    }
+}
+
+/// In milliseconds, rounded up.
+fn whole(length: Duration) -> u64 {
+    u64::try_from(whole_millis(length).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How long the attempt count of a released key stays.
+pub(crate) fn keep_released(ttl: Duration, lease: Duration, least_secs: u32) -> Duration {
+    ttl.max(lease.saturating_mul(10)).max(seconds(least_secs))
+}
+
+/// As a length of time.
+pub(crate) fn seconds(count: u32) -> Duration {
+    Duration::from_secs(count.into())
+}
+
+/// Stores count in milliseconds; nothing is kept for less than was asked.
+pub(crate) fn whole_millis(length: Duration) -> Duration {
+    let rounded = length.as_nanos().div_ceil(1_000_000);
+    u64::try_from(rounded).map_or(Duration::MAX, Duration::from_millis)
+}
+
+/// How long a kept error is kept: what a store can count, and not nothing.
+pub(crate) fn keep_for(ttl: Duration) -> Duration {
+    whole_millis(ttl).clamp(Duration::from_millis(1), MAX_LENGTH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(change: impl FnOnce(&mut Settings)) -> Result<(), ConfigError> {
+        let mut settings = Settings::DEFAULT;
+        change(&mut settings);
+        settings.check()
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert!(Settings::DEFAULT.check().is_ok());
+        assert!(with(|s| s.set_ttl(Duration::ZERO)).is_err());
+        assert!(with(|s| s.set_lease(Duration::ZERO)).is_err());
+        assert!(with(|s| s.set_lease(Duration::MAX)).is_err());
+        assert!(with(|s| s.set_remember(Duration::from_secs(1))).is_err());
+        assert!(with(|s| s.set_max_attempts(Some(0))).is_err());
+        assert!(with(|s| s.set_wait(Duration::ZERO)).is_ok());
+        assert!(with(|s| s.set_hold(Duration::ZERO)).is_err());
+        assert!(with(|s| s.set_hold(Duration::MAX)).is_err());
+        assert!(with(|s| s.set_hold(Duration::from_nanos(1))).is_ok());
+    }
+
+    #[test]
+    fn a_remember_shorter_than_the_ttl_is_refused_in_either_order_unless_it_is_the_default() {
+        let (short, long) = (Duration::from_secs(1), Duration::from_secs(10));
+        let ttl_first = with(|s| {
+            s.set_ttl(long);
+            s.set_remember(short);
+        });
+        let ttl_last = with(|s| {
+            s.set_remember(short);
+            s.set_ttl(long);
+        });
+        assert!(ttl_first.is_err());
+        assert_eq!(ttl_first, ttl_last);
+
+        let mut default = Settings::DEFAULT;
+        default.set_ttl(short);
+        default.set_remember(short);
+        assert_eq!(default.check(), Ok(()));
+        default.remember_is_default = true;
+        default.set_ttl(long);
+        assert_eq!((default.check(), default.remember()), (Ok(()), long));
+        default.set_remember(short);
+        assert!(default.check().is_err());
+    }
+
+    #[test]
+    fn lengths_are_rounded_up_to_what_stores_can_count() {
+        assert_eq!(whole_millis(Duration::from_nanos(1)), Duration::from_millis(1));
+        assert_eq!(whole_millis(Duration::from_millis(7)), Duration::from_millis(7));
+    }
+
+    #[test]
+    fn a_record_in_flight_outlives_its_retention_and_its_lease() {
+        let mut settings = Settings::DEFAULT;
+        settings.set_ttl(Duration::from_secs(1));
+        assert_eq!(settings.in_flight_expiry(), Duration::from_secs(60));
+        assert_eq!(keep_released(settings.ttl(), settings.lease, 0), Duration::from_secs(300));
+        settings.set_remember(Duration::from_secs(90));
+        assert_eq!(settings.in_flight_expiry(), Duration::from_secs(90));
+        settings.least_secs = 900;
+        assert_eq!([settings.remember(), settings.in_flight_expiry()], [Duration::from_secs(900); 2]);
+        assert_eq!(keep_released(settings.ttl(), settings.lease, 900), Duration::from_secs(900));
+    }
+
+    #[test]
+    fn a_record_that_protects_outlives_its_hold() {
+        let day = Duration::from_secs(86_400);
+        let mut settings = Settings::DEFAULT;
+        assert_eq!((settings.in_flight_expiry(), settings.take_over_after()), (day, None));
+        settings.abandoned = Abandoned::Reject;
+        assert_eq!((settings.in_flight_expiry(), settings.take_over_after()), (day * 60, Some(day * 30)));
+        (settings.abandoned, settings.reconciles) = (Abandoned::Rerun, true);
+        settings.set_hold(day * 3);
+        assert_eq!((settings.in_flight_expiry(), settings.take_over_after()), (day * 6, None));
+        settings.set_ttl(day * 7);
+        assert_eq!(settings.in_flight_expiry(), day * 7);
+    }
+}

@@ -1,0 +1,171 @@
+//! The ids of records and of their owners.
+
+use std::cell::Cell;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::encoding::key::{self, Key, KeyDigest, KeyPart};
+
+/// The id of a record: the operation's name and the key, as `operation:key`.
+///
+/// Cheap to clone. `Debug` shows the operation and a digest of the key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RecordId {
+    text: Arc<str>,
+    operation_len: usize,
+}
+
+impl Hash for RecordId {
+    /// By the text alone, which says where the operation's name ends.
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write(self.text.as_bytes());
+    }
+}
+
+impl RecordId {
+    /// Joins an operation's name and a key; `None` unless [`is_valid_operation`].
+    pub fn new(operation: &str, key: &Key) -> Option<Self> {
+        is_valid_operation(operation)
+            .then(|| Self { text: [operation, ":", key.as_str()].concat().into(), operation_len: operation.len() })
+    }
+
+    /// Joins an operation's valid name and the key that a value encodes to; `None` if the key is missing.
+    pub(crate) fn encode<K: KeyPart + ?Sized>(operation: &str, value: &K) -> Option<Self> {
+        thread_local! {
+            /// The buffer for ids, before they are copied into memory of the right length.
+            static SCRATCH: Cell<String> = const { Cell::new(String::new()) };
+        }
+        // Taken away meanwhile: a value may encode keys of its own.
+        let mut text = SCRATCH.take();
+        text.clear();
+        text.push_str(operation);
+        text.push(':');
+        let id = key::write_after(&mut text, value)
+            .then(|| Self { text: text.as_str().into(), operation_len: operation.len() });
+        if text.capacity() <= 1024 {
+            SCRATCH.set(text);
+        }
+        id
+    }
+
+    /// Joins an operation's valid name and a digest as its key, which no value encodes to.
+    pub(crate) fn of_digest(operation: &str, digest: &[u8; 16]) -> Self {
+        let mut text = String::with_capacity(operation.len() + 25);
+        text.push_str(operation);
+        text.push(':');
+        key::write_digest_after(&mut text, digest);
+        Self { text: text.into(), operation_len: operation.len() }
+    }
+
+    /// Returns the operation's name.
+    pub fn operation(&self) -> &str {
+        self.text.get(..self.operation_len).unwrap_or_default()
+    }
+
+    /// The encoded key.
+    pub fn key(&self) -> &str {
+        self.text.get(self.operation_len + 1..).unwrap_or_default()
+    }
+
+    /// The whole, `operation:key`: unambiguous, without spaces, braces or control characters.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// A short digest for logs.
+    pub fn digest(&self) -> KeyDigest {
+        KeyDigest::of(self.as_str())
+    }
+}
+
+impl fmt::Debug for RecordId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecordId({}, {})", self.operation(), self.digest())
+    }
+}
+
+/// Whether a text can be an operation's name. It has 1 to 128 bytes: letters, digits, `_`, `-`,
+/// `.`, `/`, `#`, `@` and `+`, in segments that may be joined by `::`.
+///
+/// So a name never runs into a key: in `operation:key`, the first single colon ends the name.
+pub fn is_valid_operation(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/');
+    if (1..=128).contains(&name.len()) && name.bytes().all(is_plain) {
+        // As most are.
+        return true;
+    }
+    let segment = |segment: &str| {
+        !segment.is_empty()
+            && segment.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '#' | '@' | '+'))
+    };
+    name.len() <= 128 && name.split("::").all(segment)
+}
+
+/// The identity of one claim: its holder may commit, renew and release.
+///
+/// 122 random bits from the operating system, so that forked processes and cloned machines get
+/// different ones.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner(u128);
+
+impl Owner {
+    /// A fresh identity.
+    pub fn generate() -> Self {
+        Self(uuid::Uuid::new_v4().as_u128())
+    }
+
+    /// Returns an identity that is unique in this process, for records that no other process sees.
+    /// Each thread counts for itself: the application might seed a generator of random numbers.
+    pub(crate) fn within_process() -> Self {
+        static THREADS: AtomicU64 = AtomicU64::new(1);
+        thread_local! {
+            static NEXT: Cell<u128> = const { Cell::new(0) };
+        }
+        let first = || u128::from(THREADS.fetch_add(1, Ordering::Relaxed)) << 64;
+        let count = |next: &Cell<u128>| {
+            let owner = if next.get() == 0 { first() } else { next.get() };
+            next.set(owner + 1);
+            owner
+        };
+        // A thread that is ending counts as one of its own each time.
+        Self(NEXT.try_with(count).unwrap_or_else(|_| first()))
+    }
+
+    /// Nobody: the owner of an abandoned record that a claim took over and gave back.
+    pub const NOBODY: Self = Self(0);
+
+    /// From its bytes.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({:032x})", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p1_no_two_owners_within_a_process_are_the_same_whatever_the_application_seeds() {
+        let owners = || {
+            fastrand::seed(7);
+            [Owner::within_process(), Owner::within_process()]
+        };
+        let (one, two) = (owners(), std::thread::spawn(owners).join().unwrap());
+        let all = [one, two, owners()].concat();
+        let distinct: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len(), "{all:?}");
+    }
+}

@@ -1,0 +1,91 @@
+//! The description of a record, for people.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::encoding::fingerprint::Fingerprint;
+use crate::record::state::{Encoded, Record};
+
+/// The state of a record, by the store's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RecordState {
+    /// A one-time token was given out, and not used yet.
+    Issued,
+    /// A one-time token was given out and not used, and its time is over.
+    Expired,
+    /// Claimed, not committed, lease alive.
+    InFlight,
+    /// Given up by its owner.
+    Released,
+    /// Claimed, not committed, lease run out.
+    Abandoned,
+    /// The outcome is recorded and still kept.
+    Committed,
+    /// It is known that there was an outcome.
+    Done,
+}
+
+/// What is known of a record, for people and for programs that settle what was abandoned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordInfo {
+    /// Its state.
+    pub state: RecordState,
+    /// The last attempt, 0 if there was none.
+    pub attempt: u64,
+    /// The digest of the arguments that must be equal when the key comes again.
+    pub fingerprint: Option<Fingerprint>,
+    /// Committed: whether the outcome is an error that is kept.
+    pub is_error: bool,
+    /// Committed: the outcome.
+    pub outcome: Option<Encoded>,
+    /// Committed by hand, with an audit: how long ago that was, by the store's clock. The outcome's
+    /// [`metadata`](Encoded::metadata) has the operator and the reason.
+    pub audit_age: Option<Duration>,
+    /// In flight and abandoned: the time since the claim or the last renewal.
+    pub lease_age: Option<Duration>,
+    /// In flight: the time until the lease runs out, unless it is renewed.
+    pub lease_left: Option<Duration>,
+    /// The time until the record changes by itself: a committed one to done, an issued one to
+    /// expired, any other to none.
+    pub expires_in: Duration,
+    /// In flight, abandoned and committed: the W3C trace context (`traceparent`) of the call that
+    /// ran, where the runtime [keeps traces](crate::Builder::trace_context).
+    pub trace: Option<Arc<str>>,
+}
+
+impl RecordInfo {
+    /// Describes a record that expires in `left` by the store's clock.
+    pub fn new(record: &Record, left: Duration) -> Self {
+        let (mut lease_age, mut lease_left, mut expires_in) = (None, None, left);
+        let state = match record {
+            Record::Issued { grace } if left > *grace => {
+                expires_in = left.saturating_sub(*grace);
+                RecordState::Issued
+            }
+            Record::Issued { .. } => RecordState::Expired,
+            Record::InFlight(held) => {
+                (lease_age, lease_left) = (Some(held.lease_age(left)), held.lease_left(left));
+                if lease_left.is_some() { RecordState::InFlight } else { RecordState::Abandoned }
+            }
+            Record::Released { .. } => RecordState::Released,
+            Record::Committed { .. } => RecordState::Committed,
+            Record::Done { .. } => RecordState::Done,
+        };
+        let outcome = match record {
+            Record::Committed { outcome, .. } => Some(outcome.clone()),
+            _ => None,
+        };
+        let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
+        let metadata = outcome.as_ref().and_then(|outcome| outcome.metadata.as_deref());
+        let audit_age =
+            metadata.and_then(|metadata| metadata.audit.as_ref()).map(|audit| audit.kept_for.saturating_sub(left));
+        let trace = match record {
+            Record::InFlight(held) => held.trace.clone(),
+            _ => metadata.and_then(|metadata| metadata.trace.clone()),
+        };
+        let (attempt, fingerprint) = (record.attempt(), record.fingerprint());
+        Self { state, attempt, fingerprint, is_error, outcome, audit_age, lease_age, lease_left, expires_in, trace }
+    }
+}

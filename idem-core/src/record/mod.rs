@@ -1,0 +1,21 @@
+//! The record: every state, the callers' requests, and what each request does in each state.
+
+mod codec_id;
+mod ids;
+mod info;
+mod made;
+mod metadata;
+mod state;
+mod steps;
+mod transitions;
+
+pub use self::codec_id::CodecId;
+pub use self::ids::{Owner, RecordId, is_valid_operation};
+pub use self::info::{RecordInfo, RecordState};
+pub use self::metadata::{Audit, Metadata};
+pub(crate) use self::metadata::{MAX_WHO, MAX_WHY, is_trace};
+pub use self::state::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Record};
+pub use self::steps::{
+    AsClaimed, Claim, Claimed, Commit, Issue, Issued, Ownership, Release, ReleaseTo, Removed, Renewal,
+};
+pub use self::transitions::{OnClaim, OnStep, RanOut, owner_stops_after, renewal_due_after};

@@ -1,0 +1,219 @@
+//! Work without a caller: steps that are retried at the store, and detached bodies.
+//!
+//! It is counted, so that its memory is bounded and a process that ends can wait for it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::base::sync::Notify;
+use crate::base::sync::atomic::{AtomicUsize, Ordering};
+use crate::observe::{self, Unattended};
+
+/// How many steps may be retried at the same time, and how many bytes their outcomes may have.
+/// Beyond that, steps are dropped and logged.
+const MAX_STEPS: usize = 10_000;
+const MAX_BYTES: usize = 64 << 20;
+
+/// The work without a caller.
+#[derive(Default)]
+pub(crate) struct Background {
+    steps: AtomicUsize,
+    /// Of the outcomes that steps hold.
+    bytes: AtomicUsize,
+    /// Claims to undo of which the store has said nothing yet.
+    unheard: AtomicUsize,
+    bodies: AtomicUsize,
+    /// Something came to its end.
+    ended: Notify,
+}
+
+/// The work still under way when [`Idempotency::shutdown`](crate::Idempotency::shutdown) stopped
+/// waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub struct Unfinished {
+    /// Detached bodies that still run. If the process ends now, they are cut off, and their records
+    /// are abandoned.
+    pub bodies: usize,
+    /// Commits and releases that the store has not accepted. If the process ends now, these
+    /// outcomes are not recorded, and the records are abandoned.
+    pub steps: usize,
+    /// Claims of failed calls that may have been carried out. If the process ends now, their keys
+    /// may be locked for one lease.
+    pub claims: usize,
+}
+
+/// A step that is tried again: counted until it is dropped.
+pub(crate) struct CountedStep {
+    background: Arc<Background>,
+    bytes: usize,
+}
+
+/// A claim to undo: counted until the store has answered, or it is dropped.
+pub(crate) struct CountedUndo {
+    background: Arc<Background>,
+    heard: bool,
+}
+
+/// A detached body: counted until it is dropped.
+pub(crate) struct CountedBody(Arc<Background>);
+
+impl Background {
+    /// Counts a step that holds an outcome of so many bytes; `None` if there are too many.
+    pub(crate) fn step(self: &Arc<Self>, bytes: usize) -> Option<CountedStep> {
+        add(&self.steps, 1, MAX_STEPS)?;
+        if add(&self.bytes, bytes, MAX_BYTES).is_none() {
+            self.ends(&self.steps);
+            return None;
+        }
+        observe::unattended(Unattended::Steps, 1.0);
+        Some(CountedStep { background: self.clone(), bytes })
+    }
+
+    /// Counts a claim to undo.
+    pub(crate) fn undo(self: &Arc<Self>) -> CountedUndo {
+        self.unheard.fetch_add(1, Ordering::SeqCst);
+        CountedUndo { background: self.clone(), heard: false }
+    }
+
+    /// Counts a detached body.
+    pub(crate) fn body(self: &Arc<Self>) -> CountedBody {
+        self.bodies.fetch_add(1, Ordering::SeqCst);
+        observe::unattended(Unattended::Bodies, 1.0);
+        CountedBody(self.clone())
+    }
+
+    /// Waits until nothing is under way, for at most `limit`. Cancel safe.
+    pub(crate) async fn finished(&self, limit: Duration) -> Result<(), Unfinished> {
+        let finished = async {
+            loop {
+                // Before the look, so that an end in between is not missed: the signal reaches all
+                // that listen, polled or not.
+                let ended = self.ended.notified();
+                if self.unfinished().is_none() {
+                    return;
+                }
+                ended.await;
+            }
+        };
+        match tokio::time::timeout(limit, finished).await {
+            Ok(()) => Ok(()),
+            // All may have ended in the very last moment.
+            Err(_) => self.unfinished().map_or(Ok(()), Err),
+        }
+    }
+
+    fn unfinished(&self) -> Option<Unfinished> {
+        // A body that ends leaves its step behind before it is counted down, so bodies are looked
+        // at first.
+        let bodies = self.bodies.load(Ordering::SeqCst);
+        let (steps, claims) = (self.steps.load(Ordering::SeqCst), self.unheard.load(Ordering::SeqCst));
+        (bodies + steps + claims > 0).then_some(Unfinished { bodies, steps, claims })
+    }
+
+    fn ends(&self, count: &AtomicUsize) {
+        count.fetch_sub(1, Ordering::SeqCst);
+        self.ended.notify_waiters();
+    }
+}
+
+/// Adds to a count, unless that would take it above its limit. What is alone may be above it.
+fn add(count: &AtomicUsize, more: usize, limit: usize) -> Option<()> {
+    let added = |count: usize| count.checked_add(more).filter(|sum| *sum <= limit || count == 0);
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, added).ok().map(drop)
+}
+
+impl Drop for CountedStep {
+    fn drop(&mut self) {
+        self.background.bytes.fetch_sub(self.bytes, Ordering::SeqCst);
+        self.background.ends(&self.background.steps);
+        observe::unattended(Unattended::Steps, -1.0);
+    }
+}
+
+impl CountedUndo {
+    /// The store has said whether the claim was carried out; it is not waited for any more.
+    pub(crate) fn heard(&mut self) {
+        if !std::mem::replace(&mut self.heard, true) {
+            self.background.ends(&self.background.unheard);
+        }
+    }
+
+    pub(crate) fn is_heard(&self) -> bool {
+        self.heard
+    }
+}
+
+impl Drop for CountedUndo {
+    fn drop(&mut self) {
+        self.heard();
+    }
+}
+
+impl Drop for CountedBody {
+    fn drop(&mut self) {
+        self.0.ends(&self.0.bodies);
+        observe::unattended(Unattended::Bodies, -1.0);
+    }
+}
+
+impl fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bodies, steps, claims } = self;
+        write!(
+            f,
+            "{bodies} detached bodies still run, {steps} commits or releases are not taken by the store yet, and of {claims} failed claims it has not said whether they were carried out; give `shutdown` more time, or see why the store does not answer"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_bounded_in_number_and_in_bytes() {
+        let background = Arc::new(Background::default());
+        let many: Vec<_> = (0..MAX_STEPS).map(|_| background.step(0).unwrap()).collect();
+        assert!(background.step(0).is_none());
+        drop(many);
+        let large = background.step(MAX_BYTES).unwrap();
+        assert!(background.step(1).is_none());
+        let empty = background.step(0).unwrap();
+        assert_eq!(background.unfinished(), Some(Unfinished { bodies: 0, steps: 2, claims: 0 }));
+        drop((large, empty));
+        assert_eq!(background.unfinished(), None);
+        assert!(background.step(MAX_BYTES).is_some());
+        // However large it is, one outcome is tried again.
+        let alone = background.step(MAX_BYTES * 2).unwrap();
+        assert!(background.step(1).is_none());
+        drop(alone);
+    }
+
+    #[test]
+    fn claims_to_undo_take_no_room_from_outcomes_and_are_waited_for_until_the_store_has_answered() {
+        let background = Arc::new(Background::default());
+        let mut claims: Vec<_> = (0..MAX_STEPS * 2).map(|_| background.undo()).collect();
+        assert!(background.step(1).is_some());
+        claims.iter_mut().skip(1).for_each(CountedUndo::heard);
+        assert_eq!(background.unfinished(), Some(Unfinished { bodies: 0, steps: 0, claims: 1 }));
+        drop(claims);
+        assert_eq!(background.unfinished(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_ends_in_time_is_waited_for_and_what_does_not_is_said() {
+        let background = Arc::new(Background::default());
+        let (body, step) = (background.body(), background.step(7).unwrap());
+        let limit = Duration::from_secs(1);
+        assert_eq!(background.finished(limit).await, Err(Unfinished { bodies: 1, steps: 1, claims: 0 }));
+        let ending = async {
+            drop(body);
+            tokio::task::yield_now().await;
+            drop(step);
+        };
+        let (finished, ()) = tokio::join!(background.finished(limit), ending);
+        assert_eq!(finished, Ok(()));
+    }
+}

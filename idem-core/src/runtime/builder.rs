@@ -1,0 +1,454 @@
+//! How a runtime is made.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::ConfigError;
+use crate::lease::keeper::LeaseKeepers;
+use crate::observe::Observer;
+use crate::outcome::codec::{AnyCodec, Codec};
+use crate::policy::errors::{ErrorAction, Then};
+use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
+use crate::runtime::Runtime;
+use crate::runtime::flight::Flights;
+use crate::runtime::handle::Idempotency;
+use crate::runtime::local_cache::LocalCache;
+use crate::runtime::trace::TraceContext;
+use crate::runtime::undoing::Undoing;
+use crate::store::{AnyStore, Store};
+use crate::token::throttle::Throttle;
+
+impl Idempotency {
+    /// Creates a runtime with the built-in defaults: `ttl` 24 h, `lease` 30 s, `wait` 5 s.
+    pub fn new(store: impl Store) -> Self {
+        Self::builder(store).build()
+    }
+
+    /// Creates a builder, to set other defaults.
+    pub fn builder(store: impl Store) -> Builder {
+        Builder {
+            store: AnyStore::new(store),
+            settings: Settings::DEFAULT,
+            codec: AnyCodec::default(),
+            observer: Observer::default(),
+            local_cache: 0,
+            throttle: None,
+            trace: None,
+            strict: false,
+            default_error: None,
+            is_abandoned_said: false,
+        }
+    }
+}
+
+/// Builds an [`Idempotency`]. Each setting is the default of all operations, and each operation can
+/// override it.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// use std::time::Duration;
+/// use idem::{Idempotency, MemoryStore};
+///
+/// let idempotency = Idempotency::builder(MemoryStore::new())
+///     .ttl(Duration::from_secs(3_600))
+///     .lease(Duration::from_secs(10))
+///     .build();
+/// ```
+pub struct Builder {
+    store: AnyStore,
+    settings: Settings,
+    codec: AnyCodec,
+    observer: Observer,
+    local_cache: usize,
+    throttle: Option<(u32, Duration)>,
+    trace: Option<TraceContext>,
+    strict: bool,
+    default_error: Option<ErrorAction>,
+    /// Whether [`Builder::abandoned`] was called, whatever it was given.
+    is_abandoned_said: bool,
+}
+
+impl Builder {
+    /// Sets the profile for work that must not be done twice, such as payments: no default runs a
+    /// body again, or returns the answer to another request.
+    ///
+    /// - Every operation states its fingerprint: `fingerprint = ".."` in the attribute, or
+    ///   `fingerprint = none` where there is none; by hand [`fingerprint`](crate::Operation::fingerprint)
+    ///   or [`no_fingerprint`](crate::Operation::no_fingerprint). A call that states neither is
+    ///   [`Error::Config`](crate::Error::Config), so the first call of an operation finds it.
+    ///   `inspect`, `lookup`, `settle` and `forget` need none.
+    /// - Unlisted errors [`Abandon`](ErrorAction::Abandon) the record: their outcome is unknown.
+    /// - After a crash the record is not run again: [`Abandoned::Reject`].
+    ///
+    /// Explicit settings override the profile, in any order of the calls:
+    /// [`default_error`](Self::default_error) and [`abandoned`](Self::abandoned) of this builder,
+    /// and on an operation `abandoned = rerun` or `reconcile`, and each listed error. A panic still
+    /// releases the key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).strict().build();
+    ///
+    /// let charge = || async { Ok::<_, Error>(42) };
+    /// let careless = idempotency.operation("payments.charge").key("p-1").run(charge).await;
+    /// assert!(matches!(careless, Err(Error::Config { .. })));
+    ///
+    /// idempotency.operation("payments.charge").key("p-1").fingerprint(&(100, "EUR")).run(charge).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// Sets the action on unlisted errors: of a function or a call without a policy, and of a
+    /// variant that `#[derive(ErrorPolicy)]` finds without an action. Default:
+    /// [`ErrorAction::Release`]; under [`strict`](Self::strict), [`ErrorAction::Abandon`].
+    ///
+    /// Only these two actions are possible; [`build`](Self::build) refuses others, because keeping
+    /// errors and retrying bodies needs bounds on the function's types. A listed error keeps its
+    /// own action, `_ => release` included.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// use idem::{ErrorAction, Idempotency, MemoryStore};
+    ///
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).default_error(ErrorAction::Abandon).build();
+    /// ```
+    #[must_use]
+    pub fn default_error(mut self, action: ErrorAction) -> Self {
+        self.default_error = Some(action);
+        self
+    }
+
+    /// Sets how long a committed outcome is kept, from the commit. Default: 24 hours. At least 1
+    /// ms.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.settings.set_ttl(ttl);
+        self
+    }
+
+    /// Sets how long the store remembers, from the commit, that there was an outcome. After `ttl` a
+    /// duplicate gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). Default: as `ttl`. At
+    /// least `ttl`.
+    #[must_use]
+    pub fn remember(mut self, remember: Duration) -> Self {
+        self.settings.set_remember(remember);
+        self
+    }
+
+    /// Sets how long a crashed owner blocks its key. The lease is renewed while the body runs.
+    /// Default: 30 s. At least 100 ms. Make it much longer than the store's time limits: if renewal
+    /// fails, the body is stopped.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.set_lease(lease);
+        self
+    }
+
+    /// Sets how long a duplicate waits for a call in flight. Default: 5 s.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.settings.set_wait(wait);
+        self
+    }
+
+    /// Sets what a call does while another one with its key is in flight. Default: it waits.
+    #[must_use]
+    pub fn in_flight(mut self, in_flight: InFlight) -> Self {
+        self.settings.in_flight = in_flight;
+        self
+    }
+
+    /// Sets what a duplicate gets. Default: the outcome.
+    #[must_use]
+    pub fn duplicate(mut self, duplicate: Duplicate) -> Self {
+        self.settings.duplicate = duplicate;
+        self
+    }
+
+    /// Sets what a call does with an abandoned record. Default: it runs the body again.
+    #[must_use]
+    pub fn abandoned(mut self, abandoned: Abandoned) -> Self {
+        (self.settings.abandoned, self.is_abandoned_said) = (abandoned, true);
+        self
+    }
+
+    /// Sets what a call does if the store cannot answer its claim. Default: it fails.
+    #[must_use]
+    pub fn store_failure(mut self, store_failure: StoreFailure) -> Self {
+        self.settings.store_failure = store_failure;
+        self
+    }
+
+    /// Sets what a call without a key does. Default: it fails.
+    #[must_use]
+    pub fn missing_key(mut self, missing_key: MissingKey) -> Self {
+        self.settings.missing_key = missing_key;
+        self
+    }
+
+    /// Sets how long an unsettled record protects its key, if abandoned records are rejected or
+    /// reconciled. Default: 30 days. See [`Operation::hold`](crate::Operation::hold).
+    #[must_use]
+    pub fn hold(mut self, hold: Duration) -> Self {
+        self.settings.set_hold(hold);
+        self
+    }
+
+    /// Sets how many attempts of a key may begin a body, after releases and crashes alike. Default:
+    /// any number. At least 1.
+    #[must_use]
+    pub fn max_attempts(mut self, max_attempts: u64) -> Self {
+        self.settings.set_max_attempts(Some(max_attempts));
+        self
+    }
+
+    /// Enables observe mode, for the first days in production. Every body runs, and every caller
+    /// gets the result of its own body. The event `observed` and the counter `idem_observed_total`
+    /// report in `would` what a guarded call would have decided. Default: off.
+    ///
+    /// Keys are still claimed, leases renewed, and outcomes committed by the owner of the key. Any
+    /// other call (a duplicate, a mismatch, a call while another one is in flight) runs its body
+    /// immediately and records nothing. So guarding processes can share the store. No call fails
+    /// with an error of `idem`, not even if the store fails or a setting is invalid. See
+    /// [`Operation::observe`](crate::Operation::observe).
+    ///
+    /// Nothing is protected meanwhile: two bodies of one key may run at the same time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).observe().build();
+    ///
+    /// for receipt in [1, 2] {
+    ///     let outcome = idempotency.operation("orders.charge").key("o-1").run(|| async { Ok::<_, Error>(receipt) }).await?;
+    ///     assert_eq!(outcome.into_inner(), receipt); // its own; the second call is reported as `would = "replayed"`
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn observe(mut self) -> Self {
+        self.settings.observes = true;
+        self
+    }
+
+    /// Sets how outcomes are encoded. Default: JSON.
+    #[must_use]
+    pub fn codec(mut self, codec: impl Codec) -> Self {
+        self.codec = AnyCodec::Other(Arc::new(codec));
+        self
+    }
+
+    /// Also keeps up to `max_entries` of this process's own outcomes in memory. A duplicate in the
+    /// same process then gets its answer without asking the store. Default: 0, none.
+    ///
+    /// An outcome stays in the cache for at most nine tenths of its `ttl`. Outcomes above 64 KiB
+    /// are not cached, nor are those of other processes, because this process does not know their
+    /// age. Fingerprints are compared as always.
+    ///
+    /// If *another* runtime, here or in another process, [forgets](crate::Operation::forget) a record, or
+    /// it is removed from the store by hand, it stays known here: duplicates get the old outcome
+    /// until its time is over. If a store loses confirmed records (a restart without its data, a
+    /// failover), this process still replays outcomes that others would run again. A
+    /// [`MemoryStore`](crate::MemoryStore) is in the process already and needs no cache.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # fn example(store: impl idem::Store) {
+    /// let idempotency = idem::Idempotency::builder(store).local_cache(100_000).build();
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn local_cache(mut self, max_entries: usize) -> Self {
+        self.local_cache = max_entries;
+        self
+    }
+
+    /// Limits invalid tokens. After a subject has sent `max` invalid tokens (unknown, forged or
+    /// another subject's, but not expired ones), each of its submissions gets
+    /// [`Error::Throttled`](crate::Error::Throttled), until `window` has passed since the first of
+    /// them. Default: no limit.
+    ///
+    /// The 128 random bits of a token prevent guessing, with or without a limit. The limit saves
+    /// the store a command for each try, and makes such clients visible. So each process counts for
+    /// itself, for each operation, and remembers the last 65,536 such subjects. Calls that run at
+    /// the same time are not counted yet.
+    ///
+    /// The caller must not be able to choose the subject, and other sites must not be able to send
+    /// its forms (use a cookie with `SameSite`). Otherwise other people can lock the subject out.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use std::time::Duration;
+    /// # fn example(store: impl idem::Store) {
+    /// let idempotency = idem::Idempotency::builder(store).limit_token_failures(10, Duration::from_secs(60)).build();
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn limit_token_failures(mut self, max: u32, window: Duration) -> Self {
+        self.throttle = Some((max, window));
+        self
+    }
+
+    /// Stores the trace context of the call that runs in its record: in flight, abandoned, and with
+    /// its outcome. The event `replayed` then has it as its `detail`, and `inspect` returns it as
+    /// [`RecordInfo::trace`](crate::RecordInfo::trace). Default: off.
+    ///
+    /// `current` is called once for each call that claims, in the call's span. It returns a
+    /// `traceparent` of the W3C recommendation Trace Context (version 00); any other text is left
+    /// out. With the feature `opentelemetry`, `opentelemetry()` does this and links replays.
+    ///
+    /// Records with a trace need the third version of the stored format. So first update `idem` in
+    /// all processes, then enable this.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # fn current_traceparent() -> Option<String> { Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()) }
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).trace_context(current_traceparent).build();
+    ///
+    /// let call = || idempotency.operation("orders.charge").key("o-1");
+    /// call().run(|| async { Ok::<_, Error>(42) }).await?;
+    /// let record = call().inspect().await?.expect("it ran");
+    /// assert!(record.trace.is_some_and(|trace| trace.starts_with("00-0af7651916cd43dd8448eb211c80319c-")));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn trace_context(mut self, current: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        self.trace = Some(Arc::new(current));
+        self
+    }
+
+    /// Stores the trace context of the call that runs in its record, as
+    /// [`trace_context`](Self::trace_context) does, taken from the layer of
+    /// `tracing-opentelemetry`. The span of each replay links to the span of the call that ran.
+    /// Default: off.
+    ///
+    /// The span is `idempotent` (target `idem`, level DEBUG) or, where that is disabled, the
+    /// caller's. The subscriber needs the layer of the version of `tracing-opentelemetry` that this
+    /// crate depends on (0.34). A layer of another version has no effect. A replay also links in a
+    /// runtime without this setting, if the outcome has a trace.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # fn example(store: impl idem::Store) {
+    /// let idempotency = idem::Idempotency::builder(store).opentelemetry().build();
+    /// # }
+    /// ```
+    #[cfg(feature = "opentelemetry")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "opentelemetry")))]
+    #[must_use]
+    pub fn opentelemetry(self) -> Self {
+        self.trace_context(crate::runtime::trace::current)
+    }
+
+    /// Logs keys as text instead of digests, in events and spans. Keys may be personal data.
+    /// Characters that are not printable, such as those that reverse or hide text, are
+    /// percent-encoded.
+    #[must_use]
+    pub fn log_keys(mut self) -> Self {
+        self.observer.plain_keys = true;
+        self
+    }
+
+    /// Builds the runtime. If a setting is invalid (a `lease` of zero, a `remember` shorter than
+    /// `ttl`), [`install`](crate::install) refuses the runtime, and every call fails with
+    /// [`Error::Config`](crate::Error::Config). Use [`try_build`](Self::try_build) to get the error
+    /// here.
+    pub fn build(self) -> Idempotency {
+        let problem = self.check().err();
+        if let Some(problem) = &problem {
+            tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of an invalid setting");
+        }
+        let unlisted = self.unlisted().unwrap_or(Then::Abandon);
+        let Self {
+            store, mut settings, codec, observer, local_cache, throttle, trace, strict, is_abandoned_said, ..
+        } = self;
+        if strict && !is_abandoned_said {
+            settings.abandoned = Abandoned::Reject;
+        }
+        settings.remember_is_default = true;
+        let keepers = LeaseKeepers::new(store.clone(), observer);
+        let runtime = Runtime {
+            undoing: Arc::new(Undoing::new(store.clone(), observer, &keepers)),
+            keepers,
+            cache: (local_cache > 0 && !store.is_local()).then(|| LocalCache::new(local_cache)),
+            throttle: throttle.map(|(max, window)| Throttle::new(max, window)),
+            flights: Arc::new(Flights::new()),
+            background: Arc::default(),
+            store,
+            settings,
+            codec,
+            observer,
+            trace,
+            is_strict: strict,
+            unlisted,
+            problem,
+        };
+        Idempotency { runtime: Some(Arc::new(runtime)) }
+    }
+
+    /// Builds the runtime, or returns an error if a setting is invalid.
+    ///
+    /// # Errors
+    ///
+    /// The error says which setting is invalid, and what to write.
+    pub fn try_build(self) -> Result<Idempotency, ConfigError> {
+        self.check()?;
+        Ok(self.build())
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.throttle.is_some_and(|(max, window)| max == 0 || window.is_zero()) {
+            return Err(ConfigError::new(
+                "`limit_token_failures` is given a zero; allow at least one failure, in a window of some seconds or minutes",
+            ));
+        }
+        self.unlisted()?;
+        self.settings.check()
+    }
+
+    fn unlisted(&self) -> Result<Then, ConfigError> {
+        match self.default_error {
+            None if self.strict => Ok(Then::Abandon),
+            None | Some(ErrorAction::Release) => Ok(Then::Release),
+            Some(ErrorAction::Abandon) => Ok(Then::Abandon),
+            Some(other) => Err(ConfigError::new(format!(
+                "`default_error` is given `{other:?}`; for unlisted errors it is `ErrorAction::Release` or `ErrorAction::Abandon`; list those that are kept or retried, with `errors(..)` or `#[derive(ErrorPolicy)]`"
+            ))),
+        }
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

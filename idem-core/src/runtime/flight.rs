@@ -1,0 +1,462 @@
+//! Calls of one process with one key share their claims, their waits and the answers.
+//!
+//! At any time one of them asks the store and one waits there; the others wait for these two. An
+//! answer serves the calls that had joined before its message was sent, and no others: an older
+//! answer may describe a record that was forgotten since. So of many duplicates the first asks for
+//! itself, the second for all others.
+//!
+//! The call that asks or waits may be alive and not polled. After [`PATIENCE`] another one takes
+//! over.
+
+use std::collections::hash_map::RandomState;
+use std::future::{Future, pending};
+use std::hash::BuildHasher as _;
+use std::pin::pin;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use tokio::time::Instant;
+
+use crate::base::clock;
+use crate::base::sync::{Mutex, MutexGuard, Notify};
+use crate::encoding::fingerprint::Fingerprint;
+use crate::error::StoreError;
+use crate::lease::term::Term;
+use crate::record::{Encoded, RecordId};
+
+const SHARDS: usize = 32;
+/// How long a call that asks the store, waits there or sends a commit is given before another call
+/// asks too. Each takeover doubles it, so that a store that is slow to fail gets few more claims.
+const PATIENCE: Duration = Duration::from_millis(250);
+const MAX_DOUBLINGS: u32 = 6;
+
+/// The flights of a runtime.
+pub(crate) struct Flights {
+    shards: [Mutex<HashTable<SharedFlight>>; SHARDS],
+    hasher: RandomState,
+}
+
+struct SharedFlight {
+    flight: Arc<Flight>,
+    seats: usize,
+}
+
+/// One key that calls of this process are busy with.
+struct Flight {
+    flights: Arc<Flights>,
+    id: RecordId,
+    /// The hash of the id.
+    hash: u64,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// Counts the messages that calls of this flight have sent: claims, waits, commits and
+    /// releases.
+    sent: u64,
+    asking: Option<Asking>,
+    waiting: Option<Waiting>,
+    owned: Option<Owning>,
+    /// The answer to the latest message that was answered.
+    answer: Option<Answered>,
+    /// How often the asking was taken over since the last answer.
+    takeovers: u32,
+}
+
+/// A claim is under way.
+struct Asking {
+    message: u64,
+    fingerprint: Option<Fingerprint>,
+    /// From here on another call asks.
+    until: Instant,
+}
+
+/// A call waits at the store.
+struct Waiting {
+    message: u64,
+    fingerprint: Option<Fingerprint>,
+    /// When it was last polled.
+    seen: Instant,
+}
+
+/// A call is the owner.
+struct Owning {
+    /// The claim that made it the owner.
+    claim: u64,
+    fingerprint: Option<Fingerprint>,
+    term: Arc<Term>,
+    /// Its commit or release, once one was sent.
+    step: Option<SentStep>,
+}
+
+#[derive(Clone, Copy)]
+struct SentStep {
+    first: u64,
+    latest: u64,
+    since: Instant,
+}
+
+struct Answered {
+    message: u64,
+    fingerprint: Option<Fingerprint>,
+    ending: Ending,
+}
+
+/// The answer to a message.
+#[derive(Clone)]
+pub(crate) enum Ending {
+    /// The outcome is recorded.
+    Committed {
+        /// The attempt that succeeded.
+        attempt: u64,
+        /// Its outcome.
+        outcome: Encoded,
+    },
+    /// There was an outcome, which is not kept any more.
+    Done,
+    /// Another owner holds the key.
+    InFlight {
+        /// Its attempt.
+        attempt: u64,
+        /// When its lease ends unless it is renewed.
+        until: Instant,
+    },
+    /// The store could not answer.
+    Failed(StoreError),
+    /// The answer depends on the settings of the call that asked: each of the others asks for
+    /// itself.
+    Unshared,
+}
+
+/// The state that a call finds in its own process.
+pub(crate) enum Joined {
+    /// No other call is busy with the key: this one asks.
+    First(Seat),
+    /// Other calls are.
+    Behind(Seat),
+}
+
+/// The next step of a call.
+pub(crate) enum Turn {
+    /// Asks the store, for all calls that are here.
+    Ask,
+    /// Asks the store for itself: the answer to the claim under way would not be its own.
+    Alone,
+    /// Waits at the store, for all calls that wait.
+    Wait {
+        /// For the end of this attempt.
+        attempt: u64,
+        /// When its lease ends unless it is renewed.
+        until: Instant,
+    },
+    /// Uses this answer.
+    Answer(Ending),
+    /// Fails: a call of this process is the owner, with another fingerprint.
+    Mismatch,
+    /// Fails: a call of this process is the owner, with so much of its lease left.
+    InFlight(Duration),
+}
+
+/// The events that a call waits for inside its process.
+struct Patience {
+    term: Option<Arc<Term>>,
+    until: Option<Instant>,
+}
+
+/// A call's place in a flight; given up when dropped, and so is what the call was doing for the
+/// others.
+pub(crate) struct Seat {
+    flight: Arc<Flight>,
+    /// Answers to this message and earlier ones are too old for this call.
+    joined: u64,
+    /// The message by which the role is known.
+    message: u64,
+    role: Role,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    None,
+    Asks,
+    Waits,
+    Owns,
+}
+
+impl Flights {
+    pub(crate) fn new() -> Self {
+        Self { shards: std::array::from_fn(|_| Mutex::new(HashTable::new())), hasher: RandomState::new() }
+    }
+
+    /// Joins the flight of a key, or begins one.
+    pub(crate) fn join(self: &Arc<Self>, id: &RecordId, fingerprint: Option<Fingerprint>) -> Joined {
+        let hash = self.hasher.hash_one(id);
+        let flight = match self.shard(hash).entry(hash, |place| place.flight.id == *id, |place| place.flight.hash) {
+            Entry::Occupied(mut entry) => {
+                let place = entry.get_mut();
+                place.seats += 1;
+                place.flight.clone()
+            }
+            Entry::Vacant(entry) => {
+                let until = clock::after(clock::now(), PATIENCE);
+                let asking = Some(Asking { message: 1, fingerprint, until });
+                let state = Mutex::new(State { sent: 1, asking, ..State::default() });
+                let (flights, id, changed) = (self.clone(), id.clone(), Notify::new());
+                let flight = Arc::new(Flight { flights, id, hash, state, changed });
+                entry.insert(SharedFlight { flight: flight.clone(), seats: 1 });
+                return Joined::First(Seat { flight, joined: 0, message: 1, role: Role::Asks });
+            }
+        };
+        let joined = flight.lock().sent;
+        Joined::Behind(Seat { flight, joined, message: 0, role: Role::None })
+    }
+
+    fn leave(&self, flight: &Arc<Flight>) {
+        let mut shard = self.shard(flight.hash);
+        if let Ok(mut entry) = shard.find_entry(flight.hash, |place| Arc::ptr_eq(&place.flight, flight)) {
+            let place = entry.get_mut();
+            place.seats -= 1;
+            if place.seats == 0 {
+                entry.remove();
+            }
+        }
+    }
+
+    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<SharedFlight>> {
+        // Other bits than those by which the table inside begins to look.
+        let index = usize::try_from(hash >> 32).unwrap_or_default() % SHARDS;
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Flight {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn sends(&mut self) -> u64 {
+        self.sent += 1;
+        self.sent
+    }
+
+    fn answers(&mut self, answer: Answered) {
+        self.takeovers = 0;
+        if self.answer.as_ref().is_none_or(|known| known.message < answer.message) {
+            self.answer = Some(answer);
+        }
+    }
+}
+
+impl Owning {
+    /// Until when the owner speaks for a call that joined then; `None` if it does not.
+    fn speaks_to(&self, joined: u64, now: Instant) -> Option<Instant> {
+        if self.term.is_lost_at(now) {
+            return None;
+        }
+        let Some(step) = self.step else { return Some(clock::after(now, Duration::MAX)) };
+        let until = clock::after(step.since, PATIENCE);
+        // A step sent before the call joined may be carried out by now, and undone by others.
+        (joined < step.first && now < until).then_some(until)
+    }
+}
+
+/// Whether what a call with one fingerprint learned holds for a call with another.
+fn serves(of: Option<Fingerprint>, to: Option<Fingerprint>) -> bool {
+    to.is_none() || to == of
+}
+
+impl Seat {
+    /// Waits until this call has something to do, at most until `deadline`; without one, it does
+    /// not wait. Returns whether it waited.
+    ///
+    /// Cancel safe.
+    pub(crate) async fn turn(&mut self, fingerprint: Option<Fingerprint>, deadline: Option<Instant>) -> (Turn, bool) {
+        let mut waited = false;
+        let flight = self.flight.clone();
+        loop {
+            // Before the look, so that a change in between is not missed: all that are there are
+            // woken, polled or not.
+            let changed = flight.changed.notified();
+            let Patience { term, until } = match self.look(fingerprint, deadline) {
+                Ok(turn) => return (turn, waited),
+                Err(patience) => patience,
+            };
+            waited = true;
+            let lost = async {
+                match &term {
+                    Some(term) => term.lost().await,
+                    None => pending().await,
+                }
+            };
+            let too_long = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = changed => {}
+                () = lost => {}
+                () = too_long => {}
+            }
+        }
+    }
+
+    fn look(&mut self, fingerprint: Option<Fingerprint>, deadline: Option<Instant>) -> Result<Turn, Patience> {
+        let now = clock::now();
+        let deadline = deadline.filter(|deadline| now < *deadline);
+        let mut state = self.flight.lock();
+        match &state.answer {
+            Some(answer) if answer.message <= self.joined || !serves(answer.fingerprint, fingerprint) => {}
+            Some(Answered { ending: Ending::InFlight { .. }, .. }) if deadline.is_some() => {}
+            Some(answer) => return Ok(Turn::Answer(answer.ending.clone())),
+            None => {}
+        }
+        if let Some(owned) = &state.owned
+            && let Some(until) = owned.speaks_to(self.joined, now)
+        {
+            if matches!((owned.fingerprint, fingerprint), (Some(one), Some(two)) if one != two) {
+                return Ok(Turn::Mismatch);
+            }
+            return match deadline {
+                None => Ok(Turn::InFlight(owned.term.left())),
+                Some(deadline) => Err(Patience { term: Some(owned.term.clone()), until: Some(until.min(deadline)) }),
+            };
+        }
+        if let Some(asking) = state.asking.as_ref().filter(|asking| now < asking.until) {
+            if !serves(asking.fingerprint, fingerprint) {
+                return Ok(Turn::Alone);
+            }
+            return Err(Patience { term: None, until: Some(asking.until) });
+        }
+        if let Some(deadline) = deadline {
+            if let Some(waiting) = &state.waiting {
+                let until = clock::after(waiting.seen, PATIENCE);
+                if now < until && serves(waiting.fingerprint, fingerprint) {
+                    return Err(Patience { term: None, until: Some(until.min(deadline)) });
+                }
+            }
+            if let Some(Answered { ending: Ending::InFlight { attempt, until }, fingerprint: of, .. }) = &state.answer
+                && serves(*of, fingerprint)
+            {
+                let turn = Turn::Wait { attempt: *attempt, until: *until };
+                (self.role, self.message) = (Role::Waits, state.sends());
+                state.waiting = Some(Waiting { message: self.message, fingerprint, seen: now });
+                return Ok(turn);
+            }
+        }
+        state.takeovers = if state.asking.is_some() { (state.takeovers + 1).min(MAX_DOUBLINGS) } else { 0 };
+        let until = clock::after(now, PATIENCE * (1 << state.takeovers));
+        (self.role, self.message) = (Role::Asks, state.sends());
+        state.asking = Some(Asking { message: self.message, fingerprint, until });
+        Ok(Turn::Ask)
+    }
+
+    /// The claim was answered.
+    pub(crate) fn answered(&mut self, fingerprint: Option<Fingerprint>, ending: Ending) {
+        let mut state = self.flight.lock();
+        state.asking.take_if(|asking| asking.message == self.message);
+        state.answers(Answered { message: self.message, fingerprint, ending });
+        drop(state);
+        self.role = Role::None;
+        self.flight.changed.notify_waiters();
+    }
+
+    /// Waits at the store, and lets the others see that it is polled. Ends early if another call
+    /// learns what this one waits for.
+    pub(crate) async fn while_waiting(&self, wait: impl Future<Output = ()>) {
+        let mut wait = pin!(wait);
+        loop {
+            let changed = self.flight.changed.notified();
+            if self.has_answer() {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = &mut wait => return,
+                () = changed => {}
+                () = tokio::time::sleep(PATIENCE / 2) => self.is_here(),
+            }
+        }
+    }
+
+    fn has_answer(&self) -> bool {
+        let state = self.flight.lock();
+        let fingerprint = state.waiting.as_ref().and_then(|waiting| waiting.fingerprint);
+        state.answer.as_ref().is_some_and(|answer| {
+            let is_new = answer.message > self.joined && serves(answer.fingerprint, fingerprint);
+            is_new && !matches!(answer.ending, Ending::InFlight { .. })
+        })
+    }
+
+    fn is_here(&self) {
+        let mut state = self.flight.lock();
+        if let Some(waiting) = state.waiting.as_mut().filter(|waiting| waiting.message == self.message) {
+            waiting.seen = clock::now();
+        }
+    }
+
+    /// The wait at the store is over: what was known of the owner is too old.
+    pub(crate) fn waited(&mut self) {
+        let mut state = self.flight.lock();
+        if state.waiting.take_if(|waiting| waiting.message == self.message).is_some() {
+            state.answer.take_if(|answer| matches!(answer.ending, Ending::InFlight { .. }));
+        }
+        self.role = Role::None;
+    }
+
+    /// The call is the owner.
+    pub(crate) fn owns(&mut self, fingerprint: Option<Fingerprint>, term: Arc<Term>) {
+        let mut state = self.flight.lock();
+        state.asking.take_if(|asking| asking.message == self.message);
+        (state.answer, state.takeovers) = (None, 0);
+        state.owned = Some(Owning { claim: self.message, fingerprint, term, step: None });
+        drop(state);
+        self.role = Role::Owns;
+        self.flight.changed.notify_waiters();
+    }
+
+    /// The owner is about to send its commit or release.
+    pub(crate) fn sends(&self) {
+        let mut state = self.flight.lock();
+        let message = state.sends();
+        if let Some(owned) = state.owned.as_mut().filter(|owned| owned.claim == self.message) {
+            let since = owned.step.map_or_else(clock::now, |step| step.since);
+            let first = owned.step.map_or(message, |step| step.first);
+            owned.step = Some(SentStep { first, latest: message, since });
+        }
+    }
+
+    /// The owner's commit or release was answered.
+    pub(crate) fn ends(self, ending: Option<Ending>) {
+        let mut state = self.flight.lock();
+        let owned = state.owned.take_if(|owned| owned.claim == self.message);
+        if let (Some(Owning { fingerprint, step: Some(step), .. }), Some(ending)) = (owned, ending) {
+            state.answers(Answered { message: step.latest, fingerprint, ending });
+        }
+        drop(state);
+        // Dropping this, which happens now, wakes the others.
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut state = self.flight.lock();
+        match self.role {
+            Role::None => {}
+            Role::Asks => drop(state.asking.take_if(|asking| asking.message == self.message)),
+            Role::Waits => drop(state.waiting.take_if(|waiting| waiting.message == self.message)),
+            Role::Owns => drop(state.owned.take_if(|owned| owned.claim == self.message)),
+        }
+        drop(state);
+        if self.role != Role::None {
+            self.flight.changed.notify_waiters();
+        }
+        self.flight.flights.leave(&self.flight);
+    }
+}

@@ -1,0 +1,68 @@
+//! The runtime: a store, the settings, and what the calls of a process share.
+
+pub(crate) mod background;
+pub(crate) mod builder;
+pub(crate) mod flight;
+pub(crate) mod handle;
+pub(crate) mod local_cache;
+pub(crate) mod trace;
+pub(crate) mod undoing;
+
+use std::sync::Arc;
+
+use crate::error::{ConfigError, Error, StoreError, StoreErrorKind};
+use crate::lease::keeper::LeaseKeepers;
+use crate::observe::{Decision, Observer};
+use crate::outcome::codec::AnyCodec;
+use crate::policy::errors::Then;
+use crate::policy::settings::Settings;
+use crate::record::RecordId;
+use crate::runtime::background::Background;
+use crate::runtime::flight::Flights;
+use crate::runtime::local_cache::LocalCache;
+use crate::runtime::trace::TraceContext;
+use crate::runtime::undoing::Undoing;
+use crate::store::AnyStore;
+use crate::token::throttle::Throttle;
+
+/// What is behind the handle.
+pub(crate) struct Runtime {
+    pub(crate) store: AnyStore,
+    pub(crate) settings: Settings,
+    pub(crate) codec: AnyCodec,
+    pub(crate) observer: Observer,
+    pub(crate) flights: Arc<Flights>,
+    /// The local cache of outcomes, if enabled.
+    pub(crate) cache: Option<LocalCache>,
+    /// The subjects that sent too many invalid tokens, if that is limited.
+    pub(crate) throttle: Option<Throttle>,
+    pub(crate) keepers: LeaseKeepers,
+    pub(crate) background: Arc<Background>,
+    pub(crate) undoing: Arc<Undoing>,
+    /// Gives the trace context of the current call, if records keep it.
+    pub(crate) trace: Option<TraceContext>,
+    /// Each operation must state its fingerprint.
+    pub(crate) is_strict: bool,
+    /// The action on unlisted errors.
+    pub(crate) unlisted: Then,
+    /// An invalid setting: every call is refused.
+    pub(crate) problem: Option<ConfigError>,
+}
+
+impl Runtime {
+    /// Reports what the store failed with, and says it to the caller.
+    pub(crate) fn failed(&self, id: &RecordId, error: StoreError) -> Error {
+        let (operation, key) = (id.operation().into(), id.digest());
+        if error.kind() == StoreErrorKind::Unreadable {
+            self.observer.decided_because(Decision::Unreadable, id, 0, &error);
+            return Error::Codec { operation, key, reason: error.to_string().into() };
+        }
+        self.observer.decided_because(Decision::StoreFailed, id, 0, &error);
+        Error::Store { operation, key, source: error }
+    }
+
+    /// Identifies this runtime among others in the process.
+    pub(crate) fn identity(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+}

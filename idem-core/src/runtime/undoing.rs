@@ -1,0 +1,365 @@
+//! Claims whose fate is unknown. Each may have been carried out, or may yet be, and no caller will
+//! run the body: it is undone in the background.
+//!
+//! One task of each tokio runtime does it for all of them, since there are many while a store is
+//! away. Each claim is looked for until its lease would have let others in, with growing pauses,
+//! because it may still be on its way. Claims that the store has answered for make room for those
+//! that it has not.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::FutureExt as _;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::runtime::{Handle, Id};
+use tokio::time::Instant;
+
+use crate::base::clock;
+use crate::base::sync::{Mutex, MutexGuard, Notify};
+use crate::lease::keeper::{Known, LeaseKeepers};
+use crate::observe::{Decision, Observer};
+use crate::record::{Owner, Ownership, RecordId, Release, ReleaseTo};
+use crate::runtime::background;
+use crate::store::AnyStore;
+
+/// The pause before a claim is looked for again; it doubles with each look.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// How many claims are undone at the same time.
+const AT_ONCE: usize = 256;
+/// How many bytes the claims may take in all.
+const MAX_BYTES: usize = 64 << 20;
+/// The size of a claim without its id.
+const BYTES: usize = 200;
+/// How often the task moves to another tokio runtime when the one that it is on ends.
+const MOVES: u8 = 8;
+
+/// The claims of a runtime that are to be undone.
+pub(crate) struct Undoing {
+    store: AnyStore,
+    observer: Observer,
+    known: Arc<Known>,
+    claims: Mutex<Claims>,
+    /// There is a claim that is due earlier than planned.
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Claims {
+    /// Those of which the store has said nothing, by when they are due.
+    unheard: BTreeMap<(Instant, u64), DoubtfulClaim>,
+    /// Those of which it has said that they are not there; they may still be on their way.
+    heard: BTreeMap<(Instant, u64), DoubtfulClaim>,
+    added: u64,
+    bytes: usize,
+    /// The tokio runtimes that have a task. One that is not driven holds up what it has begun, and
+    /// nothing else.
+    tasks: Vec<Id>,
+}
+
+pub(crate) struct DoubtfulClaim {
+    id: RecordId,
+    owner: Owner,
+    /// How long what it found is kept.
+    keep: Duration,
+    /// When its lease would have let others in.
+    until: Instant,
+    pause: Duration,
+    counted: background::CountedUndo,
+}
+
+impl DoubtfulClaim {
+    /// A claim whose lease begins now.
+    pub(crate) fn new(
+        id: RecordId,
+        owner: Owner,
+        keep: Duration,
+        until: Instant,
+        counted: background::CountedUndo,
+    ) -> Self {
+        Self { id, owner, keep, until, pause: FIRST_PAUSE, counted }
+    }
+
+    fn bytes(&self) -> usize {
+        BYTES + self.id.as_str().len()
+    }
+}
+
+impl Claims {
+    /// Adds a claim; returns it if there is not enough room.
+    fn add(&mut self, claim: DoubtfulClaim, due: Instant) -> Option<DoubtfulClaim> {
+        self.bytes += claim.bytes();
+        self.added += 1;
+        let claims = if claim.counted.is_heard() { &mut self.heard } else { &mut self.unheard };
+        claims.insert((due, self.added), claim);
+        if self.bytes <= MAX_BYTES {
+            return None;
+        }
+        // Those that were looked for most often are the least likely to turn up.
+        let (_, left_out) = self.heard.pop_last().or_else(|| self.unheard.pop_last())?;
+        self.bytes -= left_out.bytes();
+        Some(left_out)
+    }
+
+    /// Takes a claim that is due, or says when one is.
+    fn take(&mut self, now: Instant) -> Result<DoubtfulClaim, Option<Instant>> {
+        for claims in [&mut self.unheard, &mut self.heard] {
+            if let Some(entry) = claims.first_entry().filter(|entry| entry.key().0 <= now) {
+                let claim = entry.remove();
+                self.bytes -= claim.bytes();
+                return Ok(claim);
+            }
+        }
+        let first =
+            |claims: &BTreeMap<(Instant, u64), DoubtfulClaim>| claims.first_key_value().map(|((due, _), _)| *due);
+        Err([first(&self.unheard), first(&self.heard)].into_iter().flatten().min())
+    }
+}
+
+impl Undoing {
+    pub(crate) fn new(store: AnyStore, observer: Observer, keepers: &LeaseKeepers) -> Self {
+        let (claims, wake) = (Mutex::default(), Notify::new());
+        Self { store, observer, known: keepers.known().clone(), claims, wake }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a claim undone.
+    pub(crate) fn add(self: &Arc<Self>, claim: DoubtfulClaim, due: Instant, keepers: &LeaseKeepers) {
+        let handle = Handle::try_current().ok().or_else(|| self.known.another(None));
+        let mut claims = self.lock();
+        let left_out = claims.add(claim, due);
+        let new = handle.filter(|handle| !claims.tasks.contains(&handle.id()));
+        claims.tasks.extend(new.as_ref().map(Handle::id));
+        let is_in_care = !claims.tasks.is_empty();
+        drop(claims);
+        self.leaves_out(left_out);
+        match new {
+            Some(handle) => {
+                keepers.learn(&handle);
+                self.run_on(&handle, 0);
+            }
+            None if is_in_care => self.wake.notify_waiters(),
+            None => self.stops(None, 0),
+        }
+    }
+
+    fn run_on(self: &Arc<Self>, handle: &Handle, moves: u8) {
+        handle.spawn(drive(Driver { undoing: self.clone(), on: handle.id(), moves, is_done: false }));
+    }
+
+    /// A task has ended with its tokio runtime, or there is none to run one on.
+    fn stops(self: &Arc<Self>, on: Option<Id>, moves: u8) {
+        let another = self.known.another(on).filter(|_| moves < MOVES);
+        let mut claims = self.lock();
+        claims.tasks.retain(|task| Some(*task) != on);
+        if claims.unheard.is_empty() && claims.heard.is_empty() {
+            return;
+        }
+        if let Some(handle) = another.filter(|handle| !claims.tasks.contains(&handle.id())) {
+            claims.tasks.push(handle.id());
+            drop(claims);
+            return self.run_on(&handle, moves + 1);
+        }
+        if !claims.tasks.is_empty() {
+            drop(claims);
+            return self.wake.notify_waiters();
+        }
+        claims.heard.clear();
+        let left = std::mem::take(&mut claims.unheard);
+        claims.bytes = 0;
+        drop(claims);
+        for claim in left.values() {
+            self.gives_up(claim, &"its tokio runtime was shut down first, and there is no other to undo it on");
+        }
+    }
+
+    fn leaves_out(&self, claim: Option<DoubtfulClaim>) {
+        if let Some(claim) = claim.filter(|claim| !claim.counted.is_heard()) {
+            self.gives_up(&claim, &"too many others are being undone (64 MiB of them, about 300,000)");
+        }
+    }
+
+    fn gives_up(&self, claim: &DoubtfulClaim, why: &dyn std::fmt::Display) {
+        self.observer.decided_because(Decision::NotReleased, &claim.id, 0, why);
+    }
+
+    /// Takes the task of a tokio runtime off the list if nothing is left to do.
+    fn is_done(&self, on: Id) -> bool {
+        let mut claims = self.lock();
+        let is_done = claims.unheard.is_empty() && claims.heard.is_empty();
+        claims.tasks.retain(|task| !is_done || *task != on);
+        is_done
+    }
+
+    /// Tries once to undo a claim.
+    async fn undo(&self, claim: &mut DoubtfulClaim) -> After {
+        let to = ReleaseTo::Undone { keep: claim.keep };
+        let answer = self.store.release(Release { id: claim.id.clone(), owner: claim.owner, to }).await;
+        match &answer {
+            Ok(Ownership::Held) => {
+                self.observer.decided(Decision::GivenBack, &claim.id, 0);
+                return After::Over;
+            }
+            Ok(Ownership::Lost) => claim.counted.heard(),
+            Err(_) => {}
+        }
+        let now = clock::now();
+        let left = claim.until.saturating_duration_since(now);
+        if left.is_zero() {
+            if let Err(error) = answer {
+                self.gives_up(claim, &error);
+            }
+            return After::Over;
+        }
+        // Not there: the claim may still be on its way. The pause grows with no bound but the
+        // lease, so this is a handful of looks.
+        let pause = claim.pause.mul_f64(0.5 + fastrand::f64() / 2.0).min(left);
+        claim.pause *= 2;
+        After::Again(clock::after(now, pause))
+    }
+}
+
+enum After {
+    Over,
+    Again(Instant),
+}
+
+/// A claim that is being undone: put back if that is cut off.
+struct UnderWay {
+    undoing: Arc<Undoing>,
+    claim: Option<DoubtfulClaim>,
+    again: Instant,
+}
+
+impl UnderWay {
+    async fn run(mut self) {
+        let Some(claim) = &mut self.claim else { return };
+        match self.undoing.undo(claim).await {
+            After::Over => self.claim = None,
+            After::Again(at) => self.again = at,
+        }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let Some(claim) = self.claim.take() else { return };
+        let left_out = self.undoing.lock().add(claim, self.again);
+        self.undoing.leaves_out(left_out);
+    }
+}
+
+/// The task, which moves to another tokio runtime when its own ends.
+struct Driver {
+    undoing: Arc<Undoing>,
+    on: Id,
+    moves: u8,
+    is_done: bool,
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.undoing.stops(Some(self.on), self.moves);
+        }
+    }
+}
+
+async fn drive(mut driver: Driver) {
+    let undoing = driver.undoing.clone();
+    // Dropped before the driver is: what is cut off is put back first.
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        // Before the look, so that no claim that comes in between is missed.
+        let added = undoing.wake.notified();
+        let now = clock::now();
+        let mut next = None;
+        while under_way.len() < AT_ONCE {
+            match undoing.lock().take(now) {
+                Ok(claim) => {
+                    let again = clock::after(now, claim.pause);
+                    let one = UnderWay { undoing: undoing.clone(), claim: Some(claim), again };
+                    // A panic, say of the application's subscriber to events, is the end of one
+                    // try.
+                    under_way.push(AssertUnwindSafe(one.run()).catch_unwind());
+                }
+                Err(at) => {
+                    next = at;
+                    break;
+                }
+            }
+        }
+        if under_way.is_empty() && undoing.is_done(driver.on) {
+            driver.is_done = true;
+            return;
+        }
+        let sleep = async {
+            match next {
+                Some(next) => tokio::time::sleep_until(next).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(_) = under_way.next() => {}
+            () = added => {}
+            () = sleep => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoding::key::Key;
+    use crate::runtime::background::Background;
+
+    fn claim(key: u32, background: &Arc<Background>) -> DoubtfulClaim {
+        let id = RecordId::new("undone", &Key::encode(&key).unwrap()).unwrap();
+        let (owner, keep, counted) = (Owner::generate(), Duration::from_secs(1), background.undo());
+        DoubtfulClaim { id, owner, keep, until: clock::after(clock::now(), keep), pause: FIRST_PAUSE, counted }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_claims_that_the_store_has_not_answered_for_the_one_that_is_due_last_makes_room() {
+        let (background, now) = (Arc::default(), clock::now());
+        let (first, last) = (claim(1, &background), claim(2, &background));
+        let (first_id, last_id) = (first.id.clone(), last.id.clone());
+        // Room for one.
+        let mut claims = Claims { bytes: MAX_BYTES - first.bytes(), ..Claims::default() };
+        assert!(claims.add(last, now + Duration::from_secs(1)).is_none());
+        assert_eq!(claims.add(first, now).map(|left_out| left_out.id), Some(last_id));
+        assert_eq!(claims.take(now).map(|claim| claim.id).ok(), Some(first_id));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claims_that_the_store_has_answered_for_make_room_for_the_others() {
+        let (background, mut claims, now) = (Arc::default(), Claims::default(), clock::now());
+        let mut many = 0;
+        loop {
+            many += 1;
+            let mut claim = claim(many, &background);
+            if many % 2 == 0 {
+                claim.counted.heard();
+            }
+            if let Some(left_out) = claims.add(claim, now) {
+                assert!(left_out.counted.is_heard());
+                break;
+            }
+        }
+        assert!(many > 250_000, "{many}");
+        for key in 0..many / 4 {
+            assert!(
+                claims.add(claim(many + key, &background), now).is_some_and(|left_out| left_out.counted.is_heard())
+            );
+        }
+        assert!(claims.bytes <= MAX_BYTES && claims.unheard.len() > claims.heard.len());
+        while let Ok(claim) = claims.take(now) {
+            drop(claim);
+        }
+        assert_eq!((claims.bytes, claims.heard.len()), (0, 0));
+    }
+}

@@ -1,0 +1,372 @@
+//! Which call a body is in.
+//!
+//! It follows the task: a body that spawns a task of its own does not take it along, unless it is
+//! `detached`.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use futures_util::FutureExt as _;
+use uuid::Uuid;
+
+use crate::error::Error;
+use crate::outcome::Storable;
+use crate::record::RecordId;
+use crate::store::{Store, Transaction};
+use crate::task::recording::Recording;
+
+tokio::task_local! {
+    /// The call whose body is running.
+    pub(super) static CALL: Call;
+}
+
+/// Returns the call whose body is running. `None` outside a body, in a task that a body spawned,
+/// under [`Idempotency::disabled`], and in a call without a key under `missing_key = run`.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// # use idem::{Error, Idempotency, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// let idempotency = Idempotency::new(MemoryStore::new());
+/// idempotency
+///     .operation("orders.create")
+///     .key("o-1")
+///     .run(|| async {
+///         let call = idem::current().expect("inside a body");
+///         assert_eq!((call.operation(), call.attempt()), ("orders.create", 1));
+///         Ok::<_, Error>(())
+///     })
+///     .await?;
+/// assert!(idem::current().is_none());
+/// # Ok(())
+/// # }
+/// ```
+pub fn current() -> Option<Call> {
+    innermost().filter(|call| !call.0.hidden)
+}
+
+/// A guarded call, or a step of one by hand, fails with an error of `idem`: the body around it must
+/// not be kept with that inside.
+pub(crate) fn trouble() {
+    if let Some(call) = innermost() {
+        call.trouble();
+    }
+}
+
+/// Whether a body is running.
+pub(crate) fn is_inside() -> bool {
+    CALL.try_with(|_| ()).is_ok()
+}
+
+/// The call whose body is running, or the mark of an unguarded body inside one.
+pub(crate) fn innermost() -> Option<Call> {
+    CALL.try_with(Clone::clone).ok()
+}
+
+/// The call whose body is running: see [`current`].
+#[derive(Clone)]
+pub struct Call(Arc<CallState>);
+
+struct CallState {
+    id: RecordId,
+    attempt: u64,
+    after_abandoned: bool,
+    /// A guarded call of the body has failed with an error of `idem`.
+    troubled: AtomicBool,
+    /// The body asks first what became of an earlier attempt.
+    asks: bool,
+    /// How far the body is with asking what became of an earlier attempt.
+    question: AtomicU8,
+    /// The body has said that its outcome is not to be recorded.
+    omits: AtomicBool,
+    /// The body has had a transaction record its outcome.
+    recorded: AtomicBool,
+    /// The parts that such a transaction needs; `None` if no lease holds the record.
+    recording: Option<Recording>,
+    /// The body has ended, though what it began may go on.
+    over: AtomicBool,
+    /// No call of its own: the mark of an unguarded body whose key is not known.
+    hidden: bool,
+    /// The address of the runtime: keys of two runtimes have nothing to do with each other.
+    runtime: usize,
+    outer: Option<Call>,
+}
+
+/// Whether a body asks what became of an attempt that was cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AskMode {
+    /// There is nothing that it would ask.
+    Nothing,
+    /// It asks before anything else.
+    First,
+    /// It would ask, and runs all the same.
+    Skips,
+}
+
+/// No answer, nor will there be one if the body fails or panics now.
+const NOT_ASKED: u8 = 0;
+const ASKED: u8 = 1;
+const UNKNOWN: u8 = 2;
+const FOUND: u8 = 3;
+
+impl Call {
+    pub(crate) fn new(id: RecordId, attempt: u64, after_abandoned: bool, asks: AskMode, runtime: usize) -> Self {
+        let question = AtomicU8::new(if asks == AskMode::Skips { UNKNOWN } else { NOT_ASKED });
+        Self(Arc::new(CallState {
+            id,
+            attempt,
+            after_abandoned,
+            troubled: AtomicBool::new(false),
+            asks: after_abandoned && asks == AskMode::First,
+            question,
+            omits: AtomicBool::new(false),
+            recorded: AtomicBool::new(false),
+            recording: None,
+            over: AtomicBool::new(false),
+            hidden: false,
+            runtime,
+            outer: innermost(),
+        }))
+    }
+
+    /// Makes the call of a body that nothing guards.
+    pub(super) fn unguarded(id: RecordId, hidden: bool, outer: Option<Self>) -> Self {
+        Self(Arc::new(CallState {
+            id,
+            hidden,
+            attempt: 0,
+            after_abandoned: false,
+            troubled: AtomicBool::new(false),
+            asks: false,
+            question: AtomicU8::new(NOT_ASKED),
+            omits: AtomicBool::new(false),
+            recorded: AtomicBool::new(false),
+            recording: None,
+            over: AtomicBool::new(true),
+            runtime: 0,
+            outer,
+        }))
+    }
+
+    pub(super) fn id(&self) -> &RecordId {
+        &self.0.id
+    }
+
+    /// With what a transaction needs to record the outcome. Before the call is shared with anybody.
+    pub(crate) fn recording(mut self, recording: Option<Recording>) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.recording = recording;
+        }
+        self
+    }
+
+    /// Whether both are the same call.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The operation's name.
+    pub fn operation(&self) -> &str {
+        self.0.id.operation()
+    }
+
+    /// Returns the attempt: 1 for the first claim of this key, one more for each later claim. It is
+    /// also a fencing number, which a downstream system can compare. 0 if the body runs unguarded
+    /// because the store failed (`store_failure = run`).
+    pub fn attempt(&self) -> u64 {
+        self.0.attempt
+    }
+
+    /// Returns whether the attempt before this one was cut off, so that the result of its work is
+    /// unknown.
+    pub fn after_abandoned(&self) -> bool {
+        self.0.after_abandoned
+    }
+
+    /// Returns a key for a call to another service, which accepts it as an idempotency key. It is
+    /// the same whenever the body runs for this call's key, and differs for each name.
+    ///
+    /// It is a UUID (version 8), made from a digest of operation, key and name, so it does not
+    /// reveal the key. It does not depend on the attempt: after a crash, the body sends the same
+    /// child key again.
+    pub fn child_key(&self, name: &str) -> String {
+        let mut digest = [0; 16];
+        blake3::Hasher::new_derive_key("idem 2026 child key")
+            .update(self.0.id.as_str().as_bytes())
+            .update(b" ")
+            .update(name.as_bytes())
+            .finalize_xof()
+            .fill(&mut digest);
+        Uuid::new_v8(digest).to_string()
+    }
+
+    /// Records the call as done, without the value that its body returns.
+    ///
+    /// Use it for values that are too large to record, or that the store must not have. The caller
+    /// gets its value, and a duplicate gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). It
+    /// holds for this try of the body. Kept errors are recorded all the same.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let export = || {
+    ///     idempotency.operation("exports.create").key("e-1").run(|| async {
+    ///         if let Some(call) = idem::current() {
+    ///             call.omit_outcome();
+    ///         }
+    ///         Ok::<_, Error>("a very long text".to_owned())
+    ///     })
+    /// };
+    /// assert_eq!(export().await.unwrap().into_inner(), "a very long text");
+    /// assert!(matches!(export().await, Err(Error::AlreadyDone { .. })));
+    /// # }
+    /// ```
+    pub fn omit_outcome(&self) {
+        self.0.omits.store(true, Ordering::Relaxed);
+    }
+
+    /// Records the outcome in a transaction of the body, together with the rows that the body wrote
+    /// there. The body then commits, and returns the value.
+    ///
+    /// Use it for bodies with a lease that also have effects outside the database. When the
+    /// transaction commits, the record is committed and waiters are woken. If the transaction is
+    /// rolled back, the record is still in flight: return an error then, which releases the key.
+    ///
+    /// Commit soon: while the transaction is open, it locks the record, so the lease is not
+    /// renewed. If the body runs unguarded, this does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LeaseLost`] if another caller is the owner now, and [`Error::Store`] if the
+    /// database failed. Then the transaction is rolled back immediately, so nothing of it is
+    /// written. [`Error::Config`] if the runtime has another store than the transaction's database,
+    /// or if the call is [in a transaction](crate::Operation::run_in) itself.
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the future is dropped, roll the transaction back.
+    ///
+    /// # Examples
+    ///
+    /// ```ignore
+    /// let mut tx = pool.begin().await?;
+    /// sqlx::query("INSERT INTO payments ..").execute(&mut *tx).await?;
+    /// idem::current().unwrap().commit_in(&mut tx, &receipt).await?;
+    /// tx.commit().await?;
+    /// Ok(receipt)
+    /// ```
+    pub async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+        T: Storable<Via>,
+    {
+        let Some(recording) = &self.0.recording else {
+            if self.0.attempt == 0 {
+                return Ok(());
+            }
+            let why = "the call is in a transaction already, which records its outcome; leave `commit_in` out";
+            return Err(Error::config(self.operation(), why));
+        };
+        recording.commit_in(tx, value).await.inspect_err(|_| trouble())?;
+        self.0.recorded.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether a transaction of the body has recorded the outcome, or was to.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.0.recorded.load(Ordering::Relaxed)
+    }
+
+    /// Whether the value is left out of the record.
+    pub(crate) fn omits_outcome(&self) -> bool {
+        self.0.omits.load(Ordering::Relaxed)
+    }
+
+    /// Whether the body must ask first what became of an earlier attempt, which it now does. A body
+    /// that is tried again has asked.
+    pub(crate) fn asks(&self) -> bool {
+        let question = &self.0.question;
+        self.0.after_abandoned
+            && question.compare_exchange(NOT_ASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// It was told.
+    pub(crate) fn was_answered(&self, found: bool) {
+        self.0.question.store(if found { FOUND } else { UNKNOWN }, Ordering::Relaxed);
+    }
+
+    /// Whether the body returned the result of an earlier attempt.
+    pub(crate) fn is_reconciled(&self) -> bool {
+        self.0.question.load(Ordering::Relaxed) == FOUND
+    }
+
+    /// The body was to ask, and was not told.
+    pub(crate) fn is_unreconciled(&self) -> bool {
+        self.0.asks && matches!(self.0.question.load(Ordering::Relaxed), NOT_ASKED | ASKED)
+    }
+
+    /// A guarded call of the body has failed with an error of `idem`, which may be inside of what
+    /// the body returns.
+    pub(crate) fn is_troubled(&self) -> bool {
+        self.0.troubled.load(Ordering::Relaxed)
+    }
+
+    /// The body's result goes to the body around it.
+    pub(crate) fn passes_on_trouble(&self) {
+        if let Some(outer) = self.0.outer.as_ref().filter(|_| self.is_troubled()) {
+            outer.trouble();
+        }
+    }
+
+    /// Marks the nearest call that has a record: an unguarded one keeps nothing.
+    fn trouble(&self) {
+        let mut calls = std::iter::successors(Some(self), |call| call.0.outer.as_ref());
+        if let Some(call) = calls.find(|call| call.0.attempt > 0) {
+            call.0.troubled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs a future as the body of this call, which is over when that has ended or was dropped.
+    pub(crate) fn around<F: Future>(&self, body: F) -> impl Future<Output = F::Output> {
+        struct Over<'a>(&'a Call);
+        impl Drop for Over<'_> {
+            fn drop(&mut self) {
+                self.0.0.over.store(true, Ordering::Relaxed);
+            }
+        }
+        self.0.over.store(false, Ordering::Relaxed);
+        self.0.troubled.store(false, Ordering::Relaxed);
+        self.0.omits.store(false, Ordering::Relaxed);
+        self.0.recorded.store(false, Ordering::Relaxed);
+        let over = Over(self);
+        // Not awaited in an `async` block, which would hold the body's future twice.
+        CALL.scope(self.clone(), body).map(move |output| {
+            drop(over);
+            output
+        })
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("id", &self.0.id).field("attempt", &self.attempt()).finish_non_exhaustive()
+    }
+}
+
+/// Whether a call of this key, in this runtime, would wait for itself.
+pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
+    let is_reentrant = |call: &Call| {
+        std::iter::successors(Some(call), |call| call.0.outer.as_ref())
+            .any(|Call(inner)| !inner.over.load(Ordering::Relaxed) && inner.runtime == runtime && inner.id == *id)
+    };
+    CALL.try_with(is_reentrant).unwrap_or(false)
+}

@@ -1,0 +1,9 @@
+//! State that follows a task: the runtime of a scope, the call whose body runs, watches.
+
+pub(crate) mod current;
+pub(crate) mod inherited;
+pub(crate) mod recording;
+pub(crate) mod scope;
+pub(crate) mod unguarded;
+pub(crate) mod waiting;
+pub(crate) mod watch;

@@ -1,0 +1,82 @@
+//! An outcome that a transaction of the body records.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::encoding::fingerprint::Fingerprint;
+use crate::error::Error;
+use crate::lease::term::Term;
+use crate::observe::Decision;
+use crate::outcome::Storable;
+use crate::outcome::codec::{CodecContext, CodecFailure};
+use crate::record::{Commit, Encoded, Ownership};
+use crate::runtime::Runtime;
+use crate::runtime::trace::{CallTrace, traced};
+use crate::store::{Store, Transaction};
+
+/// The parts that the owner of a key needs to record its outcome.
+pub(crate) struct Recording {
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) term: Arc<Term>,
+    pub(crate) fingerprint: Option<Fingerprint>,
+    pub(crate) ttl: Duration,
+    pub(crate) remember: Duration,
+    /// Of the outcome's type.
+    pub(crate) version: u32,
+    pub(crate) trace: Option<Arc<CallTrace>>,
+}
+
+impl Recording {
+    /// Writes the outcome in a transaction, if the record still is the owner's. If it is not,
+    /// nothing of the transaction is ever written.
+    pub(crate) async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+        T: Storable<Via>,
+    {
+        let encoded =
+            self.runtime.codec.encode(CodecContext::of_value(&self.term.id, self.term.attempt), &value.to_stored());
+        let encoded = encoded.map(|encoded| traced(self.trace.as_ref(), encoded).of_version(self.version));
+        self.try_commit_in(tx, encoded).await
+    }
+
+    async fn try_commit_in<X, S>(&self, tx: &mut X, encoded: Result<Encoded, CodecFailure>) -> Result<(), Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+    {
+        let Self { runtime, term, fingerprint, ttl, remember, .. } = self;
+        let Some(store) = runtime.store.of::<S>() else {
+            return Err(Error::other_store::<S>(term.id.operation()));
+        };
+        let not_encoded = |failure: &CodecFailure| {
+            runtime.observer.decided_because(Decision::NotEncoded, &term.id, term.attempt, failure);
+        };
+        let commit = Commit {
+            id: term.id.clone(),
+            owner: term.owner,
+            attempt: term.attempt,
+            fingerprint: *fingerprint,
+            outcome: encoded.inspect_err(not_encoded).ok(),
+            ttl: *ttl,
+            remember: *remember,
+            as_claimed: None,
+            trace: None,
+        };
+        match tx.commit(store, &commit).await {
+            Ok(Ownership::Held) => Ok(()),
+            Ok(Ownership::Lost) => {
+                // If this fails too, the connection is lost, and with it the transaction.
+                let _ = tx.doom().await;
+                let why = "the transaction that was to record it is rolled back";
+                runtime.observer.decided_because(Decision::CommitRefused, &term.id, term.attempt, &why);
+                Err(term.lost_error())
+            }
+            Err(error) => {
+                let _ = tx.doom().await;
+                Err(runtime.failed(&term.id, error))
+            }
+        }
+    }
+}

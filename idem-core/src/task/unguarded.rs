@@ -1,0 +1,18 @@
+//! Bodies that nothing guards.
+
+use std::future::Future;
+
+use crate::record::RecordId;
+use crate::task::current::{self, CALL, Call};
+use crate::task::watch;
+
+/// Runs a body that nothing guards, with its key where that is known. A call around it is not its
+/// own, but is still known for what would wait for itself.
+pub(crate) async fn unguarded<F: Future>(id: Option<&RecordId>, body: F) -> F::Output {
+    let outer = current::innermost();
+    let hidden = id.is_none();
+    let Some(id) = id.or(outer.as_ref().map(Call::id)).cloned() else {
+        return if watch::is_watched() { Box::pin(watch::inside(body)).await } else { body.await };
+    };
+    CALL.scope(Call::unguarded(id, hidden, outer), body).await
+}

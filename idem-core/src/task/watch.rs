@@ -1,0 +1,188 @@
+//! Whether the guarded calls of a future ran their bodies or replayed.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use crate::task::current::{self, Call};
+
+tokio::task_local! {
+    static WATCH: Arc<Watch>;
+}
+
+/// Runs a future, and reports whether the guarded calls in it ran or replayed.
+///
+/// A replayed outcome is equal to the first one, so its caller sees no difference. To see it, wrap
+/// the call, or the handler of a web server as a layer does.
+///
+/// Guarded calls inside the body of a guarded call do not count: if the outer body ran, its caller
+/// got a new outcome. A `detached` call counts. A call in a task that the future spawns does not.
+/// Watches may be nested, and each counts the calls inside it.
+///
+/// # Cancellation safety
+///
+/// As that of the future. If it is dropped, the report is lost.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// # use idem::{Error, Idempotency, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// let idempotency = Idempotency::new(MemoryStore::new());
+/// // Or an annotated function: `idem::watch(create_order(req)).await`.
+/// let create = || async {
+///     let outcome = idempotency.operation("orders.create").key("o-1").run(|| async { Ok::<_, Error>(7) });
+///     outcome.await.map(idem::Outcome::into_inner)
+/// };
+/// let (receipt, report) = idem::watch(create()).await;
+/// assert!(receipt? == 7 && !report.is_replayed());
+/// let (receipt, report) = idem::watch(create()).await;
+/// assert!(receipt? == 7 && report.is_replayed());
+/// # Ok(())
+/// # }
+/// ```
+pub async fn watch<F: Future>(future: F) -> (F::Output, Report) {
+    let watch = Arc::new(Watch {
+        around: current::innermost(),
+        outer: current(),
+        unguarded: AtomicUsize::new(0),
+        counts: Default::default(),
+    });
+    let output = WATCH.scope(watch.clone(), future).await;
+    (output, watch.report())
+}
+
+/// The results of the guarded calls inside a [`watch`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Report {
+    executed: u32,
+    replayed: u32,
+    failed: u32,
+    unrecorded: u32,
+}
+
+impl Report {
+    /// Returns whether there was a guarded call, and every one returned a recorded outcome: a value
+    /// or a kept error.
+    pub fn is_replayed(&self) -> bool {
+        self.replayed > 0 && self.executed == 0 && self.failed == 0
+    }
+
+    /// Returns how many calls ran their bodies, unguarded ones included. Calls of a disabled
+    /// runtime do not count.
+    pub fn executed(&self) -> u32 {
+        self.executed
+    }
+
+    /// Returns how many calls returned a recorded outcome.
+    pub fn replayed(&self) -> u32 {
+        self.replayed
+    }
+
+    /// Returns how many calls failed with an [`Error`](crate::Error), without running a body or
+    /// replaying.
+    pub fn failed(&self) -> u32 {
+        self.failed
+    }
+
+    /// Returns how many executed calls returned an outcome that the store has not recorded. Either
+    /// the commit failed and is retried in the background, or it was refused because another caller
+    /// has claimed the key. Do not acknowledge such work yet.
+    pub fn unrecorded(&self) -> u32 {
+        self.unrecorded
+    }
+}
+
+/// The result of one call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Seen {
+    Executed,
+    Replayed,
+    Failed,
+    Unrecorded,
+}
+
+struct Watch {
+    /// The call whose body the watch is in.
+    around: Option<Call>,
+    outer: Option<Arc<Watch>>,
+    /// How many bodies without a record run inside. The watch does not count their calls.
+    unguarded: AtomicUsize,
+    counts: [AtomicU32; 4],
+}
+
+impl Watch {
+    fn report(&self) -> Report {
+        let [executed, replayed, failed, unrecorded] =
+            self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+        Report { executed, replayed, failed, unrecorded }
+    }
+
+    /// Whether a call here is one of those that the watch is about.
+    fn is_about(&self, here: Option<&Call>) -> bool {
+        let same = match (&self.around, here) {
+            (None, None) => true,
+            (Some(around), Some(here)) => around.is(here),
+            _ => false,
+        };
+        same && self.unguarded.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Takes the watch of this task along, for a body in a task of its own.
+pub(crate) fn along<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    let watch = current();
+    async move {
+        match watch {
+            Some(watch) => WATCH.scope(watch, future).await,
+            None => future.await,
+        }
+    }
+}
+
+fn current() -> Option<Arc<Watch>> {
+    WATCH.try_with(Arc::clone).ok()
+}
+
+/// Whether a watch is active.
+pub(crate) fn is_watched() -> bool {
+    WATCH.try_with(|_| ()).is_ok()
+}
+
+/// Reports a call.
+#[inline]
+pub(crate) fn saw(seen: Seen) {
+    // Without a watch, as in most processes, this is one look.
+    let _ = WATCH.try_with(|watch| {
+        let here = current::innermost();
+        for watch in chain(watch).filter(|watch| watch.is_about(here.as_ref())) {
+            watch.counts[seen as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    });
+}
+
+fn chain(watch: &Arc<Watch>) -> impl Iterator<Item = &Watch> {
+    std::iter::successors(Some(&**watch), |watch| watch.outer.as_deref())
+}
+
+/// Runs a body without a record: the calls in it are not reported.
+pub(crate) async fn inside<F: Future>(body: F) -> F::Output {
+    struct Inside(Option<Arc<Watch>>);
+    impl Inside {
+        fn add(&self, number: usize) {
+            for watch in self.0.iter().flat_map(chain) {
+                watch.unguarded.fetch_add(number, Ordering::Relaxed);
+            }
+        }
+    }
+    impl Drop for Inside {
+        fn drop(&mut self) {
+            // One less: the sum wraps around.
+            self.add(usize::MAX);
+        }
+    }
+    let inside = Inside(current());
+    inside.add(1);
+    body.await
+}

@@ -1,0 +1,69 @@
+//! A limit on how many tokens that do not count one subject may send, in this process.
+//!
+//! A window begins with the first failure and ends after its time, whatever comes meanwhile.
+//! Nothing is kept of subjects that never fail. Calls that are under way when the last failure is
+//! counted go on.
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use tokio::time::Instant;
+
+use crate::base::clock;
+use crate::base::sync::atomic::{AtomicU32, Ordering};
+use crate::encoding::key::KeyDigest;
+
+/// How many subjects are remembered. A guesser with more than that has as many sessions.
+const SUBJECTS: u64 = 1 << 16;
+
+pub(crate) struct Throttle {
+    max: u32,
+    window: Duration,
+    failures: Cache<KeyDigest, Arc<Window>, UnitWeighter, RandomState>,
+}
+
+/// The failures of a subject since the first of them.
+struct Window {
+    until: Instant,
+    failures: AtomicU32,
+}
+
+impl Throttle {
+    pub(crate) fn new(max: u32, window: Duration) -> Self {
+        let (hasher, lifecycle) = (RandomState::new(), DefaultLifecycle::default());
+        Self { max, window, failures: Cache::with(1 << 10, SUBJECTS, UnitWeighter, hasher, lifecycle) }
+    }
+
+    /// How long a subject has to wait, if it has.
+    pub(crate) fn check(&self, operation: &str, subject: KeyDigest, now: Instant) -> Option<Duration> {
+        let window = self.failures.get(&counted(operation, subject)).filter(|window| now < window.until)?;
+        let is_over = window.failures.load(Ordering::Relaxed) >= self.max;
+        is_over.then(|| window.until.saturating_duration_since(now))
+    }
+
+    /// Counts a failure.
+    pub(crate) fn failed(&self, operation: &str, subject: KeyDigest, now: Instant) {
+        let counted = counted(operation, subject);
+        self.failures.remove_if(&counted, |window| now >= window.until);
+        let begun = || Ok(Arc::new(Window { until: clock::after(now, self.window), failures: AtomicU32::new(0) }));
+        let window: Result<_, std::convert::Infallible> = self.failures.get_or_insert_with(&counted, begun);
+        let Ok(window) = window;
+        window.failures.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What is counted together. Subjects of two operations may be of different kinds, and equal all
+/// the same.
+fn counted(operation: &str, subject: KeyDigest) -> KeyDigest {
+    KeyDigest::of(&format!("{operation}:{subject}"))
+}
+
+impl fmt::Debug for Throttle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Throttle").field("max", &self.max).field("window", &self.window).finish_non_exhaustive()
+    }
+}

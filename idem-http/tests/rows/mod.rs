@@ -1,0 +1,240 @@
+//! Rows of the tables that need a certain key, owner, body or record.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, HttpBody as _};
+use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, Request, StatusCode};
+use axum::response::{IntoResponse, Response};
+use idem_core::{Abandoned, Error, Idempotency, MemoryStore};
+use idem_http::header;
+use tokio_stream::StreamExt as _;
+
+use crate::support::{Received, Site, layer, request, send};
+
+/// A form, compressed in two ways.
+const GZIP: [&[u8]; 2] = [
+    b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\x03\x4b\xcc\xcd\x2f\xcd\x2b\xb1\x35\xb4\xb4\xb4\x54\x4b\x2e\x2d\x2a\x4a\xcd\x4b\xae\xb4\x2d\x2d\x4e\x51\x4b\x44\x48\x00\x00\x54\x61\xc3\x48\x24\x00\x00\x00",
+    b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\x4b\xcc\xcd\x2f\xcd\x2b\xb1\x35\xb4\xb4\xb4\x54\x4b\x2e\x2d\x2a\x4a\xcd\x4b\xae\xb4\x2d\x2d\x4e\x51\x4b\x44\x48\x00\x00\x54\x61\xc3\x48\x24\x00\x00\x00",
+];
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Logs(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Logs {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(text)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn empty(key: &str) -> Request<Body> {
+    request(key).body(Body::empty()).unwrap()
+}
+
+fn is_replay(received: &Received) -> bool {
+    received.headers.contains_key("idempotent-replayed")
+}
+
+#[tokio::test]
+async fn a_key_is_1_to_255_visible_characters() {
+    let site = Site::new();
+    let app = site.router(layer(&site.idempotency));
+    let keyed = |key: &[u8]| {
+        let key = HeaderValue::from_bytes(key).unwrap();
+        let request = Request::post("/charges").header(AUTHORIZATION, "alice").header("idempotency-key", key);
+        request.body(Body::empty()).unwrap()
+    };
+    for visible in (b'!'..=b'~').map(|byte| vec![b'a', byte]).chain([vec![b'x'; 255], b"~".to_vec()]) {
+        assert_eq!(send(&app, keyed(&visible)).await.status, StatusCode::OK, "{}", visible.escape_ascii());
+    }
+    let runs = site.runs.load(SeqCst);
+    let invalid: [&[u8]; 9] = [b"", b"\t", b"a\tb", b"a b", b"a\xff", "ä".as_bytes(), b"\"a", b"\"a\"b", &[b'x'; 256]];
+    for key in invalid {
+        let refused = send(&app, keyed(key)).await;
+        assert_eq!(
+            (refused.status, &*refused.code()),
+            (StatusCode::BAD_REQUEST, "invalid_key"),
+            "{}",
+            key.escape_ascii()
+        );
+    }
+    assert_eq!(site.runs.load(SeqCst), runs);
+}
+
+#[tokio::test]
+async fn the_key_can_come_from_any_part_of_the_request_and_is_checked_there_too() {
+    let site = Site::new();
+    let app =
+        site.router(layer(&site.idempotency).key_from(|parts| parts.uri.query().map(str::to_owned)).required(true));
+    let asked = |uri: &str| Request::post(uri).header(AUTHORIZATION, "alice").body(Body::empty()).unwrap();
+    for replayed in [false, true] {
+        assert_eq!(is_replay(&send(&app, asked("/charges?k")).await), replayed);
+    }
+    assert_eq!(send(&app, asked("/charges")).await.code(), "missing_key");
+    assert_eq!(send(&app, asked("/charges?")).await.code(), "invalid_key");
+    assert_eq!(send(&app, asked(&format!("/charges?{}", "x".repeat(256)))).await.code(), "invalid_key");
+    // The header is another header now.
+    assert_eq!(send(&app, empty("k")).await.code(), "missing_key");
+}
+
+#[tokio::test]
+async fn an_owner_that_is_empty_is_none() {
+    let site = Site::new();
+    let app = site.router(layer(&site.idempotency));
+    let nobody = Request::post("/charges").header(AUTHORIZATION, "").header("idempotency-key", "k");
+    let refused = send(&app, nobody.body(Body::empty()).unwrap()).await;
+    assert_eq!((refused.status, &*refused.code()), (StatusCode::UNAUTHORIZED, "no_scope"));
+    assert_eq!(site.runs.load(SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_scope_that_panics_shares_no_key() {
+    let site = Site::new();
+    let scoped = idem_http::IdempotencyLayer::new(site.idempotency.clone())
+        .scope(|parts| header(parts, AUTHORIZATION).map(|owner| if owner == "bug" { panic!("a bug") } else { owner }));
+    let app = site.router(scoped);
+    let as_user = |user: &str| {
+        let request = Request::post("/charges").header("idempotency-key", "k").header(AUTHORIZATION, user);
+        request.body(Body::empty()).unwrap()
+    };
+    let panicked = tokio::spawn({
+        let (app, request) = (app.clone(), as_user("bug"));
+        async move { send(&app, request).await }
+    });
+    assert!(panicked.await.is_err_and(|error| error.is_panic()));
+    assert_eq!(send(&app, as_user("alice")).await.text, "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_has_expired_is_409_and_its_lookup_410() {
+    let site = Site::new();
+    let times = layer(&site.idempotency).ttl(Duration::from_secs(60)).remember(Duration::from_secs(600));
+    let lookup = idem_http::lookup(site.idempotency.clone()).name("tests").route("POST", "/charges");
+    let lookup = lookup.scope(|parts| header(parts, AUTHORIZATION));
+    let app = site.router(times).route_service("/charges/{key}", lookup);
+    let ask = || Request::get("/charges/k").header(AUTHORIZATION, "alice").body(Body::empty()).unwrap();
+    assert_eq!(send(&app, empty("k")).await.text, "1");
+    tokio::time::advance(Duration::from_secs(61)).await;
+    let late = send(&app, empty("k")).await;
+    assert_eq!((late.status, &*late.code()), (StatusCode::CONFLICT, "already_done"));
+    assert!(!late.headers.contains_key(RETRY_AFTER));
+    assert_eq!(send(&app, ask()).await.status, StatusCode::GONE);
+    tokio::time::advance(Duration::from_secs(600)).await;
+    assert_eq!(send(&app, ask()).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(send(&app, empty("k")).await.text, "2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_interrupted_and_one_that_failed_too_often_are_409() {
+    let runtime = Idempotency::builder(MemoryStore::new()).abandoned(Abandoned::Reject).build();
+    let site = Site::over(runtime);
+    let failing =
+        site.router_of(layer(&site.idempotency).max_attempts(2), |_| StatusCode::INTERNAL_SERVER_ERROR.into_response());
+    for expected in [500, 500, 409, 409] {
+        let received = send(&failing, empty("failing")).await;
+        assert_eq!(received.status.as_u16(), expected);
+        assert!(expected == 500 || received.code() == "attempts_exhausted", "{}", received.text);
+    }
+    let call = site.idempotency.operation("tests.POST/charges").key(&("alice", "cut")).lease(Duration::from_secs(1));
+    drop(call.begin().await.unwrap());
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let refused = send(&failing, empty("cut")).await;
+    assert_eq!((refused.status, &*refused.code()), (StatusCode::CONFLICT, "abandoned"));
+    assert!(!refused.headers.contains_key(RETRY_AFTER));
+    assert_eq!(site.runs.load(SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_record_of_something_else_is_500_and_nothing_runs() {
+    let site = Site::new();
+    let app = site.router(layer(&site.idempotency));
+    let other = site.idempotency.operation("tests.POST/charges").key(&("alice", "k"));
+    other.run(async || Ok::<_, Error>(7)).await.unwrap();
+    let refused = send(&app, empty("k")).await;
+    assert_eq!((refused.status, &*refused.code()), (StatusCode::INTERNAL_SERVER_ERROR, "codec"));
+    assert_eq!(site.runs.load(SeqCst), 0);
+}
+
+#[tokio::test]
+async fn compressed_bodies_are_compared_and_replayed_as_they_are() {
+    let site = Site::new();
+    let app = site.app(|_| ([(CONTENT_ENCODING, "gzip")], GZIP[0]).into_response());
+    let sent = |body: &'static [u8]| request("k").header(CONTENT_ENCODING, "gzip").body(Body::from(body)).unwrap();
+    for replayed in [false, true] {
+        let received = send(&app, sent(GZIP[0])).await;
+        assert_eq!((&received.bytes[..], &received.headers[CONTENT_ENCODING]), (GZIP[0], &"gzip".parse().unwrap()));
+        assert_eq!(is_replay(&received), replayed);
+    }
+    // The bytes count: clients send the same ones in each try.
+    assert_eq!(send(&app, sent(GZIP[1])).await.code(), "fingerprint_mismatch");
+    assert_eq!(site.runs.load(SeqCst), 1);
+}
+
+/// What a layer for compression does: another body, of unknown length.
+async fn compress(response: Response) -> Response {
+    let (mut parts, body) = response.into_parts();
+    parts.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("x-upper"));
+    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
+    let chunks = body.into_data_stream().map(|chunk| chunk.map(|chunk| chunk.to_ascii_uppercase()));
+    let body = Body::from_stream(chunks);
+    assert_eq!(body.size_hint().exact(), None);
+    Response::from_parts(parts, body)
+}
+
+#[tokio::test]
+async fn compression_outside_of_the_layer_concerns_replays_too_and_inside_it_leaves_nothing_to_replay() {
+    let site = Site::new();
+    let compression = || axum::middleware::map_response(compress);
+    let outside = site.app(|_| "charged".into_response()).layer(compression());
+    for replayed in [false, true] {
+        let received = send(&outside, empty("k")).await;
+        assert_eq!((&*received.text, is_replay(&received)), ("CHARGED", replayed));
+    }
+    let inside = Router::new().route("/charges", axum::routing::post(async || "charged").layer(compression()));
+    let inside = inside.layer(layer(&site.idempotency).name("inside"));
+    assert_eq!(send(&inside, empty("k")).await.text, "CHARGED");
+    assert_eq!(send(&inside, empty("k")).await.code(), "already_done");
+}
+
+#[tokio::test]
+async fn nothing_of_a_key_an_owner_or_a_body_reaches_a_log_or_an_error_page() {
+    const KEY: &str = "<script>alert(1)</script>";
+    let logs = Logs::default();
+    let writer = logs.clone();
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false);
+    let subscriber = subscriber.with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let site = Site::new();
+    let app = site.router(layer(&site.idempotency).max_body(64));
+    let of_body = site.router(layer(&site.idempotency).name("forms").body_field("/key").required(true));
+    let with = |key: &str, body: &str| {
+        let request = Request::post("/charges").header(AUTHORIZATION, "hunter2").header("idempotency-key", key);
+        request.header(CONTENT_TYPE, "application/json").body(Body::from(body.to_owned())).unwrap()
+    };
+    assert_eq!(send(&app, with(KEY, "4242\u{1b}[31m")).await.status, StatusCode::OK);
+    let long = "4242".repeat(17);
+    for (app, request, code) in [
+        (&app, with(KEY, "4243"), "fingerprint_mismatch"),
+        (&app, with(&format!("{KEY} {KEY}"), "4242"), "invalid_key"),
+        (&app, with(KEY, &long), "body_too_large"),
+        (&of_body, with("k", "{\"key\": 4242}"), "invalid_key"),
+        (&of_body, with("k", "{\"key\": \"4242 4242\"}"), "invalid_key"),
+        (&of_body, with("k", "4242"), "missing_key"),
+    ] {
+        let page = send(app, request).await;
+        assert_eq!(page.code(), code);
+        let shown = format!("{:?} {}", page.headers, page.text);
+        assert!(!["script", "4242", "4243", "hunter2"].iter().any(|secret| shown.contains(secret)), "{shown}");
+    }
+    let logs = String::from_utf8(logs.0.lock().unwrap().clone()).unwrap();
+    assert!(logs.contains("executed") && logs.contains("rejected_mismatch"), "{logs}");
+    assert!(!["script", "4242", "4243", "hunter2", "\u{1b}"].iter().any(|secret| logs.contains(secret)), "{logs}");
+}

@@ -1,0 +1,343 @@
+//! The settings of a store, and the ways to make one.
+
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use idem_core::StoreError;
+
+use crate::client::connection::Connection;
+use crate::client::error::refused;
+use crate::client::link::SILENCE;
+use crate::client::own::Own;
+use crate::client::replicas::Replicas;
+use crate::client::server::Server;
+use crate::store::keys::{DEFAULT_PREFIX, Keys};
+use crate::store::{RedisStore, check, script};
+
+/// Two of them fit into the two seconds within which a call on a dead server has to fail, so that a
+/// claim is sent twice.
+const TIME_LIMIT: Duration = Duration::from_millis(900);
+const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(2);
+
+/// The settings of a [`RedisStore`]; made by [`RedisStore::builder`].
+///
+/// # Examples
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use idem_redis::RedisStore;
+///
+/// # async fn example() -> Result<(), idem_core::StoreError> {
+/// let store = RedisStore::builder()
+///     .url("redis://user:password@redis.internal:6379/0")
+///     .prefix("shop:idem")
+///     .time_limit(Duration::from_millis(500))
+///     .connect()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "settings do nothing until `connect` is called"]
+pub struct RedisStoreBuilder {
+    url: Option<String>,
+    connection: Option<Connection>,
+    wake_url: Option<String>,
+    prefix: String,
+    time_limit: Duration,
+    connect_time_limit: Duration,
+    replicas: Option<Replicas>,
+}
+
+impl RedisStore {
+    /// Connects to the server that a URL names, and checks whether the server is suitable. For
+    /// other settings use [`builder`](Self::builder); its methods [`url`](RedisStoreBuilder::url)
+    /// and [`connect`](RedisStoreBuilder::connect) have the details.
+    ///
+    /// Takes at most 2.9 s. Must be called in a tokio runtime. When the future is dropped, the
+    /// connection is closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisStoreBuilder::connect`]. No error shows the password.
+    pub async fn connect(url: impl Into<String>) -> Result<Self, StoreError> {
+        Self::builder().url(url).connect().await
+    }
+
+    /// Creates a store on a connection that the application already has. That is a
+    /// [`ConnectionManager`](redis::aio::ConnectionManager), a
+    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection), or a
+    /// `redis::cluster_async::ClusterConnection` (feature `cluster-connection`, in `idem-rs`
+    /// `redis-cluster-connection`). For a cluster, a [`url`](RedisStoreBuilder::url) is better.
+    /// redis-rs holds all commands back while one node is silent, and its own retries and timeouts
+    /// (seconds by default) outlast the store's time limit.
+    ///
+    /// Nothing is sent yet, so nothing is known of the server: call [`check`](Self::check) once at
+    /// start-up, or make the store with [`builder`](Self::builder),
+    /// [`connection`](RedisStoreBuilder::connection) and [`connect`](RedisStoreBuilder::connect),
+    /// which does. Waiters on such a store ask again and again instead of being woken, unless the
+    /// builder is given a [`wake_url`](RedisStoreBuilder::wake_url). The connection's own timeouts
+    /// hold beside the store's.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use idem_redis::{RedisStore, redis};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = redis::Client::open("redis://127.0.0.1/")?;
+    /// let store = RedisStore::from_connection(client.get_connection_manager().await?);
+    /// store.check().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_connection(connection: impl Into<Connection>) -> Self {
+        RedisStoreBuilder::unchecked(connection.into())
+    }
+
+    /// Creates a builder, to set everything else.
+    pub fn builder() -> RedisStoreBuilder {
+        RedisStoreBuilder::new()
+    }
+}
+
+impl RedisStoreBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            url: None,
+            connection: None,
+            wake_url: None,
+            prefix: DEFAULT_PREFIX.to_owned(),
+            time_limit: TIME_LIMIT,
+            connect_time_limit: CONNECT_TIME_LIMIT,
+            replicas: None,
+        }
+    }
+
+    /// Sets the location of the records:
+    ///
+    /// | URL | |
+    /// | --- | --- |
+    /// | `redis://user:password@host:6379/0` | one server |
+    /// | `unix:///path?db=0` | one server, by its socket |
+    /// | `redis+sentinel://user:password@host:26379,host:26379/main?db=0&sentinel_user=..&sentinel_password=..` | the master that these Sentinels know as `main` |
+    /// | `redis+cluster://user:password@host:6379,host:6379` | a cluster: some of its nodes, which know the others |
+    ///
+    /// `rediss` in place of `redis` uses TLS (feature `tls`), also to the Sentinels. User,
+    /// password, port and database are optional. The user and password before the `@` are for the
+    /// servers that hold the records; those for the Sentinels are parameters. Special characters
+    /// are percent-encoded.
+    ///
+    /// Under Sentinel, each connection asks all Sentinels. It goes to the server that most of the
+    /// answers name, if that server itself says that it is a master. These lead to a new
+    /// connection: a failover that a Sentinel announces; another answer of most Sentinels, which
+    /// are asked every few seconds; a `READONLY` reply; a silent server; a lost connection. In a
+    /// cluster each command goes to the node that has its key. A lost or silent node costs only the
+    /// calls of its keys.
+    ///
+    /// Set either this or [`connection`](Self::connection).
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.url = Some(url.into());
+        self
+    }
+
+    /// Sets a connection that the application already has, instead of a URL. The store does not
+    /// replace it when it is lost. A [`ConnectionManager`](redis::aio::ConnectionManager) and a
+    /// `ClusterConnection` do that by themselves, a
+    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection) does not.
+    ///
+    /// The server cannot push over a connection that the store did not make. So without a
+    /// [`wake_url`](Self::wake_url) waiters poll: after 5 ms, then at twice the time up to 200 ms.
+    pub fn connection(mut self, connection: impl Into<Connection>) -> Self {
+        self.connection = Some(connection.into());
+        self
+    }
+
+    /// Sets the URL of the same server, in any form of [`url`](Self::url), for a second connection
+    /// on which waiters are woken. Use it only with a [`connection`](Self::connection): with a
+    /// [`url`](Self::url), the store makes the second connection by itself.
+    pub fn wake_url(mut self, url: impl Into<String>) -> Self {
+        self.wake_url = Some(url.into());
+        self
+    }
+
+    /// Sets the text before the first colon of all keys and channels; the default is `idem`. It
+    /// must not be empty, and must not contain braces, white space or control characters. Stores
+    /// with the same prefix share their records: so several processes guard one operation. If two
+    /// prefixes must not share records, neither may be the other plus a colon and more (`a` and
+    /// `a:b`).
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets how long one step of the store may take, including a new connection. Default: 900 ms.
+    /// After that the step fails, and may have been carried out. A wait is not limited by it, but
+    /// its questions to the server are.
+    ///
+    /// A claim without an answer is sent a second time, so a call on a dead server takes twice this
+    /// limit.
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Sets how long one attempt to connect may take, including name resolution, TLS and password.
+    /// Default: 2 s. [`connect`](Self::connect) makes one attempt. A connection that is lost later
+    /// is retried until it succeeds.
+    pub fn connect_time_limit(mut self, limit: Duration) -> Self {
+        self.connect_time_limit = limit;
+        self
+    }
+
+    /// Makes each claim and each commit wait until `count` replicas have acknowledged it, for at
+    /// most `timeout` (`WAIT`). If fewer acknowledge, the step fails closed: a claim starts no body
+    /// and is undone; a commit is retried while the caller already has its value. Off by default.
+    ///
+    /// Redis replicates asynchronously: without this, a failover forgets what the master had
+    /// acknowledged and not yet passed on. After a forgotten claim, a second body may run at the
+    /// same time as the first. After a forgotten commit, the body runs again. With it, a claim
+    /// starts a body, and a commit counts as recorded, only when `count` replicas besides the
+    /// master have it.
+    ///
+    /// `WAIT` does not provide consensus. These risks remain:
+    ///
+    /// - A failover may choose a replica that did not acknowledge. Sentinel and a cluster prefer
+    ///   the replica with the most data, among those that they can reach. A master that comes back
+    ///   while it is being failed over can still get acknowledgements from its own replica; these
+    ///   writes are lost when both become replicas of the new master. If losing nothing matters
+    ///   more than working while a replica is down, ask for all replicas. A smaller count narrows
+    ///   the gap and does not close it.
+    /// - A replica acknowledges writes that it has in memory. A restart of all servers without
+    ///   their data forgets them.
+    /// - A master that is cut off still accepts writes that it cannot replicate. Claims and commits
+    ///   there fail. But a duplicate that asks it meanwhile gets its record, which the others may
+    ///   never have.
+    /// - Releases and renewals do not wait. A failover that loses the last renewal shortens the
+    ///   lease by up to the time between two renewals (a third of the lease). In that time another
+    ///   call may take it over, while the owner's body runs until its next renewal is refused.
+    /// - A write without acknowledgement is still at the master, and a duplicate sees it there.
+    ///
+    /// It costs a claim and a commit one more round trip, and the way from the master to its
+    /// replicas. Concurrent calls share one `WAIT`. While a connection waits, its other commands
+    /// queue, so a silent replica delays all calls by `timeout`. Make it a fraction of the
+    /// [`time_limit`](Self::time_limit), such as 100 to 300 ms.
+    ///
+    /// Only with a [`url`](Self::url), since a `WAIT` must go on the very connection of the write.
+    /// At least one replica, and a timeout shorter than the `time_limit` and than three seconds, or
+    /// [`connect`](Self::connect) fails; it also fails while a master has fewer replicas.
+    pub fn replicas(mut self, count: u32, timeout: Duration) -> Self {
+        self.replicas = Some(Replicas { count, timeout });
+        self
+    }
+
+    /// Connects, and checks whether the server is suitable.
+    ///
+    /// It takes at most one [`connect_time_limit`](Self::connect_time_limit) and one
+    /// [`time_limit`](Self::time_limit), or two with [`replicas`](Self::replicas). Call it in a
+    /// tokio runtime: all connections of the store then live there. If that runtime ends, or runs
+    /// nothing for three seconds, they move to the runtime of a call. If the future is dropped, the
+    /// connection is closed.
+    ///
+    /// # Errors
+    ///
+    /// Each error names the server, without user and password.
+    /// [`Refused`](idem_core::StoreErrorKind::Refused) is returned for
+    ///
+    /// - invalid settings, or a wrong password;
+    /// - a user without the [rights](https://docs.rs/idem-rs/latest/idem/guide/redis/#requirements)
+    ///   to record an outcome, or a server that renames or disables their commands;
+    /// - a server older than Redis 7.0, or a replica;
+    /// - a URL of the wrong form: a Sentinel or a cluster's node by `redis://`, a single server by
+    ///   `redis+cluster://`.
+    ///
+    /// [`Unavailable`](idem_core::StoreErrorKind::Unavailable) is returned for a server that does
+    /// not answer, a cluster in which a slot has no node, and a master with fewer
+    /// [replicas](Self::replicas) than required. A server that evicts keys is logged as a warning
+    /// (tracing, target `idem`).
+    pub async fn connect(self) -> Result<RedisStore, StoreError> {
+        self.connecting().await
+    }
+
+    /// In a box that is made here, so that the programs that connect need not compile all of it
+    /// again.
+    fn connecting(self) -> BoxFuture<'static, Result<RedisStore, StoreError>> {
+        Box::pin(self.connect_and_check())
+    }
+
+    async fn connect_and_check(self) -> Result<RedisStore, StoreError> {
+        let keys = Keys::new(&self.prefix)?;
+        if self.time_limit.is_zero() || self.connect_time_limit.is_zero() {
+            return Err(refused("a time limit is zero, so nothing could succeed; leave it out, or make it longer"));
+        }
+        if let Some(Replicas { count, timeout }) = self.replicas {
+            if count == 0 || timeout.is_zero() {
+                return Err(refused(
+                    "`replicas` asks for none, or gives them no time, so it would prove nothing; ask for at least one, or leave it out",
+                ));
+            }
+            if timeout >= self.time_limit {
+                return Err(refused(format!(
+                    "`replicas` may wait for {timeout:?}, and a step has {:?} in all; make the timeout of `replicas` shorter, or the `time_limit` longer",
+                    self.time_limit
+                )));
+            }
+            if timeout >= SILENCE {
+                return Err(refused(format!(
+                    "`replicas` may wait for {timeout:?}, and a connection that is silent for {SILENCE:?} is taken for lost; make the timeout of `replicas` shorter"
+                )));
+            }
+            if self.url.is_none() {
+                return Err(refused(
+                    "`replicas` needs a `url`: WAIT must go on the connection that wrote, and one that the application gave may have been replaced in between",
+                ));
+            }
+        }
+        let (server, wake) = match (self.url, self.connection, self.wake_url) {
+            (Some(url), None, None) => {
+                let own = Own::connect(&url, self.connect_time_limit, script::greeting(&keys)).await?;
+                (Server::own(own, self.time_limit, self.replicas), None)
+            }
+            (None, Some(connection), None) => (Server::given(connection, self.time_limit), None),
+            (None, Some(connection), Some(wake)) => {
+                let wake = Own::connect(&wake, self.connect_time_limit, script::greeting(&keys)).await?;
+                (Server::given(connection, self.time_limit), Some(wake))
+            }
+            (Some(_), Some(_), _) => {
+                return Err(refused(
+                    "the builder has a `url` and a `connection`; give it one of them (`wake_url` is for the second)",
+                ));
+            }
+            (Some(_), None, Some(_)) => {
+                return Err(refused(
+                    "the builder has a `wake_url` without a `connection`; one made from a `url` is woken by itself",
+                ));
+            }
+            (None, None, _) => {
+                return Err(refused("the builder has neither a `url` nor a `connection`; give it one of them"));
+            }
+        };
+        check::check(&server, &keys).await?;
+        Ok(RedisStore::new(server, wake, keys))
+    }
+
+    /// A store on the application's connection, with nothing looked at.
+    pub(crate) fn unchecked(connection: Connection) -> RedisStore {
+        // The default prefix is a valid one.
+        RedisStore::new(Server::given(connection, TIME_LIMIT), None, Keys::default())
+    }
+}
+
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No URL: it has the password.
+        f.debug_struct("RedisStoreBuilder")
+            .field("prefix", &self.prefix)
+            .field("time_limit", &self.time_limit)
+            .field("connect_time_limit", &self.connect_time_limit)
+            .field("replicas", &self.replicas)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,203 @@
+//! The store: each method one atomic step on the server.
+
+mod admin;
+pub(crate) mod builder;
+mod check;
+mod claim;
+mod commit;
+mod issue;
+mod keys;
+mod look;
+mod remove;
+mod renew;
+mod script;
+pub(crate) mod survey;
+mod unreadable;
+mod wait;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_core::record::{
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, ReleaseTo, Removed, Renewal,
+};
+use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
+use idem_core::store::{AdminStore, StoreHandle};
+use idem_core::wire;
+use idem_core::{Store, StoreError};
+use tokio::time::timeout;
+
+use self::keys::Keys;
+use self::look::{describe, look};
+use self::remove::remove;
+use self::script::{RELEASE, ownership};
+use self::survey::Survey;
+use crate::client::command::millis;
+use crate::client::own::Own;
+use crate::client::server::Server;
+
+/// Keeps records in Redis 7.0 or newer, or in Valkey: in one server, under Sentinel, or in a
+/// cluster.
+///
+/// It is cheap to clone. All clones and calls share one connection (in a cluster: one to each
+/// master). Connections live in the tokio runtime in which the store was made, whichever tokio
+/// runtime a call comes from. If that one ends, or runs nothing for three seconds, the connections
+/// are made again in the tokio runtime of a call. A lost connection is replaced in the background;
+/// calls wait for it within their time limit.
+///
+/// Every call fails within the time limit: 900 ms by default, set by the [builder](Self::builder).
+/// A call that failed without an answer, or whose future was dropped, may have been carried out. A
+/// dropped wait ends its subscription.
+///
+/// # Examples
+///
+/// ```no_run
+/// use idem_redis::RedisStore;
+///
+/// # async fn example() -> Result<(), idem_core::StoreError> {
+/// let store = RedisStore::connect("redis://127.0.0.1/").await?;
+/// # fn is_a_store(_: impl idem_core::Store) {}
+/// # is_a_store(store);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisStore(Arc<Inner>);
+
+struct Inner {
+    server: Server,
+    /// A second connection for wake-ups, where the first was given by the application.
+    wake: Option<Own>,
+    keys: Keys,
+}
+
+impl RedisStore {
+    /// Checks whether the server is suitable for records.
+    /// [`connect`](crate::RedisStoreBuilder::connect) does this by itself.
+    ///
+    /// It logs a warning (target `idem`) if the server evicts keys, or does not let this user ask.
+    /// It takes at most the time limit, and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](crate::RedisStoreBuilder::connect); else as every call.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        check::check(&self.0.server, &self.0.keys).await
+    }
+
+    /// Asks each master for its version, settings, rights and clock: for programs such as
+    /// `idem doctor`. [`check`](Self::check) is enough for a store.
+    ///
+    /// It takes at most the time limit for each master, and changes nothing. Facts that this user
+    /// may not ask for are left out.
+    ///
+    /// # Errors
+    ///
+    /// As every call.
+    pub async fn survey(&self) -> Result<Vec<Survey>, StoreError> {
+        survey::survey(&self.0.server, &self.0.keys).await
+    }
+
+    pub(crate) fn new(server: Server, wake: Option<Own>, keys: Keys) -> Self {
+        Self(Arc::new(Inner { server, wake, keys }))
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { server, keys, .. } = &*self.0;
+        f.debug_struct("RedisStore")
+            .field("server", server)
+            .field("prefix", &keys.prefix())
+            .field("time_limit", &server.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store for RedisStore {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let Inner { server, keys, .. } = &*self.0;
+        let claim = &*claim::as_sent(claim);
+        let key = &keys.record(&claim.id);
+        let quick = |quick| claim::claim_quickly(quick, key, claim);
+        let whole = |mut lane, found: Option<Option<_>>| async move {
+            claim::claim(&mut lane, keys, claim, found.flatten()).await
+        };
+        server.step_quickly(key, quick, whole).await
+    }
+
+    async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        let Inner { server, keys, .. } = &*self.0;
+        issue::issue(server, keys, issues).await
+    }
+
+    async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
+        let Inner { server, keys, .. } = &*self.0;
+        commit::commit(server, keys, commit).await
+    }
+
+    async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
+        let Inner { server, keys, .. } = &*self.0;
+        let key = keys.record(&release.id);
+        let owner = wire::owner_prefix(release.owner);
+        let (keep, undone): (_, &[u8]) = match release.to {
+            ReleaseTo::Released { keep } => (millis(keep).to_string(), b""),
+            ReleaseTo::Undone { keep } => (millis(keep).to_string(), b"1"),
+            ReleaseTo::Abandoned => (String::new(), b""),
+            ReleaseTo::Unanswered => (String::new(), b"2"),
+        };
+        let (key, owner, keep) = (key.as_str(), owner.as_bytes(), keep.as_bytes());
+        server
+            .step(key, |mut lane| async move {
+                let answer = lane.script(&RELEASE, &[key], &[owner, keep, undone]).await?;
+                ownership(lane.server(), answer)
+            })
+            .await
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
+        let Inner { server, keys, .. } = &*self.0;
+        renew::renew(server, keys, renewals).await
+    }
+
+    async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
+        let Inner { server, wake, keys } = &*self.0;
+        let key = keys.record(id);
+        let waiting = wait::wait(server, wake.as_ref(), &key, attempt);
+        timeout(limit, waiting).await.unwrap_or(Ok(()))
+    }
+
+    async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
+        let Inner { server, keys, .. } = &*self.0;
+        let (key, aside) = (&keys.record(id), &keys.aside(id));
+        let found = server.step(key, |mut lane| async move { look(&mut lane, key, aside).await }).await?;
+        found.map(|(record, outcome)| describe(&record, outcome)).transpose()
+    }
+
+    async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
+        let Inner { server, keys, .. } = &*self.0;
+        let key = &keys.record(id);
+        server.step(key, |mut lane| async move { remove(&mut lane, key, &keys.aside(id)).await }).await
+    }
+
+    fn into_handle(self) -> StoreHandle {
+        StoreHandle::new(self)
+    }
+}
+
+impl AdminStore for RedisStore {
+    /// Sends one `SCAN` of 100 to 1,000 keys to one node at a time, and up to 20 of them until a
+    /// record matches. In a cluster that fails over, or whose slots move, during the listing,
+    /// records may be missing. Not through an application's connection to a cluster.
+    async fn list(&self, listing: &Listing) -> Result<Page, StoreError> {
+        admin::list(&self.0.server, &self.0.keys, listing).await
+    }
+
+    async fn intervene(&self, intervention: &Intervention) -> Result<Intervened, StoreError> {
+        let Inner { server, keys, .. } = &*self.0;
+        let key = &keys.record(&intervention.id);
+        let aside = &keys.aside(&intervention.id);
+        server.step(key, |mut lane| async move { admin::intervene(&mut lane, key, aside, intervention).await }).await
+    }
+}

@@ -1,0 +1,151 @@
+//! The scripts: each one atomic step of the store, and what it answers.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use bytes::Bytes;
+use idem_core::StoreError;
+use idem_core::record::Ownership;
+use idem_core::wire;
+use redis::{Script, Value};
+
+use crate::client::error::unexpected;
+use crate::client::greeting::Greeting;
+use crate::store::keys::Keys;
+use crate::store::unreadable::{no_expiry, unreadable};
+
+macro_rules! script {
+    ($file:literal) => {
+        LazyLock::new(|| Script::new(include_str!(concat!("lua/", $file, ".lua"))))
+    };
+}
+
+pub(crate) static COMMIT: LazyLock<Script> = script!("commit");
+pub(crate) static RELEASE: LazyLock<Script> = script!("release");
+pub(crate) static RENEW: LazyLock<Script> = script!("renew");
+pub(crate) static TAKEOVER: LazyLock<Script> = script!("takeover");
+pub(crate) static ISSUED: LazyLock<Script> = script!("issued");
+pub(crate) static WATCH: LazyLock<Script> = script!("watch");
+pub(crate) static TOUCH: LazyLock<Script> = script!("touch");
+pub(crate) static INSPECT: LazyLock<Script> = script!("inspect");
+pub(crate) static REMOVE: LazyLock<Script> = script!("remove");
+pub(crate) static PEEK: LazyLock<Script> = script!("peek");
+pub(crate) static INTERVENE: LazyLock<Script> = script!("intervene");
+pub(crate) static COMFORT: LazyLock<Script> = script!("comfort");
+pub(crate) static RIGHTS: LazyLock<Script> = script!("rights");
+
+/// What is said first on each of the store's own connections.
+pub(crate) fn greeting(keys: &Keys) -> Greeting {
+    Greeting { scripts: &LOADED, rights: &RIGHTS, sample: keys.sample().into() }
+}
+
+/// The scripts that every execution or duplicate may need: known to the server before the first
+/// call, which would pay for it.
+const LOADED: [&str; 7] = [
+    include_str!("lua/rights.lua"),
+    include_str!("lua/commit.lua"),
+    include_str!("lua/release.lua"),
+    include_str!("lua/renew.lua"),
+    include_str!("lua/takeover.lua"),
+    include_str!("lua/watch.lua"),
+    include_str!("lua/issued.lua"),
+];
+
+/// Reads the answer to an owner's step: `commit`, `release`, `renew` and `touch`.
+pub(crate) fn ownership(server: &str, answer: Value) -> Result<Ownership, StoreError> {
+    match answer {
+        Value::Int(1) => Ok(Ownership::Held),
+        Value::Int(0) => Ok(Ownership::Lost),
+        // Somebody else's record: lost. Somebody else's data: said so.
+        Value::BulkString(found) => wire::decode(&found.into()).map(|_| Ownership::Lost).map_err(unreadable),
+        other => Err(unexpected(server, &other)),
+    }
+}
+
+/// The answer of a compare-and-set: `takeover`, `remove` and `intervene`.
+pub(crate) enum Swap {
+    /// The key has no record.
+    Gone,
+    /// Another record than the one that was read.
+    Changed(Bytes),
+    /// Alive for so long: nothing was written.
+    Alive(Duration),
+    /// It may be taken, and nothing was to be written.
+    Free,
+    /// It was written, or removed.
+    Done,
+    /// The lease has run out by the server's clock, which may have been set: so long remains by our
+    /// own.
+    Unsure(Duration),
+}
+
+pub(crate) fn swap(server: &str, answer: &Value) -> Result<Swap, StoreError> {
+    let Value::Array(fields) = answer else { return Err(unexpected(server, answer)) };
+    match fields.as_slice() {
+        [Value::Int(0)] => Ok(Swap::Gone),
+        [Value::Int(1), Value::BulkString(found)] => Ok(Swap::Changed(Bytes::copy_from_slice(found))),
+        [Value::Int(2)] => Err(no_expiry()),
+        [Value::Int(3), Value::Int(left)] => Ok(Swap::Alive(from_millis(*left))),
+        [Value::Int(4)] => Ok(Swap::Free),
+        [Value::Int(5)] => Ok(Swap::Done),
+        [Value::Int(6), Value::Int(left)] => Ok(Swap::Unsure(from_millis(*left))),
+        _ => Err(unexpected(server, answer)),
+    }
+}
+
+/// Reads the answer of `watch`: the time left of the lease, `None` if there is nothing to wait for.
+pub(crate) fn watched(server: &str, answer: Value) -> Result<Option<Duration>, StoreError> {
+    match answer {
+        Value::Int(0) => Ok(None),
+        Value::Int(-1) => Err(no_expiry()),
+        Value::Int(left) => Ok(Some(from_millis(left))),
+        Value::BulkString(found) => wire::decode(&found.into()).map(|_| None).map_err(unreadable),
+        other => Err(unexpected(server, &other)),
+    }
+}
+
+/// A value and how long it lives.
+pub(crate) struct StoredValue {
+    pub(crate) value: Bytes,
+    /// `None`: without limit, because the expiry was removed.
+    pub(crate) left: Option<Duration>,
+}
+
+/// Reads the answer of `inspect` and `peek`: the record, and the outcome with its own key.
+pub(crate) fn inspected(
+    server: &str,
+    answer: &Value,
+) -> Result<Option<(StoredValue, Option<StoredValue>)>, StoreError> {
+    let found = |value: &[u8], left: i64| StoredValue {
+        value: Bytes::copy_from_slice(value),
+        left: (left >= 0).then(|| from_millis(left)),
+    };
+    let Value::Array(fields) = answer else { return Err(unexpected(server, answer)) };
+    match fields.as_slice() {
+        [] => Ok(None),
+        [Value::BulkString(record), Value::Int(left)] => Ok(Some((found(record, *left), None))),
+        [Value::BulkString(record), Value::Int(left), Value::BulkString(outcome), Value::Int(outcome_left)] => {
+            Ok(Some((found(record, *left), Some(found(outcome, *outcome_left)))))
+        }
+        _ => Err(unexpected(server, answer)),
+    }
+}
+
+fn from_millis(length: i64) -> Duration {
+    Duration::from_millis(u64::try_from(length).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_no_script_gives_are_errors() {
+        for answer in [Value::Nil, Value::Okay, Value::Array(vec![Value::Int(9)]), Value::Int(7)] {
+            assert!(ownership("x", answer.clone()).is_err());
+            assert!(swap("x", &answer).is_err());
+            assert!(inspected("x", &answer).is_err());
+        }
+        assert!(watched("x", Value::Nil).is_err());
+    }
+}
