@@ -1,6 +1,7 @@
 //! A bank moves money between accounts, each transfer in one transaction. Its clients are hostile:
 //! they send each order several times at once, vanish in mid-transfer, roll back, and cut their
-//! connections. Each transfer must happen once, and no cent may appear or vanish.
+//! connections. Branches, which are processes of their own, send the same orders and are killed.
+//! Each transfer must happen once, and no cent may appear or vanish.
 //!
 //! ```text
 //! cargo run --example ledger                                              # SQLite, in a temporary file
@@ -73,13 +74,16 @@ struct Arguments {
     /// Which duplicates and accidents there are.
     #[cfg_attr(not(any(feature = "sqlite", feature = "postgres")), allow(dead_code))]
     seed: u64,
+    /// This process is a branch of that run, which started it.
+    #[cfg_attr(not(any(feature = "sqlite", feature = "postgres")), allow(dead_code))]
+    branch_of: Option<u64>,
 }
 
 impl Arguments {
     fn read() -> Result<Self, Box<dyn Error>> {
         const USAGE: &str = "usage: ledger [--store URL] [--orders NUMBER] [--seed NUMBER]";
 
-        let mut arguments = Self { store: "sqlite://".to_owned(), orders: 400, seed: 1 };
+        let mut arguments = Self { store: "sqlite://".to_owned(), orders: 1000, seed: 1, branch_of: None };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             let value = words.next().ok_or(USAGE)?;
@@ -87,6 +91,7 @@ impl Arguments {
                 "--store" => arguments.store = value,
                 "--orders" => arguments.orders = value.parse().map_err(|_| USAGE)?,
                 "--seed" => arguments.seed = value.parse().map_err(|_| USAGE)?,
+                "--branch-of" => arguments.branch_of = Some(value.parse().map_err(|_| USAGE)?),
                 _ => return Err(USAGE.into()),
             }
         }

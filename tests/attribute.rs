@@ -60,6 +60,9 @@ mod arguments;
 #[cfg(feature = "axum")]
 #[path = "attribute/handlers.rs"]
 mod handlers;
+#[cfg(all(feature = "axum", feature = "sqlite"))]
+#[path = "attribute/in_transactions.rs"]
+mod in_transactions;
 #[path = "attribute/names.rs"]
 mod names;
 #[path = "attribute/watched.rs"]

@@ -18,6 +18,8 @@ use crate::summary::{Counts, Fate, Summary};
 
 const ACCOUNTS: i64 = 20;
 const OPENING_CENTS: i64 = 50_000;
+/// How many processes are killed.
+const BRANCHES: u64 = 6;
 /// How many clients there are at once.
 const CLIENTS: usize = 16;
 
@@ -144,16 +146,20 @@ impl<F: Future> Future for CutOff<'_, F> {
     }
 }
 
-pub(crate) async fn run(pool: &Pool, arguments: &Arguments, place: &str) -> Result<bool, Box<dyn Error>> {
-    open_accounts(pool).await?;
+pub(crate) async fn run(pool: &Pool, arguments: &Arguments, url: &str, place: &str) -> Result<bool, Box<dyn Error>> {
+    if arguments.branch_of.is_none() {
+        open_accounts(pool).await?;
+    }
     // The store is on the pool of the application: a call takes no connection but the transaction's.
     let store = Store::new(pool.clone());
     store.migrate().await?;
     idem::install(Idempotency::new(store))?;
 
     let begun = Instant::now();
-    let mut dice = Dice(arguments.seed);
-    let mut waiting = deliveries(arguments.orders, &mut dice).into_iter();
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let run = arguments.branch_of.unwrap_or(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+    let mut waiting = deliveries(run, arguments.orders, &mut Dice(arguments.seed)).into_iter();
+    let branches = arguments.branch_of.is_none().then(|| tokio::spawn(branches(url.to_owned(), arguments.orders, run)));
     let mut clients = JoinSet::new();
     let (mut counts, mut answers) = (Counts::default(), BTreeMap::<u64, Vec<Answer>>::new());
     loop {
@@ -167,9 +173,31 @@ pub(crate) async fn run(pool: &Pool, arguments: &Arguments, place: &str) -> Resu
         counts = counts.and(one);
         answers.entry(order.number).or_default().push(answer);
     }
+    let Some(branches) = branches else { return Ok(true) };
+    counts.killed = branches.await??;
     let summary = examine(pool, &answers, counts).await?;
     println!("{}", summary.render(place, begun.elapsed()));
     Ok(summary.holds())
+}
+
+/// Branches send the same orders, and each is killed in the midst of it. Returns how many were.
+async fn branches(url: String, orders: u64, run: u64) -> std::io::Result<u64> {
+    let mut killed = 0;
+    for seed in 2..2 + BRANCHES {
+        let arguments = [("--store", url.clone()), ("--orders", orders.to_string()), ("--seed", seed.to_string())];
+        let mut branch = tokio::process::Command::new(std::env::current_exe()?)
+            .args(arguments.iter().flat_map(|(name, value)| [*name, value]))
+            .args(["--branch-of", &run.to_string()])
+            // What one says that is being killed is of no use.
+            .stderr(std::process::Stdio::null())
+            .kill_on_drop(true)
+            .spawn()?;
+        tokio::time::sleep(std::time::Duration::from_millis(Dice(seed).below(400) + 100)).await;
+        // One that has done everything by then was no victim.
+        killed += u64::from(branch.try_wait()?.is_none());
+        branch.kill().await?;
+    }
+    Ok(killed)
 }
 
 async fn open_accounts(pool: &Pool) -> Result<(), sqlx::Error> {
@@ -189,15 +217,15 @@ async fn open_accounts(pool: &Pool) -> Result<(), sqlx::Error> {
 }
 
 /// All calls: each order between one and five times, near to each other, with their accidents.
-fn deliveries(orders: u64, dice: &mut Dice) -> Vec<(Order, Vec<Fate>)> {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let run = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+fn deliveries(run: u64, orders: u64, dice: &mut Dice) -> Vec<(Order, Vec<Fate>)> {
     let mut calls = Vec::new();
+    // The orders are the same in all processes of a run.
+    let mut drawn = Dice(run);
     for number in 0..orders {
-        let (from, to) = (dice.account(), dice.account());
+        let (from, to) = (drawn.account(), drawn.account());
         let to = if from == to { (to + 1) % ACCOUNTS } else { to };
         // Some are for more than the account can have.
-        let cents = if dice.one_in(25) { 100 * OPENING_CENTS } else { 1 + dice.account() * 137 };
+        let cents = if drawn.one_in(25) { 100 * OPENING_CENTS } else { 1 + drawn.account() * 137 };
         let order = Order { run, number, from, to, cents };
         for _ in 0..=dice.below(5) {
             let fates = (0..dice.below(3)).map(|_| dice.fate()).collect();

@@ -26,7 +26,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(Duration::from_secs(30));
     let pool = SqlitePoolOptions::new().max_connections(4).connect_with(options).await?;
-    let result = bank::run(&pool, arguments, "SQLite").await;
+    let url = if is_temporary { format!("sqlite://{}", file.display()) } else { arguments.store.clone() };
+    let result = bank::run(&pool, arguments, &url, "SQLite").await;
     pool.close().await;
     if is_temporary {
         for suffix in ["", "-wal", "-shm"] {

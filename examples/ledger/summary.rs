@@ -23,6 +23,8 @@ pub(crate) struct Counts {
     dropped: u64,
     rolled_back: u64,
     closed: u64,
+    /// Processes.
+    pub(crate) killed: u64,
 }
 
 impl Counts {
@@ -42,6 +44,7 @@ impl Counts {
             dropped: self.dropped + other.dropped,
             rolled_back: self.rolled_back + other.rolled_back,
             closed: self.closed + other.closed,
+            killed: self.killed + other.killed,
         }
     }
 }
@@ -96,31 +99,39 @@ impl Summary {
     pub(crate) fn render(&self, place: &str, time: Duration) -> String {
         let mut out = String::new();
         let mut line = |label: &str, value: String, remark: &str| {
-            let _ = writeln!(out, "{}", format!("  {label:<24}{value:>14}   {remark}").trim_end());
+            let _ = writeln!(out, "{}", format!("  {label:<28}{value:>12}   {remark}").trim_end());
         };
-        line("orders", grouped(self.orders), "");
-        line("calls", grouped(self.counts.calls), "");
-        line("  dropped in mid-call", grouped(self.counts.dropped), "half of them commit all the same");
-        line("  rolled back", grouped(self.counts.rolled_back), "after the transfer");
-        line("  connection closed", grouped(self.counts.closed), "before the commit");
-        line("  with an answer", grouped(self.answers), "each client calls until it has one");
+        line("What the clients did", String::new(), "");
+        line("  orders", grouped(self.orders), "each sent by one to five clients, near to each other");
+        line("  calls", grouped(self.counts.calls), "");
+        line("    cut off in mid-call", grouped(self.counts.dropped), "half of them commit all the same");
+        line("    rolled back", grouped(self.counts.rolled_back), "after the transfer");
+        line("    connection closed", grouped(self.counts.closed), "after the transfer, before the commit");
+        line("    sent again", grouped(self.counts.retried), "the database was busy");
+        line("  processes killed", grouped(self.counts.killed), "branches that sent the same orders");
         line("", String::new(), "");
-        line("transfers made", grouped(self.transfers), "");
-        line("orders declined", grouped(self.declined), "not enough money");
+        line("What the bank did", String::new(), "");
+        line("  transfers", grouped(self.transfers), "");
+        line("  orders declined", grouped(self.declined), "not enough money: kept, and told to all duplicates");
         let replayed = self.answers.saturating_sub(self.orders);
-        line("answers replayed", grouped(replayed), "to duplicates; no row was touched");
+        line("  answers told again", grouped(replayed), "to duplicates; no row was touched");
         line("", String::new(), "");
-        line("money at the start", money(self.opening_cents), "");
-        line("money at the end", money(self.closing_cents), "");
+        line("What the rows say", String::new(), "");
+        line("  transfers made twice", grouped(self.made_again), "");
+        line("  answers without their row", grouped(self.wrong_answers as u64), "");
+        line("  balances that are off", grouped(self.wrong_balances as u64), "each is the sum of its transfers");
+        line("  money at the start", money(self.opening_cents), "");
+        line("  money at the end", money(self.closing_cents), "");
         let _ = writeln!(out);
         let broken = self.broken();
         if broken.is_empty() {
-            let _ = writeln!(out, "  ✓ each order happened once or was declined, and no cent has appeared or vanished");
+            let _ =
+                writeln!(out, "  ✓ Each order happened once or was declined, and no cent has appeared or vanished.");
         }
         for broken in broken {
             let _ = writeln!(out, "  ✗ {broken}");
         }
-        let _ = write!(out, "  {:.1} s; accounts, transfers and records in {place}", time.as_secs_f64());
+        let _ = write!(out, "    {:.1} s; accounts, transfers and records in {place}", time.as_secs_f64());
         out
     }
 }

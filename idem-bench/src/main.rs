@@ -31,6 +31,7 @@ mod tap;
 mod target;
 mod threads;
 mod throughput;
+mod transactions;
 
 use std::process::ExitCode;
 

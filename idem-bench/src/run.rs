@@ -17,7 +17,7 @@ use crate::subject::Subjects;
 use crate::target::Target;
 use crate::threads::Threads;
 use crate::throughput::Throughputs;
-use crate::{cost, memory, page, sizes};
+use crate::{cost, memory, page, sizes, transactions};
 
 /// With fewer, the ranges say little.
 const ROUNDS: usize = 9;
@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// Ten million records in the memory store in place of one million
     #[arg(long)]
     full: bool,
+    /// Only records in the caller's own transaction, on a PostgreSQL and a SQLite of their own
+    #[arg(long)]
+    transactions: bool,
     /// Where to leave the report; the tables are printed unless it is given
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -72,13 +75,29 @@ impl Extent {
     }
 }
 
+impl Extent {
+    async fn transactions(&self) -> Result<Group> {
+        let calls = u32::try_from(self.calls / 4)?;
+        transactions::group(self.rounds, calls, self.slice * self.turns).await
+    }
+}
+
 pub(crate) fn run(args: Args) -> Result<()> {
     ensure!(args.rounds >= ROUNDS, "at least {ROUNDS} rounds, or the ranges say little; --quick for a look");
     let (machine, extent) = (Machine::look(), Extent::of(&args));
     // Benchmarks that do not use a named server are left to runs without one.
     let in_process = args.redis.is_none();
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut report = tokio.block_on(over_redis(machine, &extent, args.redis))?;
+    let mut report = if args.transactions {
+        let group = tokio.block_on(extent.transactions())?;
+        print!("{}", page::tables(&[group]));
+        return Ok(());
+    } else {
+        tokio.block_on(over_redis(machine, &extent, args.redis))?
+    };
+    if in_process {
+        report.groups.push(tokio.block_on(extent.transactions())?);
+    }
     drop(tokio);
     if in_process {
         report.groups.extend(without_redis(&extent)?);

@@ -28,7 +28,7 @@ pub(crate) enum Rejected {
 impl Runtime {
     /// The target of the decisions that end a guarded call; those of an observing call are only
     /// hypothetical.
-    pub(super) fn reporter(&self, request: &Request) -> Observer {
+    pub(crate) fn reporter(&self, request: &Request) -> Observer {
         self.observer.observing(request.settings.observes)
     }
 
@@ -47,7 +47,9 @@ impl Runtime {
         let (operation, key) = (request.id.operation().into(), request.id.digest());
         let (decision, attempt, error) = match *why {
             Rejected::InFlight(retry_after) => {
-                (Decision::RejectedInFlight, 0, Error::InFlight { operation, key, retry_after })
+                let would_wait = request.settings.observes && request.settings.in_flight == InFlight::Wait;
+                let decision = if would_wait { Decision::Waited } else { Decision::RejectedInFlight };
+                (decision, 0, Error::InFlight { operation, key, retry_after })
             }
             Rejected::Duplicate => (Decision::RejectedDuplicate, 0, Error::Duplicate { operation, key }),
             Rejected::Done => (Decision::RejectedAlreadyDone, 0, Error::AlreadyDone { operation, key }),

@@ -3,6 +3,9 @@
 //! Such calls use neither leases nor flights nor the local cache. The database's locks replace the
 //! lease, and nothing outside the transaction may replay an outcome that is not committed yet.
 
+mod body;
+mod observing;
+
 use std::error::Error as StdError;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +23,7 @@ use crate::call::rejected::Rejected;
 use crate::call::request::Request;
 use crate::call::witness::Witness;
 use crate::error::{Error, StoreError, StoreErrorKind};
-use crate::observe::{BodyWatch, Decision};
+use crate::observe::{BodyWatch, Decision, Observer};
 use crate::outcome::Outcome;
 use crate::outcome::codec::CodecFailure;
 use crate::policy::errors::{ErrorAction, Next, Then, Tries};
@@ -32,6 +35,9 @@ use crate::task::current::{self, AskMode, Call};
 use crate::task::unguarded;
 use crate::task::watch::{self, Seen};
 use crate::token::Flaw;
+
+pub use self::body::TransactionBody;
+pub(crate) use self::body::{AnyThread, AnyThreadOnce, Body, OneThread, OneThreadOnce};
 
 /// A transaction that meets others is run again at most so often.
 const RERUNS: u32 = 20;
@@ -58,6 +64,14 @@ enum Ran<T, E> {
     Refused(Error),
 }
 
+/// Who commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    Caller,
+    /// After an error, it rolls all of the body back.
+    Library,
+}
+
 /// The result of a claim.
 enum Began {
     Owner { attempt: u64, owner: Owner, from: Origin },
@@ -70,12 +84,12 @@ where
     P: Fn(&E) -> ErrorAction,
 {
     /// Runs the body in a transaction of the caller's.
-    pub(crate) async fn run_in<X, F>(&self, tx: &mut X, body: F) -> Result<Outcome<T>, E>
+    pub(crate) async fn run_in<X, B>(&self, tx: &mut X, mut body: B) -> Result<Outcome<T>, E>
     where
         X: Transaction<S>,
-        F: AsyncFnOnce(&mut X) -> R,
+        B: Body<X, R>,
     {
-        match self.attempt(tx, body).await {
+        match self.attempt(tx, &mut body, Ends::Caller).await {
             Ran::Done(outcome) => Ok(outcome),
             Ran::Kept(error) | Ran::Failed(error) => Err(error),
             Ran::Refused(error) => Err(self.fail(error)),
@@ -86,7 +100,7 @@ where
     pub(crate) async fn run<B, F>(&self, begins: &B, mut body: F, rerun: impl Fn(&E) -> bool) -> Result<Outcome<T>, E>
     where
         B: Transactions<S>,
-        F: AsyncFnMut(&mut B::Transaction) -> R,
+        F: Body<B::Transaction, R>,
     {
         let mut pause = Backoff::default();
         loop {
@@ -94,7 +108,7 @@ where
             let may_rerun = pause.rounds <= RERUNS;
             let failure = match begins.begin().await {
                 Err(error) => error,
-                Ok(mut tx) => match self.attempt(&mut tx, &mut body).await {
+                Ok(mut tx) => match self.attempt(&mut tx, &mut body, Ends::Library).await {
                     Ran::Done(outcome) => match B::commit(tx).await {
                         Ok(()) => return Ok(outcome),
                         Err(error) => error,
@@ -131,25 +145,33 @@ where
     }
 
     /// The call in one transaction.
-    async fn attempt<X, F>(&self, tx: &mut X, body: F) -> Ran<T, E>
+    async fn attempt<X, B>(&self, tx: &mut X, body: &mut B, ends: Ends) -> Ran<T, E>
     where
         X: Transaction<S>,
-        F: AsyncFnOnce(&mut X) -> R,
+        B: Body<X, R>,
     {
         self.prepared.announce();
         let (runtime, request) = match self.prepared {
             Prepared::Refused(error) => return Ran::Refused(error.clone()),
             Prepared::Unguarded(..) | Prepared::Observed(..) => return self.unguarded(tx, body).await,
-            // A duplicate would wait for the record's row, and an observer must not wait.
-            Prepared::Guarded(_, request) if request.settings.observes => return self.unguarded(tx, body).await,
             Prepared::Guarded(runtime, request) => (runtime, request),
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
+        let store = runtime.store.of::<S>();
+        if request.settings.observes {
+            return match store {
+                Some(store) => self.observe(tx, body, ends, (runtime, request, store)).instrument(span).await,
+                None => {
+                    Observer::observed_without_key(Decision::Misconfigured, request.id.operation());
+                    self.unguarded(tx, body).await
+                }
+            };
+        }
         async {
-            let Some(store) = runtime.store.of::<S>() else {
+            let Some(store) = store else {
                 return Ran::Refused(Error::other_store::<S>(request.id.operation()));
             };
-            let mut open = Open { tx, depth: 0, runtime, request, attempt: 0, store: PhantomData };
+            let mut open = Open::new(tx, runtime, request);
             let (attempt, owner, from) = match open.claim(store).await {
                 Ok(Began::Owner { attempt, owner, from }) => (attempt, owner, from),
                 Ok(Began::Replay(recorded)) => return self.replay(&recorded),
@@ -168,36 +190,13 @@ where
                 Call::new(request.id.clone(), attempt, from == Origin::Abandoned, AskMode::Nothing, runtime.identity());
             open.attempt = attempt;
             let watch = BodyWatch::start();
-            let returned = call.around(body(&mut *open.tx)).await;
+            let returned = call.around(body.run(&mut *open.tx)).await;
             watch.stop(&request.id);
             open.attempt = 0;
-            let (ttl, remember) = (request.settings.ttl(), request.settings.remember());
-            let fingerprint = request.fingerprint;
-            let commit = |outcome, ttl, remember| Commit {
-                id: request.id.clone(),
-                owner,
-                attempt,
-                fingerprint,
-                outcome,
-                ttl,
-                remember,
-                as_claimed: None,
-                trace: None,
-            };
             let error = match (self.witness.split)(returned) {
                 Ok(value) => {
-                    let outcome = if call.omits_outcome() {
-                        None
-                    } else {
-                        let encoded = caught(|| (self.witness.encode)(&runtime.codec, &request.id, attempt, &value));
-                        let encoded =
-                            encoded.map(|encoded| request.traced(encoded).of_version(request.outcome_version()));
-                        let not_encoded = |failure: &CodecFailure| {
-                            runtime.observer.decided_because(Decision::NotEncoded, &request.id, attempt, failure);
-                        };
-                        encoded.inspect_err(not_encoded).ok()
-                    };
-                    return match open.commit(store, &commit(outcome, ttl, remember)).await {
+                    let outcome = self.encoded(runtime, request, &call, attempt, &value);
+                    return match open.commit(store, &commit_of(request, owner, attempt, outcome, None)).await {
                         Ok(()) => {
                             runtime.observer.decided(Decision::Executed, &request.id, attempt);
                             Ran::Done(Outcome::executed(value))
@@ -208,12 +207,11 @@ where
                 Err(error) => error,
             };
             call.passes_on_trouble();
-            if let Some((encoded, own)) = self.kept(&open, &call, &error) {
+            if let Some((encoded, own)) = self.kept(runtime, request, &call, &error) {
                 if let Err(error) = open.roll_back_body().await {
                     return Ran::Refused(error);
                 }
-                let (ttl, remember) = own.map_or((ttl, remember), |own| (keep_for(own), keep_for(own)));
-                return match open.commit(store, &commit(Some(encoded), ttl, remember)).await {
+                return match open.commit(store, &commit_of(request, owner, attempt, Some(encoded), own)).await {
                     Ok(()) => {
                         runtime.observer.decided(Decision::ErrorKept, &request.id, attempt);
                         Ran::Kept(error)
@@ -230,11 +228,8 @@ where
     }
 
     /// The body alone, without a record.
-    async fn unguarded<X, F>(&self, tx: &mut X, body: F) -> Ran<T, E>
-    where
-        F: AsyncFnOnce(&mut X) -> R,
-    {
-        let returned = unguarded::unguarded(None, body(tx)).await;
+    async fn unguarded<X, B: Body<X, R>>(&self, tx: &mut X, body: &mut B) -> Ran<T, E> {
+        let returned = unguarded::unguarded(None, body.run(tx)).await;
         match (self.witness.split)(returned) {
             Ok(value) => Ran::Done(Outcome::executed(value)),
             Err(error) => Ran::Failed(error),
@@ -255,11 +250,25 @@ where
         }
     }
 
+    /// The value as it is recorded; `None` if it is left out, or cannot be written.
+    fn encoded(&self, runtime: &Runtime, request: &Request, call: &Call, attempt: u64, value: &T) -> Option<Encoded> {
+        if call.omits_outcome() {
+            return None;
+        }
+        let encoded = caught(|| (self.witness.encode)(&runtime.codec, &request.id, attempt, value));
+        let encoded = encoded.map(|encoded| request.traced(encoded).of_version(request.outcome_version()));
+        let not_encoded = |failure: &CodecFailure| {
+            runtime.observer.decided_because(Decision::NotEncoded, &request.id, attempt, failure);
+        };
+        encoded.inspect_err(not_encoded).ok()
+    }
+
     /// The error as it is recorded, and for how long if that has a time of its own; `None` if it is
     /// not kept.
-    fn kept<X: Transaction<S>>(
+    fn kept(
         &self,
-        open: &Open<'_, X, S>,
+        runtime: &Runtime,
+        request: &Request,
         call: &Call,
         error: &E,
     ) -> Option<(Encoded, Option<Duration>)> {
@@ -275,14 +284,13 @@ where
                 if (keeper.has_ours)(error) {
                     return Err("an error of idem is among its sources, and is never kept".into());
                 }
-                (keeper.encode)(&open.runtime.codec, &open.request.id, call.attempt(), error)
+                (keeper.encode)(&runtime.codec, &request.id, call.attempt(), error)
             })
         };
         match encoded {
-            Ok(encoded) => Some((open.request.traced(encoded), own)),
+            Ok(encoded) => Some((request.traced(encoded), own)),
             Err(failure) => {
-                let id = &open.request.id;
-                open.runtime.observer.decided_because(Decision::ErrorNotKept, id, 0, &failure);
+                runtime.observer.decided_because(Decision::ErrorNotKept, &request.id, 0, &failure);
                 None
             }
         }
@@ -323,10 +331,16 @@ struct Open<'a, X: Transaction<S>, S: Store> {
     request: &'a Request,
     /// The attempt whose body runs, 0 if none does.
     attempt: u64,
+    /// Nothing of the transaction is ever written.
+    is_doomed: bool,
     store: PhantomData<fn() -> S>,
 }
 
-impl<X: Transaction<S>, S: Store> Open<'_, X, S> {
+impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
+    fn new(tx: &'a mut X, runtime: &'a std::sync::Arc<Runtime>, request: &'a Request) -> Self {
+        Self { tx, depth: 0, runtime, request, attempt: 0, is_doomed: false, store: PhantomData }
+    }
+
     async fn savepoint(&mut self) -> Result<(), StoreError> {
         self.tx.savepoint().await?;
         self.depth += 1;
@@ -343,8 +357,8 @@ impl<X: Transaction<S>, S: Store> Open<'_, X, S> {
             runtime.admit(request, submission, began)?;
         }
         let wait = match request.settings.in_flight {
-            InFlight::Wait => request.settings.wait(),
-            InFlight::Reject => Duration::ZERO,
+            InFlight::Wait if !request.settings.observes => request.settings.wait(),
+            InFlight::Wait | InFlight::Reject => Duration::ZERO,
         };
         let until = clock::after(began, wait);
         let owner = runtime.store.owner();
@@ -400,23 +414,16 @@ impl<X: Transaction<S>, S: Store> Open<'_, X, S> {
         match self.tx.commit(store, commit).await {
             Ok(Ownership::Held) => {}
             Ok(Ownership::Lost) => {
-                let lost = StoreError::new(
-                    StoreErrorKind::Unavailable,
-                    "the record is no longer in this transaction: the database ended the transaction (a deadlock), or the body did; begin it again",
-                );
-                self.doom().await;
-                return Err(self.runtime.failed(&self.request.id, lost));
+                if self.request.settings.observes {
+                    self.roll_back().await;
+                } else {
+                    self.doom().await;
+                }
+                return Err(self.lost());
             }
             Err(error) => return Err(self.failed(error).await),
         }
-        while self.depth > 0 {
-            if let Err(error) = self.tx.release().await {
-                self.doom().await;
-                return Err(self.runtime.failed(&self.request.id, error));
-            }
-            self.depth -= 1;
-        }
-        Ok(())
+        self.release_all().await
     }
 
     /// Undoes what the body did, but for the claim.
@@ -426,6 +433,18 @@ impl<X: Transaction<S>, S: Store> Open<'_, X, S> {
             return Err(self.runtime.failed(&self.request.id, error));
         }
         self.depth -= 1;
+        Ok(())
+    }
+
+    /// Ends all savepoints, and keeps what was done since.
+    async fn release_all(&mut self) -> Result<(), Error> {
+        while self.depth > 0 {
+            if let Err(error) = self.tx.release().await {
+                self.doom().await;
+                return Err(self.runtime.failed(&self.request.id, error));
+            }
+            self.depth -= 1;
+        }
         Ok(())
     }
 
@@ -440,8 +459,18 @@ impl<X: Transaction<S>, S: Store> Open<'_, X, S> {
         }
     }
 
+    /// The error of a transaction that is none any more.
+    fn lost(&self) -> Error {
+        let lost = StoreError::new(
+            StoreErrorKind::Unavailable,
+            "the record is no longer in this transaction: the database ended the transaction (a deadlock), or the body did; begin it again",
+        );
+        self.runtime.failed(&self.request.id, lost)
+    }
+
     async fn doom(&mut self) {
         self.depth = 0;
+        self.is_doomed = true;
         // If this fails too, the connection is lost, and with it the transaction.
         let _ = self.tx.doom().await;
     }
@@ -478,6 +507,23 @@ impl Backoff {
     async fn take_within(&self, most: Duration) {
         let length = Duration::from_millis(2).saturating_mul(1 << self.rounds.min(6)).min(LONGEST_PAUSE);
         tokio::time::sleep(length.mul_f64(0.5 + fastrand::f64()).min(most)).await;
+    }
+}
+
+/// The commit of an attempt. An error may be kept for a time of its own.
+fn commit_of(request: &Request, owner: Owner, attempt: u64, outcome: Option<Encoded>, own: Option<Duration>) -> Commit {
+    let settings = &request.settings;
+    let (ttl, remember) = own.map_or((settings.ttl(), settings.remember()), |own| (keep_for(own), keep_for(own)));
+    Commit {
+        id: request.id.clone(),
+        owner,
+        attempt,
+        fingerprint: request.fingerprint,
+        outcome,
+        ttl,
+        remember,
+        as_claimed: None,
+        trace: None,
     }
 }
 

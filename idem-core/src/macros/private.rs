@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 pub use crate::api::operation::Operation;
 use crate::call::execution::{Again, Execution};
 pub use crate::call::keeping::{Keepable, Keeper, KeepsErrors, Opaque, Policy};
-use crate::call::transaction::InTransaction;
+use crate::call::transaction::{InTransaction, OneThreadOnce};
 pub use crate::call::witness::{FromIdempotency, NoPolicy, Returned, Witness, outcome_of};
 pub use crate::encoding::key::{CanBeMissing, KeyOf, NeverMissing, PerhapsMissing};
 use crate::encoding::key::{KeyPart, KeyWriter};
@@ -181,7 +181,7 @@ where
     let (prepared, join) = (operation.draft.prepare(), witness.join);
     async move {
         let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
-        join(call.run_in(tx, body).await.map(Outcome::into_inner))
+        join(call.run_in(tx, OneThreadOnce(Some(body))).await.map(Outcome::into_inner))
     }
 }
 

@@ -41,6 +41,8 @@ pub(crate) type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, Stopped>> + 
 pub(crate) struct Core<D: Dialect> {
     pub(crate) pool: Pool<D::Db>,
     pub(crate) dialect: D,
+    /// The dialect of steps in a caller's transaction.
+    pub(crate) within: D,
     pub(crate) hub: Arc<Hub>,
     pub(crate) limit: Duration,
     turns: Turns,
@@ -86,7 +88,8 @@ impl<D: Dialect> Core<D> {
             )
         });
         // With an invalid name no statement is ever sent.
-        let mut dialect = D::new(&table.unwrap_or_default());
+        let table = table.unwrap_or_default();
+        let (mut dialect, within) = (D::new(&table), D::within_transactions(&table));
         change(&mut dialect);
         let home = OnceLock::new();
         if let Ok(handle) = Handle::try_current() {
@@ -97,6 +100,7 @@ impl<D: Dialect> Core<D> {
         Arc::new(Self {
             pool,
             dialect,
+            within,
             hub: Arc::default(),
             limit: settings.limit,
             turns,

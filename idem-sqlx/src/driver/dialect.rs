@@ -109,6 +109,12 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
 
     fn new(table: &Table) -> Self;
 
+    /// The same for steps in a caller's transaction: their futures may be dropped at any poll, and
+    /// the connection goes on to the caller's next statement.
+    fn within_transactions(table: &Table) -> Self {
+        Self::new(table)
+    }
+
     /// Returns the database's address, without the password.
     fn place(options: &Options<Self>) -> String;
 

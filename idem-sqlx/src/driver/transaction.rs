@@ -32,7 +32,7 @@ pub(crate) async fn claim<D: Dialect>(
 ) -> Result<Claimed, StoreError> {
     core.is_valid()?;
     core.keep_swept();
-    match claim_on(&core.dialect, on, claim, wait).await {
+    match claim_on(&core.within, on, claim, wait).await {
         Ok(claimed) => Ok(claimed),
         Err(Stopped::Store(error)) => Err(error),
         Err(Stopped::Sql(error) | Stopped::Unsent(error)) if is_locked::<D>(&error) => {
@@ -104,7 +104,7 @@ pub(crate) async fn commit<D: Dialect>(
     commit: &Commit,
 ) -> Result<Ownership, StoreError> {
     core.is_valid()?;
-    match commit_on(&core.dialect, on, commit).await {
+    match commit_on(&core.within, on, commit).await {
         Ok(ownership) => Ok(ownership),
         Err(Stopped::Store(error)) => Err(error),
         Err(Stopped::Sql(error) | Stopped::Unsent(error)) => Err(failed(core, error)),

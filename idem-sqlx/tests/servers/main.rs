@@ -6,8 +6,11 @@
 
 mod bad_input;
 mod burst;
+mod events;
 mod faults;
 mod guards;
+mod observing;
+mod other_driver;
 mod runtimes;
 mod table;
 mod transactions;

@@ -14,7 +14,7 @@ use idem_testkit::{MariaDbServer, PostgresServer};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Serialize, Deserialize)]
-enum Failed {
+pub(crate) enum Failed {
     Declined,
     Down,
     #[serde(skip)]
@@ -52,13 +52,14 @@ impl From<sqlx::Error> for Failed {
 }
 
 /// The policy for them.
-fn action(error: &Failed) -> ErrorAction {
+pub(crate) fn action(error: &Failed) -> ErrorAction {
     if matches!(error, Failed::Declined) { ErrorAction::Keep } else { ErrorAction::Release }
 }
 
-const CREATE: &str = "CREATE TABLE IF NOT EXISTS business (name varchar(100) NOT NULL, number bigint NOT NULL)";
+pub(crate) const CREATE: &str =
+    "CREATE TABLE IF NOT EXISTS business (name varchar(100) NOT NULL, number bigint NOT NULL)";
 
-fn insert(name: &str) -> AssertSqlSafe<String> {
+pub(crate) fn insert(name: &str) -> AssertSqlSafe<String> {
     AssertSqlSafe(format!("INSERT INTO business VALUES ('{name}', 1)"))
 }
 
@@ -72,8 +73,7 @@ async fn postgres() -> (PgPool, PostgresStore) {
 }
 
 async fn mariadb() -> (MySqlPool, MySqlStore) {
-    static SHARED: tokio::sync::OnceCell<MariaDbServer> = tokio::sync::OnceCell::const_new();
-    let server = SHARED.get_or_init(|| async { MariaDbServer::start().await.unwrap() }).await;
+    let server = MariaDbServer::shared().await.unwrap();
     let pool = MySqlPoolOptions::new().max_connections(30).connect(&server.url()).await.unwrap();
     let store = MySqlStore::new(pool.clone());
     store.migrate().await.unwrap();
@@ -217,8 +217,8 @@ macro_rules! over {
                 assert!(idempotency.operation("tx").key("dropped").inspect().await.unwrap().is_none());
             }
 
-            #[allow(dead_code)]
-            pub(super) async fn dropped_at_any_poll() {
+            #[tokio::test]
+            async fn a_call_dropped_at_any_poll_leaves_rows_and_record_or_neither_and_a_usable_connection() {
                 let (pool, idempotency) = setup().await;
                 let one = pool.options().clone().max_connections(1);
                 let one = one.connect_with((*pool.connect_options()).clone()).await.unwrap();
@@ -272,10 +272,6 @@ macro_rules! over {
 
             /// A row of the table of events for waiters, with eight of them.
             async fn waiters(key: &'static str, commits: bool) {
-                tokio::task::LocalSet::new().run_until(waiters_in_task(key, commits)).await;
-            }
-
-            async fn waiters_in_task(key: &'static str, commits: bool) {
                 let (pool, idempotency) = setup().await;
                 let mut owner = begin(&pool).await;
                 call(&idempotency, &mut owner, key).await.unwrap();
@@ -285,9 +281,7 @@ macro_rules! over {
                     .map(|_| {
                         let (pool, idempotency, ran, started) =
                             (pool.clone(), idempotency.clone(), ran.clone(), started.clone());
-                        // Not `spawn`, for which the future of an async closure that borrows is not
-                        // general enough.
-                        tokio::task::spawn_local(async move {
+                        tokio::spawn(async move {
                             started.add_permits(1);
                             let operation = idempotency.operation("tx").key(key).wait(Duration::from_secs(20));
                             operation
@@ -346,9 +340,7 @@ macro_rules! over {
                         let (small, idempotency) = (small.clone(), idempotency.clone());
                         tokio::spawn(async move {
                             let operation = idempotency.operation("tx").key("crowd");
-                            // With its type, so that the future can be spawned.
-                            let body = async |tx: &mut Transaction<'_, $Db>| write(tx, "crowd").await;
-                            operation.transaction(&small, body).await
+                            operation.transaction(&small, async |tx| write(tx, "crowd").await).await
                         })
                     })
                     .collect();
@@ -439,16 +431,6 @@ over!(
 );
 over!(on_mariadb, MySql, MySqlPool, mariadb, "BEGIN", ["BEGIN"]);
 over!(on_sqlite, Sqlite, SqlitePool, sqlite, "BEGIN IMMEDIATE", ["BEGIN IMMEDIATE", "BEGIN"]);
-
-#[tokio::test]
-async fn a_call_dropped_at_any_poll_leaves_rows_and_record_or_neither_and_a_usable_connection_on_postgres() {
-    on_postgres::dropped_at_any_poll().await;
-}
-
-#[tokio::test]
-async fn a_call_dropped_at_any_poll_leaves_rows_and_record_or_neither_and_a_usable_connection_on_sqlite() {
-    on_sqlite::dropped_at_any_poll().await;
-}
 
 #[tokio::test]
 async fn a_commit_that_a_deferred_constraint_refuses_is_an_error_and_nothing_is_recorded() {

@@ -6,7 +6,9 @@ use std::marker::PhantomData;
 
 use super::{Errors, Operation};
 use crate::call::keeping::Policy;
-use crate::call::transaction::{InTransaction, sources};
+use crate::call::transaction::{
+    AnyThread, AnyThreadOnce, InTransaction, OneThread, OneThreadOnce, TransactionBody, sources,
+};
 use crate::call::witness::{Witness, outcome_of};
 use crate::error::Error;
 use crate::outcome::{Outcome, Storable};
@@ -20,26 +22,26 @@ mod sealed {
     use super::{ErrorAction, Policy};
 
     pub trait IntoPolicy<E> {
-        fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction, E>;
+        fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction + Send + Sync, E>;
     }
 }
 use sealed::IntoPolicy;
 
 impl<E> IntoPolicy<E> for () {
-    fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction, E> {
+    fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction + Send + Sync, E> {
         Policy::unlisted()
     }
 }
 
 impl<E> InTransactionPolicy<E> for () {}
 
-impl<P: Fn(&E) -> A, E, A: Action> IntoPolicy<E> for Errors<P, E, A> {
-    fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction, E> {
+impl<P: Fn(&E) -> A + Send + Sync, E, A: Action> IntoPolicy<E> for Errors<P, E, A> {
+    fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction + Send + Sync, E> {
         Errors::into_policy(self)
     }
 }
 
-impl<P: Fn(&E) -> A, E, A: Action> InTransactionPolicy<E> for Errors<P, E, A> {}
+impl<P: Fn(&E) -> A + Send + Sync, E, A: Action> InTransactionPolicy<E> for Errors<P, E, A> {}
 
 impl<'a, P> Operation<'a, (), P> {
     /// Runs the body in the caller's transaction, or returns the recorded outcome of an earlier
@@ -62,9 +64,36 @@ impl<'a, P> Operation<'a, (), P> {
     ///
     /// # Cancellation safety
     ///
-    /// If the future is dropped, or the body panics, nothing of the call is left in the
-    /// transaction, which stays usable.
-    pub fn run_in<X, S, T, E, F, Via>(self, tx: &mut X, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
+    /// Dropped, nothing of the call is left in the transaction, which stays usable. So it is after
+    /// a panic of the body.
+    pub fn run_in<X, S, T, E, F, Via>(self, tx: &mut X, body: F) -> impl Future<Output = Result<Outcome<T>, E>> + Send
+    where
+        X: Transaction<S>,
+        S: Store,
+        P: InTransactionPolicy<E> + Send,
+        F: AsyncFnOnce(&mut X) -> Result<T, E> + for<'t> TransactionBody<&'t mut X, Result<T, E>> + Send,
+        T: Storable<Via> + Send,
+        E: From<Error> + Send,
+    {
+        let (prepared, policy) = (self.draft.prepare(), self.policy.into_policy());
+        let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
+        async move {
+            let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
+            call.run_in(tx, AnyThreadOnce(Some(body))).await
+        }
+    }
+
+    /// As [`run_in`](Self::run_in), for a body that holds values that are not `Send`. Its future
+    /// stays on one thread, as in a `LocalSet` or a handler of actix-web.
+    ///
+    /// # Errors
+    ///
+    /// As [`run_in`](Self::run_in).
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`run_in`](Self::run_in).
+    pub fn run_in_local<X, S, T, E, F, Via>(self, tx: &mut X, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
     where
         X: Transaction<S>,
         S: Store,
@@ -74,10 +103,10 @@ impl<'a, P> Operation<'a, (), P> {
         E: From<Error>,
     {
         let (prepared, policy) = (self.draft.prepare(), self.policy.into_policy());
-        let witness = outcome_of::<Result<T, E>, Via>();
+        let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
         async move {
             let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
-            call.run_in(tx, body).await
+            call.run_in(tx, OneThreadOnce(Some(body))).await
         }
     }
 
@@ -90,6 +119,11 @@ impl<'a, P> Operation<'a, (), P> {
     /// [`Error::source`](std::error::Error::source). [`rerun_when`](Self::rerun_when) replaces that
     /// rule for the body's errors.
     ///
+    /// The body is an async closure that is `Clone` and whose future is `Send`: the call can be
+    /// spawned, and awaited in a handler. What the closure borrows is shared by all runs; what it
+    /// owns (`async move`) is cloned for each run, so that each begins with the same values.
+    /// [`transaction_local`](Self::transaction_local) takes all other bodies.
+    ///
     /// # Errors
     ///
     /// As [`run_in`](Self::run_in). A `COMMIT` that the database refuses, for a deferred
@@ -98,9 +132,42 @@ impl<'a, P> Operation<'a, (), P> {
     ///
     /// # Cancellation safety
     ///
-    /// If the future is dropped, the transaction is rolled back; if it is dropped during `COMMIT`,
-    /// it may be committed.
-    pub fn transaction<B, S, T, E, F, Via>(self, begins: &B, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
+    /// Dropped, the transaction is rolled back. Dropped during `COMMIT`, it is committed or not.
+    pub fn transaction<B, S, T, E, F, Via>(
+        self,
+        begins: &B,
+        body: F,
+    ) -> impl Future<Output = Result<Outcome<T>, E>> + Send
+    where
+        B: Transactions<S>,
+        S: Store,
+        P: InTransactionPolicy<E> + Send,
+        F: AsyncFnOnce(&mut B::Transaction) -> Result<T, E>
+            + for<'t> TransactionBody<&'t mut B::Transaction, Result<T, E>>
+            + Clone
+            + Send,
+        T: Storable<Via> + Send,
+        E: From<Error> + Send + std::error::Error + 'static,
+    {
+        self.rerun_when(|error: &E| sources(Some(error), B::is_conflict)).transaction(begins, body)
+    }
+
+    /// As [`transaction`](Self::transaction), for a body that holds values that are not `Send`, or
+    /// that changes what it captures. Its future stays on one thread, as in a `LocalSet` or a
+    /// handler of actix-web.
+    ///
+    /// # Errors
+    ///
+    /// As [`transaction`](Self::transaction).
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`transaction`](Self::transaction).
+    pub fn transaction_local<B, S, T, E, F, Via>(
+        self,
+        begins: &B,
+        body: F,
+    ) -> impl Future<Output = Result<Outcome<T>, E>>
     where
         B: Transactions<S>,
         S: Store,
@@ -109,7 +176,7 @@ impl<'a, P> Operation<'a, (), P> {
         T: Storable<Via>,
         E: From<Error> + std::error::Error + 'static,
     {
-        self.rerun_when(|error: &E| sources(Some(error), B::is_conflict)).transaction(begins, body)
+        self.rerun_when(|error: &E| sources(Some(error), B::is_conflict)).transaction_local(begins, body)
     }
 
     /// Sets after which errors of the body the whole [transaction](Self::transaction) runs again,
@@ -141,7 +208,7 @@ pub struct RerunWhen<'a, P, E, W> {
     error: PhantomData<fn(&E)>,
 }
 
-impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
+impl<P, E, W: Fn(&E) -> bool + Send> RerunWhen<'_, P, E, W> {
     /// As [`Operation::transaction`].
     ///
     /// # Errors
@@ -151,7 +218,37 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
     /// # Cancellation safety
     ///
     /// As [`Operation::transaction`].
-    pub fn transaction<B, S, T, F, Via>(self, begins: &B, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
+    pub fn transaction<B, S, T, F, Via>(self, begins: &B, body: F) -> impl Future<Output = Result<Outcome<T>, E>> + Send
+    where
+        B: Transactions<S>,
+        S: Store,
+        P: InTransactionPolicy<E> + Send,
+        F: AsyncFnOnce(&mut B::Transaction) -> Result<T, E>
+            + for<'t> TransactionBody<&'t mut B::Transaction, Result<T, E>>
+            + Clone
+            + Send,
+        T: Storable<Via> + Send,
+        E: From<Error> + Send,
+    {
+        let Self { operation: Operation { draft, policy, .. }, when, .. } = self;
+        let (prepared, policy) = (draft.prepare(), policy.into_policy());
+        let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
+        async move {
+            let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
+            call.run(begins, AnyThread(body), when).await
+        }
+    }
+
+    /// As [`Operation::transaction_local`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Operation::transaction`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`Operation::transaction`].
+    pub fn transaction_local<B, S, T, F, Via>(self, begins: &B, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
     where
         B: Transactions<S>,
         S: Store,
@@ -165,7 +262,7 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
         let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
         async move {
             let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
-            call.run(begins, body, when).await
+            call.run(begins, OneThread(body), when).await
         }
     }
 }

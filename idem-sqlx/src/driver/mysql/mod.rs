@@ -104,6 +104,10 @@ impl MySqlStore {
 /// The dialect.
 pub(super) struct Mysql {
     statements: Statements,
+    /// Whether each statement is one message of text. sqlx does not know how to go on after a
+    /// future that was dropped while its statement was being prepared: it takes the rest of that
+    /// answer for the answer to the next statement.
+    in_text: bool,
     schema: Option<String>,
     name: String,
 }
@@ -116,9 +120,14 @@ impl Dialect for Mysql {
     fn new(table: &Table) -> Self {
         Self {
             statements: Statements::new(table),
+            in_text: false,
             schema: table.schema().map(str::to_owned),
             name: table.name().to_owned(),
         }
+    }
+
+    fn within_transactions(table: &Table) -> Self {
+        Self { in_text: true, ..Self::new(table) }
     }
 
     fn place(options: &MySqlConnectOptions) -> String {
@@ -148,6 +157,10 @@ impl Dialect for Mysql {
     }
 
     async fn read(&self, on: &mut MySqlConnection, id: &RecordId) -> Result<Option<Row>, sqlx::Error> {
+        if self.in_text {
+            let text = self.statements.read_in_text(id);
+            return on.fetch_optional(sqlx::raw_sql(sql(&text))).await?.map(|row| super::read_row!(row)).transpose();
+        }
         let query = sqlx::query(sql(&self.statements.read)).bind(id.operation()).bind(id.key());
         query.fetch_optional(on).await?.map(|row| super::read_row!(row)).transpose()
     }
@@ -173,6 +186,10 @@ impl Dialect for Mysql {
         guard: Guard,
         columns: &Columns,
     ) -> Result<bool, sqlx::Error> {
+        if self.in_text {
+            let text = self.statements.put_in_text(id, guard, columns);
+            return Ok(on.execute(sqlx::raw_sql(sql(&text))).await?.rows_affected() > 0);
+        }
         let Statements { put_owned, put_as_read, .. } = &self.statements;
         let query = match guard {
             Guard::Owner(owner) => bind(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec()),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use idem_core::store::record::RecordId;
 
-use super::super::dialect::Kept;
+use super::super::dialect::{Guard, Kept};
 use crate::columns::Columns;
 use crate::table::Table;
 
@@ -218,6 +218,84 @@ impl Statements {
         text.push_str(", ");
         push_text(text, Some(id.as_str().as_bytes()));
         text.push_str("), 256), 1, 48))");
+    }
+}
+
+impl Statements {
+    /// As `read`, with its values in the text.
+    pub(super) fn read_in_text(&self, id: &RecordId) -> Arc<str> {
+        let mut text = self.then_read.clone();
+        push_id(&mut text, id);
+        text.into()
+    }
+
+    /// As `put_owned` or `put_as_read`, with their values in the text.
+    pub(super) fn put_in_text(&self, id: &RecordId, guard: Guard, columns: &Columns) -> Arc<str> {
+        let statement = match guard {
+            Guard::Owner(_) => &self.put_owned,
+            Guard::Revision(_) | Guard::RanOut(_) => &self.put_as_read,
+        };
+        let Columns { expires_in, hold, lease, fade, .. } = *columns;
+        let mut values = Values(Vec::with_capacity(24));
+        // In the order in which they are bound otherwise.
+        values.text(Some(columns.state));
+        values.number(Some(columns.attempt));
+        values.bytes(columns.owner.as_ref().map(<[u8; 16]>::as_slice));
+        values.text(columns.origin);
+        for length in [expires_in, hold, expires_in, hold, lease, expires_in, fade, expires_in] {
+            values.number(length);
+        }
+        values.text(columns.fingerprint.as_deref());
+        values.number(Some(i64::from(columns.is_error)));
+        values.text(columns.codec.as_deref());
+        values.bytes(columns.outcome.as_deref());
+        values.number(Some(columns.questions));
+        values.text(columns.took_over.as_deref());
+        values.number(Some(columns.revision));
+        values.text(Some(id.operation()));
+        values.text(Some(id.key()));
+        match guard {
+            Guard::Owner(owner) => values.bytes(Some(&owner.to_bytes())),
+            Guard::Revision(revision) | Guard::RanOut(revision) => {
+                values.number(Some(revision));
+                values.number(Some(i64::from(matches!(guard, Guard::RanOut(_)))));
+            }
+        }
+        values.put_into(statement)
+    }
+}
+
+/// The values of a statement, as text.
+struct Values(Vec<String>);
+
+impl Values {
+    fn number(&mut self, value: Option<i64>) {
+        self.0.push(value.map_or_else(|| "NULL".to_owned(), |value| value.to_string()));
+    }
+
+    fn text(&mut self, value: Option<&str>) {
+        let mut text = String::new();
+        push_text(&mut text, value.map(str::as_bytes));
+        self.0.push(text);
+    }
+
+    fn bytes(&mut self, value: Option<&[u8]>) {
+        let mut text = String::new();
+        push_bytes(&mut text, value);
+        self.0.push(text);
+    }
+
+    /// In place of the question marks. No table's name has one.
+    fn put_into(self, statement: &str) -> Arc<str> {
+        let mut text = String::with_capacity(2048);
+        let mut values = self.0.iter();
+        for (index, part) in statement.split('?').enumerate() {
+            if index > 0 {
+                text.push_str(values.next().map_or("NULL", String::as_str));
+            }
+            text.push_str(part);
+        }
+        text.into()
     }
 }
 

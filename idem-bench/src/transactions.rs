@@ -1,0 +1,230 @@
+//! Records in the caller's own transaction: beside the bare transaction, and beside a table of
+//! answers that is written by hand.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use idem::sqlx::postgres::PgPoolOptions;
+use idem::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use idem::sqlx::{self, PgPool, PgTransaction, SqlitePool, SqliteTransaction};
+use idem::{Idempotency, PostgresStore, SqliteStore, idempotent};
+use idem_bench::result;
+use idem_testkit::PostgresServer;
+use tokio::task::JoinSet;
+
+use crate::report::{Figure, Group, Kind, Unit};
+use crate::stats::median;
+
+/// How many connections call at once.
+const CONNECTIONS: u32 = 16;
+const ORDERS: &str = "CREATE TABLE orders (id BIGINT NOT NULL, receipt TEXT NOT NULL)";
+const ANSWERS: &str = "CREATE TABLE answers (key VARCHAR(64) PRIMARY KEY, answer TEXT)";
+
+#[derive(Debug, thiserror::Error)]
+enum OrderError {
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+    #[error(transparent)]
+    Idempotency(#[from] idem::Error),
+}
+
+/// The transaction that writes an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    Bare,
+    ByHand,
+    Idem,
+}
+
+impl Subject {
+    const ALL: [Self; 3] = [Self::Bare, Self::ByHand, Self::Idem];
+
+    fn has(self, kind: Kind) -> bool {
+        self != Self::Bare || kind == Kind::First
+    }
+}
+
+/// The three transactions on one database.
+macro_rules! on {
+    ($module:ident, $Pool:ty, $Tx:ident, $begin:literal) => {
+        mod $module {
+            use super::*;
+
+            #[derive(Clone)]
+            pub(super) struct Shop {
+                pub(super) pool: $Pool,
+                pub(super) idempotency: Idempotency,
+            }
+
+            async fn insert(tx: &mut $Tx<'_>, number: i64) -> Result<String, sqlx::Error> {
+                let receipt = result();
+                let insert = sqlx::query("INSERT INTO orders (id, receipt) VALUES ($1, $2)");
+                insert.bind(number).bind(&receipt).execute(&mut **tx).await?;
+                Ok(receipt)
+            }
+
+            #[idempotent(name = "bench.order", key = number, ttl = "1h", transaction = tx)]
+            async fn guarded(tx: &mut $Tx<'_>, number: i64) -> Result<String, OrderError> {
+                Ok(insert(tx, number).await?)
+            }
+
+            async fn by_hand(tx: &mut $Tx<'_>, number: i64) -> Result<String, sqlx::Error> {
+                let key = format!("bench.order:{number}");
+                let claim = sqlx::query("INSERT INTO answers (key) VALUES ($1) ON CONFLICT DO NOTHING");
+                if claim.bind(&key).execute(&mut **tx).await?.rows_affected() == 0 {
+                    let select = sqlx::query_scalar("SELECT answer FROM answers WHERE key = $1");
+                    return select.bind(&key).fetch_one(&mut **tx).await;
+                }
+                let receipt = insert(tx, number).await?;
+                let update = sqlx::query("UPDATE answers SET answer = $2 WHERE key = $1");
+                update.bind(&key).bind(&receipt).execute(&mut **tx).await?;
+                Ok(receipt)
+            }
+
+            impl Shop {
+                /// One transaction, from its beginning to its commit.
+                pub(super) async fn order(&self, subject: Subject, number: i64) -> Result<()> {
+                    let mut tx = self.pool.begin_with($begin).await?;
+                    let receipt = match subject {
+                        Subject::Bare => insert(&mut tx, number).await?,
+                        Subject::ByHand => by_hand(&mut tx, number).await?,
+                        Subject::Idem => guarded(&mut tx, number).await?,
+                    };
+                    tx.commit().await?;
+                    ensure!(receipt == result(), "another receipt");
+                    Ok(())
+                }
+
+                /// Transactions one at a time, in turns.
+                async fn sequential(&self, calls: u32, from: i64, figures: &mut Measured) -> Result<()> {
+                    let mut times = Times::default();
+                    let mut order = Subject::ALL;
+                    for call in 0..i64::from(calls) {
+                        order.rotate_left(1);
+                        for kind in Kind::ALL {
+                            for subject in order.into_iter().filter(|subject| subject.has(kind)) {
+                                let begun = Instant::now();
+                                self.order(subject, from + call).await?;
+                                times[subject as usize][kind as usize].push(begun.elapsed().as_secs_f64() * 1e6);
+                            }
+                        }
+                    }
+                    for (all, times) in figures.times.iter_mut().zip(&times) {
+                        for (all, times) in all.iter_mut().zip(times).filter(|(_, times)| !times.is_empty()) {
+                            all.push(median(times));
+                        }
+                    }
+                    Ok(())
+                }
+
+                /// Transactions of many connections: how many a second.
+                async fn at_once(&self, subject: Subject, length: Duration, from: i64) -> Result<f64> {
+                    let mut running = JoinSet::new();
+                    let begun = Instant::now();
+                    for task in 0..i64::from(CONNECTIONS) {
+                        let shop = self.clone();
+                        running.spawn(idem::scope(self.idempotency.clone(), async move {
+                            let mut calls = 0;
+                            while begun.elapsed() < length {
+                                shop.order(subject, from + calls * i64::from(CONNECTIONS) + task).await?;
+                                calls += 1;
+                            }
+                            anyhow::Ok(calls)
+                        }));
+                    }
+                    let mut all = 0;
+                    while let Some(calls) = running.join_next().await {
+                        all += calls??;
+                    }
+                    #[allow(clippy::cast_precision_loss)]
+                    let rate = all as f64 / begun.elapsed().as_secs_f64();
+                    Ok(rate)
+                }
+
+                pub(super) async fn measure(&self, rounds: usize, calls: u32, length: Duration) -> Result<Measured> {
+                    for table in [ORDERS, ANSWERS] {
+                        sqlx::raw_sql(table).execute(&self.pool).await?;
+                    }
+                    let mut figures = Measured::default();
+                    for round in 0..=rounds {
+                        if round == 1 {
+                            figures = Measured::default();
+                        }
+                        let from = i64::try_from(round)? * 1_000_000_000;
+                        let sequential = self.sequential(calls, from, &mut figures);
+                        idem::scope(self.idempotency.clone(), sequential).await?;
+                        let mut order = Subject::ALL;
+                        order.rotate_left(round % 3);
+                        for subject in order {
+                            let rate = self.at_once(subject, length, from + 500_000_000).await?;
+                            figures.rates[subject as usize].push(rate);
+                        }
+                    }
+                    Ok(figures)
+                }
+            }
+        }
+    };
+}
+
+on!(postgres, PgPool, PgTransaction, "BEGIN");
+on!(sqlite, SqlitePool, SqliteTransaction, "BEGIN IMMEDIATE");
+
+type Times = [[Vec<f64>; 2]; Subject::ALL.len()];
+
+/// The microseconds of one transaction, and the transactions a second of many, of each round.
+#[derive(Default)]
+struct Measured {
+    times: Times,
+    rates: [Vec<f64>; Subject::ALL.len()],
+}
+
+impl Measured {
+    fn figures(&self, database: &str) -> Vec<Figure> {
+        let ratios = |own: &[f64], other: &[f64]| own.iter().zip(other).map(|(own, other)| own / other).collect();
+        let mut figures = Vec::new();
+        for (other, name) in [(Subject::ByHand, "the table by hand"), (Subject::Bare, "the bare transaction")] {
+            for kind in Kind::ALL.into_iter().filter(|kind| other.has(*kind)) {
+                let of = |subject: Subject| &self.times[subject as usize][kind as usize];
+                let (own, beside) = (of(Subject::Idem), of(other));
+                let remark = format!("{:.0} µs; {name} {:.0} µs", median(own), median(beside));
+                let what = format!("{database}, {kind}: #[idempotent] over {name}");
+                let figure = Figure::new(what, Unit::Ratio, ratios(own, beside)).beside(remark);
+                figures.push(if other == Subject::ByHand { figure.at_most(1.10) } else { figure });
+            }
+        }
+        let [_, beside, own] = &self.rates;
+        let show = |rates: &[f64]| Unit::PerSecond.show(median(rates));
+        let remark = format!("{}; by hand {}", show(own), show(beside));
+        let what =
+            format!("{database}, {CONNECTIONS} connections: #[idempotent], share of the rate of the table by hand");
+        figures.push(Figure::new(what, Unit::Ratio, ratios(own, beside)).beside(remark));
+        figures
+    }
+}
+
+/// Measures on a PostgreSQL of its own, and in a file of SQLite.
+pub(crate) async fn group(rounds: usize, calls: u32, length: Duration) -> Result<Group> {
+    eprintln!("transactions on PostgreSQL");
+    let server = PostgresServer::start().await?;
+    let pool = PgPoolOptions::new().max_connections(CONNECTIONS).connect(&server.url()).await?;
+    let store = PostgresStore::new(pool.clone());
+    store.migrate().await?;
+    let shop = postgres::Shop { pool, idempotency: Idempotency::new(store) };
+    let mut figures = shop.measure(rounds, calls, length).await?.figures("PostgreSQL");
+
+    eprintln!("transactions on SQLite");
+    let dir = std::env::temp_dir().join(format!("idem-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let options = SqliteConnectOptions::new().filename(dir.join("shop.db")).create_if_missing(true);
+    let options = options.journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Normal);
+    let options = options.busy_timeout(Duration::from_secs(30));
+    let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS).connect_with(options).await?;
+    let store = SqliteStore::new(pool.clone());
+    store.migrate().await?;
+    let shop = sqlite::Shop { pool: pool.clone(), idempotency: Idempotency::new(store) };
+    figures.extend(shop.measure(rounds, calls, length).await?.figures("SQLite"));
+    pool.close().await;
+    std::fs::remove_dir_all(&dir)?;
+    Ok(Group { title: "In the caller's own transaction".to_owned(), figures })
+}

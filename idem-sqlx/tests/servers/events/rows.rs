@@ -1,0 +1,449 @@
+//! One function for each row of the table, and all of them at once at each isolation level.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use idem_core::{Error, Idempotency, InFlight, Outcome, RecordState};
+use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
+use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
+use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
+use idem_sqlx::sqlx::{self, AssertSqlSafe, Executor as _, MySql, Postgres, Sqlite, Transaction};
+use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
+use idem_testkit::{MariaDbServer, PostgresServer};
+use tokio::sync::{Barrier, Notify};
+
+use crate::LONG;
+use crate::transactions::{CREATE, Failed, action, insert};
+
+/// How many calls wait for a key.
+const WAITERS: u32 = 4;
+/// Two rows that transactions of the application lock.
+const ACCOUNTS: &str = "CREATE TABLE IF NOT EXISTS accounts (id int PRIMARY KEY, cents bigint NOT NULL)";
+
+/// A key as statements carry it.
+pub(super) fn hex(key: &str) -> String {
+    key.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn add(account: u32) -> AssertSqlSafe<String> {
+    AssertSqlSafe(format!("UPDATE accounts SET cents = cents + 1 WHERE id = {account}"))
+}
+
+pub(crate) async fn on_postgres(url: &str, level: &str) -> (PgPool, Idempotency) {
+    let set = format!("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}");
+    let options = PgPoolOptions::new().max_connections(30).after_connect(move |on, _| {
+        let set = AssertSqlSafe(set.clone());
+        Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
+    });
+    let pool = options.connect(url).await.unwrap();
+    let store = PostgresStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    for table in [CREATE, ACCOUNTS, "INSERT INTO accounts VALUES (1, 0), (2, 0) ON CONFLICT DO NOTHING"] {
+        let _ = sqlx::raw_sql(table).execute(&pool).await;
+    }
+    (pool, Idempotency::new(store))
+}
+
+pub(crate) async fn on_mariadb(url: &str, level: &str) -> (MySqlPool, Idempotency) {
+    let set = format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}");
+    let options = MySqlPoolOptions::new().max_connections(30).after_connect(move |on, _| {
+        let set = AssertSqlSafe(set.clone());
+        Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
+    });
+    let pool = options.connect(url).await.unwrap();
+    let store = MySqlStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    for table in [CREATE, ACCOUNTS, "INSERT IGNORE INTO accounts VALUES (1, 0), (2, 0)"] {
+        sqlx::raw_sql(table).execute(&pool).await.unwrap();
+    }
+    (pool, Idempotency::new(store))
+}
+
+pub(crate) async fn on_sqlite(url: &str, _: &str) -> (SqlitePool, Idempotency) {
+    let options: SqliteConnectOptions = url.parse().unwrap();
+    let options = options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal).busy_timeout(LONG);
+    let pool = SqlitePoolOptions::new().max_connections(40).connect_with(options).await.unwrap();
+    let store = SqliteStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    for table in [CREATE, ACCOUNTS, "INSERT OR IGNORE INTO accounts VALUES (1, 0), (2, 0)"] {
+        sqlx::raw_sql(table).execute(&pool).await.unwrap();
+    }
+    (pool, Idempotency::new(store))
+}
+
+/// The rows of the table, for one database.
+macro_rules! rows {
+    ($module:ident, $Db:ty, $Pool:ty, $connect:path, $one_writer:literal, $claiming:literal, $kill:expr) => {
+        pub(super) mod $module {
+            use super::*;
+
+            /// A database at one isolation level.
+            #[derive(Clone)]
+            pub(crate) struct World {
+                pub(crate) pool: $Pool,
+                pub(crate) idempotency: Idempotency,
+                level: &'static str,
+                /// How the tests begin a transaction themselves.
+                begin: &'static str,
+            }
+
+            impl World {
+                pub(crate) async fn new(url: &str, level: &'static str, begin: &'static str) -> Self {
+                    let (pool, idempotency) = $connect(url, level).await;
+                    Self { pool, idempotency, level, begin }
+                }
+
+                fn key(&self, row: &str) -> String {
+                    format!("{row}, {}", self.level)
+                }
+
+                async fn begin(&self) -> Transaction<'static, $Db> {
+                    self.pool.begin_with(self.begin).await.unwrap()
+                }
+
+                async fn call(&self, tx: &mut Transaction<'_, $Db>, key: &str) -> Result<Outcome<u32>, Failed> {
+                    let operation = self.idempotency.operation("events").key(key).wait(LONG);
+                    operation.run_in(tx, async |tx| write(tx, key).await).await
+                }
+
+                /// Calls until there is an answer, as a caller does.
+                pub(crate) async fn answer(&self, key: &str) -> Outcome<u32> {
+                    loop {
+                        let mut tx = self.begin().await;
+                        match self.call(&mut tx, key).await {
+                            Ok(outcome) if tx.commit().await.is_ok() => return outcome,
+                            Ok(_) => {}
+                            Err(Failed::Idem(error)) if error.is_retryable() => {}
+                            Err(error) => panic!("{key}: {error}"),
+                        }
+                    }
+                }
+
+                /// Rows and record exist both, once, or neither.
+                pub(crate) async fn is_done(&self, key: &str) -> bool {
+                    let text = AssertSqlSafe(format!("SELECT count(*) FROM business WHERE name = '{key}'"));
+                    let rows: i64 = sqlx::query_scalar(text).fetch_one(&self.pool).await.unwrap();
+                    let found = self.idempotency.operation("events").key(key).inspect().await.unwrap();
+                    assert!(rows <= 1, "{key}: {rows} rows");
+                    let is_recorded = found.is_some_and(|found| found.state == RecordState::Committed);
+                    assert_eq!(rows == 1, is_recorded, "{key}: rows and record");
+                    is_recorded
+                }
+
+                /// Calls of other connections, which wait for the owner of the key where the
+                /// database can tell.
+                async fn waiters(&self, key: &str, ran: &Arc<AtomicU32>) -> Vec<tokio::task::JoinHandle<Outcome<u32>>> {
+                    let calls = (0..WAITERS).map(|_| {
+                        let (world, key, ran) = (self.clone(), key.to_owned(), ran.clone());
+                        tokio::spawn(async move {
+                            let operation = world.idempotency.operation("events").key(&key).wait(LONG);
+                            let answer = operation.transaction(&world.pool, async |tx| {
+                                ran.fetch_add(1, Ordering::Relaxed);
+                                write(tx, &key).await
+                            });
+                            answer.await.unwrap()
+                        })
+                    });
+                    let calls = calls.collect();
+                    self.waits(key).await;
+                    calls
+                }
+
+                /// Waits until another connection is in its claim of the key.
+                pub(crate) async fn waits(&self, key: &str) {
+                    if $one_writer {
+                        // Nobody can see who waits for a file.
+                        return tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                    let text = $claiming.replace("{}", &hex(key));
+                    let begun = std::time::Instant::now();
+                    while begun.elapsed() < LONG {
+                        let text = AssertSqlSafe(text.clone());
+                        let claiming: i64 = sqlx::query_scalar(text).fetch_one(&self.pool).await.unwrap();
+                        if claiming > 0 {
+                            return;
+                        }
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                    panic!("{key}: nobody waits");
+                }
+            }
+
+            pub(crate) async fn write(tx: &mut Transaction<'_, $Db>, name: &str) -> Result<u32, Failed> {
+                sqlx::raw_sql(insert(name)).execute(&mut **tx).await?;
+                Ok(7)
+            }
+
+            /// All rows at once, each at a key of its own.
+            pub(crate) async fn all(world: &World) {
+                tokio::join!(
+                    an_open_key(world),
+                    a_key_that_is_committed(world),
+                    a_key_that_is_rolled_back(world),
+                    a_key_whose_connection_dies(world),
+                    a_released_error(world),
+                    a_kept_error(world),
+                    a_panic(world),
+                    a_dropped_future(world),
+                    a_caller_that_rolls_back(world),
+                    conflicts(world),
+                );
+            }
+
+            async fn an_open_key(world: &World) {
+                let key = &world.key("open");
+                let mut owner = world.begin().await;
+                world.call(&mut owner, key).await.unwrap();
+                for in_flight in [InFlight::Reject, InFlight::Wait] {
+                    // A transaction that writes from its beginning would wait there in SQLite.
+                    let mut tx = world.pool.begin_with("BEGIN").await.unwrap();
+                    let operation = world.idempotency.operation("events").key(key).wait(Duration::from_millis(300));
+                    let refused = operation.in_flight(in_flight).run_in(&mut tx, async |tx| write(tx, key).await);
+                    let refused = refused.await.unwrap_err();
+                    assert!(matches!(refused, Failed::Idem(Error::InFlight { .. })), "{key}: {refused}");
+                    // The transaction goes on.
+                    if !$one_writer {
+                        write(&mut tx, &format!("{key}, after")).await.unwrap();
+                    }
+                    tx.commit().await.unwrap();
+                }
+                owner.commit().await.unwrap();
+                assert!(world.is_done(key).await);
+            }
+
+            async fn a_key_that_is_committed(world: &World) {
+                let (key, ran) = (&world.key("committed"), Arc::default());
+                let mut owner = world.begin().await;
+                world.call(&mut owner, key).await.unwrap();
+                let waiters = world.waiters(key, &ran).await;
+                owner.commit().await.unwrap();
+                for waiter in waiters {
+                    assert!(waiter.await.unwrap().is_replayed(), "{key}");
+                }
+                assert_eq!(ran.load(Ordering::Relaxed), 0, "{key}");
+                // In the caller's own transaction too.
+                assert!(world.answer(key).await.is_replayed(), "{key}");
+                assert!(world.is_done(key).await);
+            }
+
+            async fn a_key_that_is_rolled_back(world: &World) {
+                let (key, ran) = (&world.key("rolled back"), Arc::default());
+                let mut owner = world.begin().await;
+                world.call(&mut owner, key).await.unwrap();
+                let waiters = world.waiters(key, &ran).await;
+                owner.rollback().await.unwrap();
+                one_of_them_runs(world, key, waiters).await;
+            }
+
+            async fn a_key_whose_connection_dies(world: &World) {
+                let (key, ran) = (&world.key("dead"), Arc::default());
+                let mut owner = world.begin().await;
+                world.call(&mut owner, key).await.unwrap();
+                if $one_writer {
+                    // The connection is a file, which nobody else can close: `workers.rs` kills
+                    // the process.
+                    return owner.rollback().await.unwrap();
+                }
+                let [own, kill] = $kill;
+                let id: i64 = sqlx::query_scalar(own).fetch_one(&mut *owner).await.unwrap();
+                let waiters = world.waiters(key, &ran).await;
+                let kill = AssertSqlSafe(kill.replace("{}", &id.to_string()));
+                sqlx::raw_sql(kill).execute(&world.pool).await.unwrap();
+                one_of_them_runs(world, key, waiters).await;
+            }
+
+            async fn one_of_them_runs(world: &World, key: &str, waiters: Vec<tokio::task::JoinHandle<Outcome<u32>>>) {
+                let mut executed = 0;
+                for waiter in waiters {
+                    executed += u32::from(!waiter.await.unwrap().is_replayed());
+                }
+                assert_eq!(executed, 1, "{key}");
+                assert!(world.is_done(key).await, "{key}");
+            }
+
+            async fn a_released_error(world: &World) {
+                let key = &world.key("released");
+                let mut tx = world.begin().await;
+                let operation = world.idempotency.operation("events").key(key).errors(action).wait(LONG);
+                let failed = operation.run_in(&mut tx, async |tx| {
+                    write(tx, key).await?;
+                    Err::<u32, _>(Failed::Down)
+                });
+                assert!(matches!(failed.await, Err(Failed::Down)), "{key}");
+                let after = &world.key("released, after");
+                world.call(&mut tx, after).await.unwrap();
+                tx.commit().await.unwrap();
+                assert!(!world.is_done(key).await);
+                assert!(world.is_done(after).await);
+            }
+
+            async fn a_kept_error(world: &World) {
+                let key = &world.key("kept");
+                for _ in 0..2 {
+                    let mut tx = world.begin().await;
+                    let operation = world.idempotency.operation("events").key(key).errors(action).wait(LONG);
+                    let failed = operation.run_in(&mut tx, async |tx| {
+                        write(tx, key).await?;
+                        Err::<u32, _>(Failed::Declined)
+                    });
+                    assert!(matches!(failed.await, Err(Failed::Declined)), "{key}");
+                    tx.commit().await.unwrap();
+                }
+                let found = world.idempotency.operation("events").key(key).inspect().await.unwrap().unwrap();
+                assert_eq!((found.state, found.is_error), (RecordState::Committed, true), "{key}");
+                let text = AssertSqlSafe(format!("SELECT count(*) FROM business WHERE name = '{key}'"));
+                let rows: i64 = sqlx::query_scalar(text).fetch_one(&world.pool).await.unwrap();
+                assert_eq!(rows, 0, "{key}");
+            }
+
+            async fn a_panic(world: &World) {
+                let key = &world.key("panic");
+                let (its, name) = (world.clone(), key.clone());
+                let panics = tokio::spawn(async move {
+                    let mut tx = its.begin().await;
+                    let operation = its.idempotency.operation("events").key(&name).wait(LONG);
+                    let body = async |tx: &mut Transaction<'_, $Db>| -> Result<u32, Failed> {
+                        write(tx, &name).await?;
+                        panic!("on purpose")
+                    };
+                    let _ = operation.run_in(&mut tx, body).await;
+                });
+                assert!(panics.await.unwrap_err().is_panic(), "{key}");
+                assert!(!world.is_done(key).await);
+                assert!(!world.answer(key).await.is_replayed(), "{key}");
+            }
+
+            async fn a_dropped_future(world: &World) {
+                let key = &world.key("dropped");
+                let mut tx = world.begin().await;
+                let written = Notify::new();
+                let operation = world.idempotency.operation("events").key(key).wait(LONG);
+                let called = operation.run_in(&mut tx, async |tx| {
+                    write(tx, key).await?;
+                    written.notify_one();
+                    std::future::pending::<Result<u32, Failed>>().await
+                });
+                tokio::select! {
+                    _ = called => panic!("{key}: the body does not end"),
+                    () = written.notified() => {}
+                }
+                // Whoever commits all the same.
+                tx.commit().await.unwrap();
+                assert!(!world.is_done(key).await);
+                assert!(!world.answer(key).await.is_replayed(), "{key}");
+            }
+
+            async fn a_caller_that_rolls_back(world: &World) {
+                let key = &world.key("rolled back by its caller");
+                let mut tx = world.begin().await;
+                world.call(&mut tx, key).await.unwrap();
+                tx.rollback().await.unwrap();
+                assert!(!world.is_done(key).await);
+                assert!(!world.answer(key).await.is_replayed(), "{key}");
+            }
+
+            /// Transactions that meet: over rows of the application, and over a row and the key.
+            async fn conflicts(world: &World) {
+                if $one_writer {
+                    return;
+                }
+                let meet = Barrier::new(2);
+                let crossing = async |first: u32, second: u32| {
+                    let key = &world.key(&format!("crossing {first}"));
+                    let is_first = AtomicU32::new(0);
+                    let operation = world.idempotency.operation("events").key(key).wait(LONG);
+                    let outcome = operation.transaction(&world.pool, async |tx| {
+                        sqlx::raw_sql(add(first)).execute(&mut **tx).await?;
+                        if is_first.fetch_add(1, Ordering::Relaxed) == 0 {
+                            meet.wait().await;
+                        }
+                        sqlx::raw_sql(add(second)).execute(&mut **tx).await?;
+                        write(tx, key).await
+                    });
+                    assert_eq!(outcome.await.unwrap().into_inner(), 7, "{key}");
+                    assert!(world.is_done(key).await);
+                };
+                tokio::join!(crossing(1, 2), crossing(2, 1));
+
+                // One holds the key and wants the row, the other one holds the row and wants the
+                // key.
+                let key = &world.key("key and row");
+                let (mut one, mut other) = (world.begin().await, world.begin().await);
+                sqlx::raw_sql(add(1)).execute(&mut *other).await.unwrap();
+                world.call(&mut one, key).await.unwrap();
+                let (one, other) = tokio::join!(
+                    async {
+                        world.waits(key).await;
+                        let added = sqlx::raw_sql(add(1)).execute(&mut *one).await;
+                        if added.is_ok() { one.commit().await } else { added.map(drop) }
+                    },
+                    async {
+                        let called = world.call(&mut other, key).await;
+                        match called {
+                            Ok(_) => other.commit().await.map_err(Failed::Sql),
+                            Err(error) => {
+                                other.rollback().await.unwrap();
+                                Err(error)
+                            }
+                        }
+                    }
+                );
+                match (&one, &other) {
+                    (Ok(()), Err(Failed::Idem(error @ Error::Store { .. }))) => {
+                        assert!(error.is_retryable(), "{error}")
+                    }
+                    (Err(_), Ok(())) => {}
+                    _ => panic!("{key}: {one:?}, {other:?}"),
+                }
+                assert!(world.is_done(key).await, "{key}");
+                assert!(world.answer(key).await.is_replayed(), "{key}");
+            }
+        }
+    };
+}
+
+rows!(
+    postgres,
+    Postgres,
+    PgPool,
+    on_postgres,
+    false,
+    "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND state = 'active' AND query LIKE '%{}%'",
+    ["SELECT pg_backend_pid()::bigint", "SELECT pg_terminate_backend({})"]
+);
+rows!(
+    mariadb,
+    MySql,
+    MySqlPool,
+    on_mariadb,
+    false,
+    "SELECT count(*) FROM information_schema.processlist WHERE id <> connection_id() AND info LIKE '%{}%'",
+    ["SELECT CAST(connection_id() AS SIGNED)", "KILL {}"]
+);
+rows!(sqlite, Sqlite, SqlitePool, on_sqlite, true, "", ["", ""]);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_postgres() {
+    let server = PostgresServer::start_with(&["-c", "deadlock_timeout=100ms"]).await.unwrap();
+    for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+        postgres::all(&postgres::World::new(&server.url(), level, "BEGIN").await).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_mariadb() {
+    let url = MariaDbServer::shared().await.unwrap().url();
+    for level in ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+        mariadb::all(&mariadb::World::new(&url, level, "BEGIN").await).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_event_in_a_transaction_has_its_result_with_each_kind_of_transaction_of_sqlite() {
+    for begin in ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE", "BEGIN"] {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}/shop.db", dir.path().display());
+        sqlite::all(&sqlite::World::new(&url, begin, begin).await).await;
+    }
+}

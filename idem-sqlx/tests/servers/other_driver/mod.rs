@@ -1,0 +1,172 @@
+//! The trait for other drivers, proved by an adapter for tokio-postgres.
+
+mod adapter;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use idem_core::{Error, ErrorAction, Idempotency, RecordState};
+use idem_sqlx::PostgresStore;
+use idem_testkit::PostgresServer;
+use serde::{Deserialize, Serialize};
+use tokio_postgres::{Client, Config, GenericClient, NoTls};
+
+use self::adapter::{Connecting, Tx};
+use crate::LONG;
+use crate::transactions::insert;
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Failed {
+    Declined,
+    Down,
+    #[serde(skip)]
+    Idem(Error),
+    #[serde(skip)]
+    Sql(tokio_postgres::Error),
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl std::error::Error for Failed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Idem(error) => Some(error),
+            Self::Sql(error) => Some(error),
+            Self::Declined | Self::Down => None,
+        }
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Idem(error)
+    }
+}
+
+impl From<tokio_postgres::Error> for Failed {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+fn action(error: &Failed) -> ErrorAction {
+    if matches!(error, Failed::Declined) { ErrorAction::Keep } else { ErrorAction::Release }
+}
+
+async fn setup() -> (Config, Client, Idempotency) {
+    let url = PostgresServer::shared().await.unwrap().url();
+    let store = PostgresStore::connect(&url).await.unwrap();
+    store.migrate().await.unwrap();
+    let config: Config = url.parse().unwrap();
+    let (client, connection) = config.connect(NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(crate::transactions::CREATE).await.unwrap();
+    (config, client, Idempotency::new(store))
+}
+
+async fn write<C: GenericClient + Sync>(tx: &Tx<C>, name: &str) -> Result<u32, Failed> {
+    tx.client.execute(insert(name).0.as_str(), &[]).await?;
+    Ok(7)
+}
+
+async fn rows(client: &Client, name: &str) -> i64 {
+    client.query_one("SELECT count(*) FROM business WHERE name = $1", &[&name]).await.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_of_another_driver_holds_rows_and_record_and_duplicates_change_no_row() {
+    let (_, mut client, idempotency) = setup().await;
+    for replayed in [false, true] {
+        let mut tx = Tx::new(client.transaction().await.unwrap());
+        let operation = idempotency.operation("other").key("k").fingerprint(&1_u8);
+        let outcome = operation.run_in(&mut tx, async |tx| write(tx, "k").await).await.unwrap();
+        assert_eq!((outcome.is_replayed(), outcome.into_inner()), (replayed, 7));
+        tx.client.commit().await.unwrap();
+    }
+    assert_eq!(rows(&client, "k").await, 1);
+    // An ordinary record, for calls with a lease too; and another payload is refused.
+    let operation = idempotency.operation("other").key("k");
+    assert!(operation.run(async || Ok::<u32, Error>(0)).await.unwrap().is_replayed());
+    let mut tx = Tx::new(client.transaction().await.unwrap());
+    let operation = idempotency.operation("other").key("k").fingerprint(&2_u8);
+    let refused = operation.run_in(&mut tx, async |tx| write(tx, "k").await).await;
+    assert!(matches!(refused, Err(Failed::Idem(Error::FingerprintMismatch { .. }))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_calls_over_another_driver_run_one_body() {
+    let (config, client, idempotency) = setup().await;
+    let (connecting, ran) = (Connecting(config), AtomicU32::new(0));
+    let call = async || {
+        let operation = idempotency.operation("other").key("crowd").wait(LONG);
+        let outcome = operation.transaction(&connecting, async |tx| {
+            ran.fetch_add(1, Ordering::Relaxed);
+            write(tx, "crowd").await
+        });
+        outcome.await.unwrap().into_inner()
+    };
+    let answers = tokio::join!(call(), call(), call(), call(), call(), call());
+    assert_eq!(answers, (7, 7, 7, 7, 7, 7));
+    assert_eq!((rows(&client, "crowd").await, ran.load(Ordering::Relaxed)), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_drops_and_roll_backs_over_another_driver_leave_what_they_should() {
+    let (_, mut first, idempotency) = setup().await;
+    let operation = |key: &'static str| idempotency.operation("other").key(key).errors(action);
+
+    let mut tx = Tx::new(first.transaction().await.unwrap());
+    let failed = operation("released").run_in(&mut tx, async |tx| {
+        write(tx, "released").await?;
+        Err::<u32, _>(Failed::Down)
+    });
+    assert!(matches!(failed.await, Err(Failed::Down)));
+    let kept = operation("kept").run_in(&mut tx, async |tx| {
+        write(tx, "kept").await?;
+        Err::<u32, _>(Failed::Declined)
+    });
+    assert!(matches!(kept.await, Err(Failed::Declined)));
+    let dropped = operation("dropped").run_in(&mut tx, async |tx| {
+        write(tx, "dropped").await?;
+        std::future::pending::<Result<u32, Failed>>().await
+    });
+    assert!(tokio::time::timeout(Duration::from_millis(300), dropped).await.is_err());
+    write(&tx, "after").await.unwrap();
+    tx.client.commit().await.unwrap();
+
+    let (_, mut client, _) = setup().await;
+    for (key, count, state) in
+        [("released", 0, None), ("kept", 0, Some(RecordState::Committed)), ("dropped", 0, None), ("after", 1, None)]
+    {
+        assert_eq!(rows(&client, key).await, count, "{key}");
+        let found = idempotency.operation("other").key(key).inspect().await.unwrap();
+        assert_eq!(found.map(|found| found.state), state, "{key}");
+    }
+    let mut tx = Tx::new(client.transaction().await.unwrap());
+    let again = operation("kept").run_in(&mut tx, async |tx| write(tx, "kept").await).await;
+    assert!(matches!(again, Err(Failed::Declined)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_of_two_drivers_wait_for_each_other() {
+    let (config, client, idempotency) = setup().await;
+    let pool = idem_sqlx::sqlx::PgPool::connect(&PostgresServer::shared().await.unwrap().url()).await.unwrap();
+    let mut owner = pool.begin().await.unwrap();
+    let operation = idempotency.operation("other").key("both");
+    let body = async |_: &mut idem_sqlx::sqlx::PgTransaction<'_>| Ok::<u32, Error>(1);
+    operation.run_in(&mut owner, body).await.unwrap();
+
+    let connecting = Connecting(config);
+    let refused = idempotency.operation("other").key("both").in_flight(idem_core::InFlight::Reject);
+    let refused = refused.transaction(&connecting, async |tx| write(tx, "both").await).await;
+    assert!(matches!(refused, Err(Failed::Idem(Error::InFlight { .. }))));
+    let waiting = idempotency.operation("other").key("both").wait(LONG);
+    let waiting = waiting.transaction(&connecting, async |tx| write(tx, "both").await);
+    let (waited, ()) = tokio::join!(waiting, async { owner.commit().await.unwrap() });
+    assert_eq!(waited.unwrap().into_inner(), 1);
+    assert_eq!(rows(&client, "both").await, 0);
+}
