@@ -8,6 +8,7 @@ use crate::base::clock;
 use crate::call::request::Request;
 use crate::error::Error;
 use crate::observe::{Decision, Observer};
+use crate::policy::settings::InFlight;
 use crate::runtime::Runtime;
 use crate::token::{Flaw, Submission};
 
