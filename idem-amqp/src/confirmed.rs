@@ -7,7 +7,7 @@ use lapin::options::BasicPublishOptions;
 use lapin::{BasicProperties, Channel, Confirmation};
 
 /// How long the broker has to confirm a message.
-const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 /// Publishes a message on a channel with confirmations, and waits until queues have it.
 ///

@@ -45,9 +45,10 @@ const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// # async fn on_order(_: OrderPlaced) -> Result<(), idem_core::Error> { Ok(()) }
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let properties = lapin::ConnectionProperties::default().enable_auto_recover();
-/// let connection = lapin::Connection::connect("amqp://127.0.0.1:5672/%2f", properties).await?;
+/// let connect = || lapin::Connection::connect("amqp://127.0.0.1:5672/%2f", lapin::ConnectionProperties::default());
+/// let connection = connect().await?;
 /// Consumer::new(&connection, "orders")
+///     .reconnect(connect)
 ///     .concurrency(32)
 ///     .dead_letter_exchange("orders.dead")
 ///     // `on_order` is a function with `#[idempotent(..)]`.
@@ -71,9 +72,8 @@ pub struct Consumer<'c> {
 impl<'c> Consumer<'c> {
     /// Creates a consumer of a queue, which must exist.
     ///
-    /// To survive a restart of the broker, the connection needs
-    /// `ConnectionProperties::enable_auto_recover`, or the consumer needs
-    /// [`reconnect`](Self::reconnect).
+    /// To survive a restart of the broker, the consumer needs [`reconnect`](Self::reconnect), or the
+    /// connection needs `ConnectionProperties::enable_auto_recover`.
     pub fn new(connection: &'c Connection, queue: impl Into<String>) -> Self {
         Self {
             link: Link::new(connection),
@@ -134,8 +134,10 @@ impl<'c> Consumer<'c> {
         self
     }
 
-    /// Sets how to connect again after the connection has ended. You do not need it for a
-    /// connection that recovers by itself.
+    /// Sets how to connect again after the connection has ended, or has not recovered by itself for
+    /// 5 s. Recommended: lapin's own recovery pauses for up to a minute between its tries, gives up
+    /// after 16 of them (11 minutes by default), and can fail behind a proxy. The connections that
+    /// this makes need no `enable_auto_recover`.
     pub fn reconnect<F>(mut self, connect: impl Fn() -> F + Send + Sync + 'c) -> Self
     where
         F: Future<Output = lapin::Result<Connection>> + Send + 'c,
@@ -150,8 +152,9 @@ impl<'c> Consumer<'c> {
     /// # Errors
     ///
     /// At the start: the queue or the dead-letter exchange is missing, or the broker does not
-    /// answer. Later: [`Error::Disconnected`] if the connection is gone, does not recover by
-    /// itself, and there is no [`reconnect`](Self::reconnect).
+    /// answer within 30 s. Later: [`Error::Disconnected`] if there is no
+    /// [`reconnect`](Self::reconnect), and the connection is gone, or has not recovered by itself
+    /// for 15 minutes.
     ///
     /// # Cancellation safety
     ///
@@ -248,9 +251,9 @@ impl Broker for Consumer<'_> {
         });
         let places = places.await?.clone();
         let prefetch = u16::try_from(self.settings.concurrency).unwrap_or(u16::MAX);
-        let (consume, publish) = (self.link.channel().await?, self.link.channel().await?);
+        let (line, [consume, publish]) = self.link.open().await?;
         publish.confirm_select(ConfirmSelectOptions::default()).await.map_err(Fault::passing)?;
-        let session = Arc::new(Session::new(consume, publish, places.consumer_timeout));
+        let session = Arc::new(Session::new(consume, publish, places.consumer_timeout, line));
         deliveries(session, places, prefetch).await
     }
 }

@@ -59,7 +59,10 @@ impl<'c> Publisher<'c> {
         payload: impl Into<Bytes>,
     ) -> Result<Published, PublishError> {
         let id = child_id(child_key)?;
-        let channel = self.channel().await.map_err(|error| PublishError::Unconfirmed(error.into()))?;
+        let channel = tokio::time::timeout(confirmed::LIMIT, self.channel()).await;
+        let channel =
+            channel.map_err(|_| PublishError::Unconfirmed("RabbitMQ has not opened a channel within 10 s".into()))?;
+        let channel = channel.map_err(|error| PublishError::Unconfirmed(error.into()))?;
         let properties = BasicProperties::default().with_message_id(id.as_str().into()).with_delivery_mode(2);
         let published = confirmed::publish(&channel, exchange, routing_key, &payload.into(), properties).await;
         published.map_err(PublishError::Unconfirmed)?;

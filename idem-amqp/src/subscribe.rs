@@ -6,11 +6,47 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use idem_queue::{Deliveries, Fault};
 use lapin::Consumer;
-use lapin::options::{BasicConsumeOptions, BasicQosOptions};
+use lapin::message::DeliveryResult;
+use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 
 use crate::session::{Places, Session};
 use crate::ticket::Ticket;
+
+/// A consumer at the broker. Dropped, it is cancelled, now or as soon as that is possible.
+struct Subscription {
+    consumer: Consumer,
+    session: Arc<Session>,
+}
+
+impl Subscription {
+    async fn begin(session: Arc<Session>, queue: Arc<str>, prefetch: u16) -> lapin::Result<Self> {
+        let channel = &session.consume;
+        channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
+        let options = BasicConsumeOptions::default();
+        let consumer = channel.basic_consume(queue.as_ref().into(), "".into(), options, FieldTable::default()).await?;
+        Ok(Self { consumer, session })
+    }
+}
+
+impl Drop for Subscription {
+    /// lapin cancels a consumer that is dropped, but not while its connection is lost. It then
+    /// restores the consumer with the connection, and messages arrive that nobody handles and nobody
+    /// returns. So what arrives from here on cancels the consumer, and is returned.
+    fn drop(&mut self) {
+        let (channel, tag) = (self.session.consume.clone(), self.consumer.tag());
+        self.consumer.set_delegate(move |arrived: DeliveryResult| {
+            let (channel, tag) = (channel.clone(), tag.clone());
+            async move {
+                let Ok(Some(message)) = arrived else { return };
+                // First, so that it does not come back here. If one fails, the channel is closed,
+                // and the broker has the message.
+                let _ = channel.basic_cancel(tag, BasicCancelOptions::default()).await;
+                let _ = message.acker.nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await;
+            }
+        });
+    }
+}
 
 /// Subscribes.
 pub(crate) async fn deliveries(
@@ -22,24 +58,20 @@ pub(crate) async fn deliveries(
     if places.retry_queue.is_none() {
         session.retry_queue(&places, Duration::ZERO).await.map_err(|error| Fault::config(error.to_string()))?;
     }
-    let channel = &session.consume;
-    channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(Fault::passing)?;
-    let consuming = channel.basic_consume(
-        places.queue.as_ref().into(),
-        "".into(),
-        BasicConsumeOptions::default(),
-        FieldTable::default(),
-    );
-    let consumer: Consumer = consuming.await.map_err(Fault::passing)?;
-    Ok(Box::pin(stream::unfold((session, places, consumer), |(session, places, mut consumer)| async move {
+    // In a task of its own: given up here, a consumer that begins all the same must be cancelled.
+    let beginning = tokio::spawn(Subscription::begin(session, places.queue.clone(), prefetch));
+    let subscription = beginning.await.map_err(Fault::passing)?.map_err(Fault::passing)?;
+    Ok(Box::pin(stream::unfold((subscription, places), |(mut subscription, places)| async move {
+        let Subscription { consumer, session } = &mut subscription;
         let next = tokio::select! {
             () = session.broken.notified() => Err(Fault::passing("the channel for publications is closed")),
             delivered = consumer.next() => match delivered {
-                Some(Ok(message)) => Ok(Ticket::new(message, &session, &places)),
+                Some(Ok(message)) => Ok(Ticket::new(message, session, &places)),
                 Some(Err(error)) => Err(Fault::passing(error)),
                 None => Err(Fault::passing("the broker has cancelled the consumer: its queue was deleted, or moved")),
             },
+            fault = session.not_restored(&places.queue) => Err(fault),
         };
-        Some((next, (session, places, consumer)))
+        Some((next, (subscription, places)))
     })))
 }

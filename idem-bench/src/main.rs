@@ -18,6 +18,7 @@ mod machine;
 mod memory;
 mod page;
 mod plot;
+mod queues;
 mod renewals;
 mod report;
 mod run;
@@ -52,6 +53,8 @@ enum What {
     Page(page::Args),
     /// Measure what a call costs server and caller, and show what a server holds
     Scaling(scaling::Args),
+    /// Measure how many messages a second consumers handle, beside bare ones
+    Queues(queues::Args),
     /// Measure the SQL stores beside the same statements by hand, or as their table grows
     Sql(sql::Args),
     /// Measure the HTTP layer alone, and show it
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         What::Run(args) => run::run(args),
         What::Page(args) => page::run(&args),
         What::Scaling(args) => scaling::run(args),
+        What::Queues(args) => queues::run(&args),
         What::Sql(args) => sql::run(&args),
         What::Layer(args) => layer::run(args),
         What::Memory { records } => fill(records),

@@ -70,6 +70,12 @@ pub(crate) enum Event {
     ServerDown,
     /// It is about to be started again.
     ServerUp,
+    /// A message was published.
+    Published { message: u64, key: String, poison: bool },
+    /// A message was found where those are that no redelivery helps.
+    PutAside { message: u64, reason: String },
+    /// So many messages are left when all consumers have ended.
+    Left { messages: u64 },
     /// All faults are healed: from here on everything must succeed.
     Healed,
 }

@@ -8,10 +8,12 @@
 //! both.
 #![allow(clippy::disallowed_methods, reason = "a fault run times itself; it is no part of the library")]
 
+mod broker;
 mod check;
 mod clock;
 mod history;
 mod keys;
+mod messages;
 mod nemesis;
 mod plan;
 mod process;
@@ -76,6 +78,9 @@ struct RunArgs {
     /// Which servers there are, and how they stand to each other
     #[arg(long, value_enum, default_value = "single")]
     topology: Topology,
+    /// The calls come from messages of this broker
+    #[arg(long, value_enum)]
+    broker: Option<broker::Kind>,
     /// Which faults are made; all that fit unless they are given
     #[arg(long, value_delimiter = ',')]
     nemesis: Vec<Kind>,
@@ -121,7 +126,7 @@ fn on_tokio<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 async fn run_once(args: RunArgs) -> Result<bool> {
-    let fits = |kind: &Kind| args.topology.suffers(*kind);
+    let fits = |kind: &Kind| args.topology.suffers(*kind) && (args.broker.is_some() || !kind.needs_broker());
     let wanted = |kind: &Kind| args.nemesis.is_empty() || args.nemesis.contains(kind);
     let kinds = Kind::value_variants().iter().copied().filter(fits).filter(wanted).collect();
     let temporary = tempfile::Builder::new().prefix("idem-chaos-").tempdir()?;
@@ -129,6 +134,7 @@ async fn run_once(args: RunArgs) -> Result<bool> {
     std::fs::create_dir_all(&folder)?;
     let settings = Settings {
         topology: args.topology,
+        broker: args.broker,
         kinds,
         processes: args.workers.max(1),
         length: Duration::from_secs(args.seconds),
@@ -155,7 +161,12 @@ async fn mutants(topology: Topology, seconds: u64, seed: u64, only: Vec<Flaw>) -
         let folder = tempfile::Builder::new().prefix("idem-chaos-").tempdir()?;
         let settings = Settings {
             topology,
-            kinds: Kind::value_variants().iter().copied().filter(|kind| topology.suffers(*kind)).collect(),
+            broker: None,
+            kinds: Kind::value_variants()
+                .iter()
+                .copied()
+                .filter(|kind| topology.suffers(*kind) && !kind.needs_broker())
+                .collect(),
             processes: 4,
             length: Duration::from_secs(seconds),
             lease: topology.lease(),

@@ -3,13 +3,15 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Result;
 use idem_testkit::Proxy;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
+use crate::broker::Broker;
 use crate::history::{Event, Journal};
 use crate::plan::{Fault, Kind};
 use crate::process::Process;
@@ -24,6 +26,9 @@ pub(crate) struct Field {
     journal: Journal,
     servers: Servers,
     server: Mutex<()>,
+    broker: Option<Arc<Broker>>,
+    /// When the broker may be killed again.
+    broker_rests: Mutex<Option<Instant>>,
     places: Vec<Place>,
     /// The number of the next process, and of the next fault.
     next: AtomicU64,
@@ -35,17 +40,32 @@ struct Place {
     process: Mutex<Option<Process>>,
     way: Mutex<()>,
     proxy: Option<Proxy>,
+    to_broker: Mutex<()>,
+    broker: Option<Proxy>,
 }
+
+/// How long the broker is left alone after it was killed: RabbitMQ takes seconds to start.
+const REST: Duration = Duration::from_secs(12);
 
 impl Field {
     pub(crate) async fn start(settings: Settings, journal: Journal) -> Result<Arc<Self>> {
         let servers = Servers::start(settings.topology, &settings.folder).await?;
+        let broker = match settings.broker {
+            Some(kind) => Some(Arc::new(Broker::start(kind).await?)),
+            None => None,
+        };
         let mut places = Vec::new();
         for _ in 0..settings.processes {
             let proxy = servers.proxy().await?;
-            places.push(Place { process: Mutex::new(None), way: Mutex::new(()), proxy });
+            let to_broker = match &broker {
+                Some(broker) => Some(broker.proxy().await?),
+                None => None,
+            };
+            let process = Mutex::new(None);
+            places.push(Place { process, way: Mutex::new(()), proxy, to_broker: Mutex::new(()), broker: to_broker });
         }
-        let field = Self { settings, journal, servers, server: Mutex::new(()), places, next: AtomicU64::new(1) };
+        let (server, broker_rests, next) = (Mutex::new(()), Mutex::new(None), AtomicU64::new(1));
+        let field = Self { settings, journal, servers, server, broker, broker_rests, places, next };
         for place in &field.places {
             *place.process.lock().await = Some(field.process(place)?);
         }
@@ -73,6 +93,11 @@ impl Field {
             hit??;
         }
         Ok(())
+    }
+
+    /// The broker, if there is one.
+    pub(crate) fn broker(&self) -> Option<&Arc<Broker>> {
+        self.broker.as_ref()
     }
 
     /// Waits until the servers have found together again.
@@ -129,6 +154,22 @@ impl Field {
                 sleep(fault.length).await;
                 proxy.restore();
             }
+            Kind::BrokerCut => {
+                let (Ok(_way), Some(proxy)) = (place.to_broker.try_lock(), &place.broker) else { return Ok(()) };
+                let _over = self.begins(fault.kind, None);
+                proxy.cut();
+                sleep(fault.length).await;
+                proxy.restore();
+            }
+            Kind::BrokerKill => {
+                let (Ok(mut rests), Some(broker)) = (self.broker_rests.try_lock(), &self.broker) else { return Ok(()) };
+                if rests.is_some_and(|until| Instant::now() < until) {
+                    return Ok(());
+                }
+                let _over = self.begins(fault.kind, None);
+                broker.kill(fault.length).await?;
+                *rests = Some(Instant::now() + REST);
+            }
             Kind::ServerKill | Kind::ServerPause => {
                 let Ok(_server) = self.server.try_lock() else { return Ok(()) };
                 let _over = self.begins(fault.kind, None);
@@ -145,7 +186,9 @@ impl Field {
 
     fn process(&self, place: &Place) -> Result<Process> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let process = Process::start(&self.settings, number, &self.servers.url(place.proxy.as_ref()))?;
+        let broker = self.broker.as_ref().zip(place.broker.as_ref()).map(|(broker, proxy)| broker.url(proxy));
+        let process =
+            Process::start(&self.settings, number, &self.servers.url(place.proxy.as_ref()), broker.as_deref())?;
         self.journal.write(Event::Started { process: number });
         Ok(process)
     }

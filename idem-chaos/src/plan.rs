@@ -24,6 +24,10 @@ pub(crate) enum Kind {
     /// A server stands still.
     #[value(alias = "redis-pause")]
     ServerPause,
+    /// The broker is killed, and started again.
+    BrokerKill,
+    /// The connections of a process to the broker end, and no new ones are made.
+    BrokerCut,
 }
 
 impl Kind {
@@ -36,6 +40,8 @@ impl Kind {
             Self::Delay => "delay",
             Self::ServerKill => "server-kill",
             Self::ServerPause => "server-pause",
+            Self::BrokerKill => "broker-kill",
+            Self::BrokerCut => "broker-cut",
         }
     }
 
@@ -45,12 +51,17 @@ impl Kind {
         matches!(self, Self::Cut | Self::Swallow | Self::Delay)
     }
 
+    /// Whether it hits a broker.
+    pub(crate) fn needs_broker(self) -> bool {
+        matches!(self, Self::BrokerKill | Self::BrokerCut)
+    }
+
     fn weight(self) -> usize {
         match self {
             Self::Pause => 4,
             Self::Kill | Self::Cut | Self::Swallow => 3,
-            Self::Delay => 2,
-            Self::ServerKill | Self::ServerPause => 1,
+            Self::Delay | Self::BrokerCut => 2,
+            Self::ServerKill | Self::ServerPause | Self::BrokerKill => 1,
         }
     }
 }
@@ -116,7 +127,8 @@ fn lengths(kind: Kind, dice: &mut Rng) -> f64 {
         Kind::Pause => 0.3 + dice.f64() * 2.7,
         Kind::Cut | Kind::Swallow => 0.1 + dice.f64() * 2.4,
         Kind::Delay => 0.5 + dice.f64() * 3.0,
-        Kind::ServerKill => 0.2 + dice.f64() * 2.5,
+        Kind::ServerKill | Kind::BrokerKill => 0.2 + dice.f64() * 2.5,
+        Kind::BrokerCut => 0.2 + dice.f64() * 4.0,
         Kind::ServerPause => 0.2 + dice.f64() * 3.5,
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn start(settings: &Settings, number: u64, url: &str) -> Result<Self> {
+    pub(crate) fn start(settings: &Settings, number: u64, url: &str, broker: Option<&str>) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("worker")
@@ -33,6 +33,9 @@ impl Process {
             .args(["--lease", &settings.lease.as_millis().to_string(), "--epoch", &settings.epoch.to_string()]);
         if let Some(flaw) = &settings.mutant {
             command.args(["--mutant", flaw]);
+        }
+        if let Some(broker) = broker {
+            command.args(["--broker", broker]);
         }
         let mut child = command.stdin(Stdio::piped()).kill_on_drop(true).spawn()?;
         let stdin = child.stdin.take().context("a process of workers has no standard input")?;

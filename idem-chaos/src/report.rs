@@ -20,8 +20,9 @@ const LINES: (usize, usize) = (25, 5);
 pub(crate) fn headline(settings: &Settings) -> String {
     let kinds: Vec<&str> = settings.kinds.iter().map(|kind| kind.name()).collect();
     let mutant = settings.mutant.as_ref().map(|flaw| format!(" --mutant {flaw}")).unwrap_or_default();
+    let broker = settings.broker.map(|broker| format!(" --broker {}", broker.name())).unwrap_or_default();
     format!(
-        "--topology {} --seconds {} --seed {} --workers {} --lease {} --replicas {} --nemesis {}{mutant}",
+        "--topology {}{broker} --seconds {} --seed {} --workers {} --lease {} --replicas {} --nemesis {}{mutant}",
         settings.topology.name(),
         settings.length.as_secs(),
         settings.seed,
@@ -108,7 +109,8 @@ pub(crate) fn append(path: &Path, settings: &Settings, verdict: &Verdict) -> Res
     use std::io::Write as _;
 
     let Findings { violations, counts, faults, slowest_take_over, .. } = &verdict.findings;
-    let mut text = format!("### {}, {} s\n\n", settings.topology.name(), settings.length.as_secs());
+    let broker = settings.broker.map(|broker| format!(", messages of {}", broker.name())).unwrap_or_default();
+    let mut text = format!("### {}{broker}, {} s\n\n", settings.topology.name(), settings.length.as_secs());
     let _ = writeln!(text, "`idem-chaos run {}`\n\n| what | count |\n| --- | ---: |", headline(settings));
     for (name, count) in counts {
         let _ = writeln!(text, "| {name} | {count} |");

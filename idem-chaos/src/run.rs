@@ -1,11 +1,13 @@
 //! A run from beginning to end: servers, processes, faults, and the verdict on what happened.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use crate::check::{Findings, check};
 use crate::history::{self, Journal};
+use crate::messages::{self, Producer};
 use crate::nemesis::Field;
 use crate::settings::Settings;
 
@@ -27,7 +29,7 @@ pub(crate) struct Verdict {
 
 /// Runs. With `until_found`, only until there is a violation.
 pub(crate) async fn run(settings: Settings, until_found: bool) -> Result<Verdict> {
-    let limit = settings.length + LIMIT;
+    let limit = settings.length + if settings.broker.is_some() { LIMIT * 3 } else { LIMIT };
     let begun = Instant::now();
     tokio::time::timeout(limit, carry_out(&settings, until_found)).await??;
     // Complete: those who were to end have ended, or were ended.
@@ -39,7 +41,10 @@ pub(crate) async fn run(settings: Settings, until_found: bool) -> Result<Verdict
 async fn carry_out(settings: &Settings, until_found: bool) -> Result<()> {
     let journal = Journal::open(&settings.folder, 0)?;
     let faults = settings.faults();
-    let field = Field::start(settings.clone(), journal).await?;
+    let field = Field::start(settings.clone(), journal.clone()).await?;
+    let producer = field
+        .broker()
+        .map(|broker| Producer::start(Arc::clone(broker), journal.clone(), settings.seed, settings.epoch));
     let found = async {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -51,6 +56,12 @@ async fn carry_out(settings: &Settings, until_found: bool) -> Result<()> {
     field.suffer(faults, found).await?;
     field.settled().await?;
     tokio::time::sleep(RECOVERY).await;
+    if let (Some(producer), Some(broker)) = (producer, field.broker()) {
+        producer.end().await?;
+        messages::drained(broker, &journal).await?;
+        field.end().await?;
+        return messages::left(broker, &journal).await;
+    }
     field.end().await
 }
 

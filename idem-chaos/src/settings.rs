@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::broker;
 use crate::check::Rules;
 use crate::plan::{self, Fault, Kind};
 use crate::topology::Topology;
@@ -11,6 +12,8 @@ use crate::topology::Topology;
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) topology: Topology,
+    /// The broker, if the calls come from messages.
+    pub(crate) broker: Option<broker::Kind>,
     pub(crate) kinds: Vec<Kind>,
     /// How many processes there are at once.
     pub(crate) processes: usize,

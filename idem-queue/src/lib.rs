@@ -8,6 +8,8 @@
 mod broker;
 mod delivery;
 mod error;
+#[cfg(test)]
+mod limits;
 mod publish;
 mod run;
 mod settings;

@@ -23,6 +23,8 @@ use crate::settings::Settings;
 use crate::settle::{disposition, settle};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// How long the first subscription may take, with everything that is checked before.
+const STARTING: Duration = Duration::from_secs(30);
 /// How long it may take to subscribe again.
 const OPENING: Duration = Duration::from_secs(5);
 /// How long stopped handlers take to hand their messages back, at most.
@@ -55,7 +57,7 @@ where
     }
     let room = Room::new(settings.concurrency);
     let mut shutdown = pin!(shutdown);
-    let opened = match select(pin!(broker.open(room.clone())), shutdown.as_mut()).await {
+    let opened = match select(pin!(opened_within(STARTING, broker, &room)), shutdown.as_mut()).await {
         Either::Left((opened, _)) => opened?,
         Either::Right(_) => return Ok(()),
     };
@@ -84,14 +86,28 @@ where
         }
         if B::HANDS_BACK {
             room.set(0);
-            while let Some(Some(Ok((_, ticket)))) = deliveries.next().now_or_never() {
-                let _ = ticket.hand_back().await;
-            }
+            let handing_back = async {
+                while let Some(Some(Ok((_, ticket)))) = deliveries.next().now_or_never() {
+                    let _ = ticket.hand_back().await;
+                }
+            };
+            let _ = tokio::time::timeout(HANDING_BACK, handing_back).await;
         }
     }
     finish(running, stop, settings.shutdown_timeout, broker.source()).await;
     let _ = tokio::time::timeout(HANDING_BACK, broker.flush()).await;
     Ok(())
+}
+
+/// Opens the broker. A client may wait for ever for a broker that accepts connections and does not
+/// answer, or for a connection that ended while it was opened.
+async fn opened_within<B: Broker>(
+    limit: Duration,
+    broker: &B,
+    room: &Arc<Room>,
+) -> Result<Deliveries<B::Ticket>, Fault> {
+    let opened = tokio::time::timeout(limit, broker.open(room.clone())).await;
+    opened.unwrap_or_else(|_| Err(Fault::passing(format!("the broker did not answer within {limit:?}"))))
 }
 
 /// Lets running handlers end. Those that do not are stopped, and hand their messages back.
@@ -126,11 +142,7 @@ fn received<B: Broker>(
                     Some(Err(fault)) => fault,
                     None => Fault::passing("the broker has ended the subscription"),
                 },
-                // A client may wait forever for a connection that ended while it was opened.
-                None => match tokio::time::timeout(OPENING, broker.open(room.clone()))
-                    .await
-                    .unwrap_or_else(|_| Err(Fault::passing("the broker did not answer in time")))
-                {
+                None => match opened_within(OPENING, broker, &room).await {
                     Ok(deliveries) => {
                         tracing::info!(target: "idem", source, decision = "consumer_recovered", "messages arrive again");
                         current = Some(deliveries);
@@ -191,7 +203,8 @@ async fn while_kept_alive<T: Ticket, F: Future>(ticket: &T, source: &str, handle
     let kept_alive = async {
         loop {
             tokio::time::sleep(every).await;
-            if let Err(error) = ticket.keep_alive().await {
+            let kept_alive = tokio::time::timeout(every, ticket.keep_alive()).await;
+            if let Err(error) = kept_alive.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {
                 tracing::warn!(target: "idem", source, decision = "not_kept_alive", detail = %error, "the broker may deliver a message again while it is handled");
             }
         }

@@ -379,7 +379,7 @@ fn first_reply(bytes: &[u8], pending: &Pending) -> Option<Next> {
         Protocol::Unknown => return all,
         Protocol::MySql if !sql::mysql_reply(bytes, &mut pending.session()) => return None,
         // All that comes is part of it.
-        Protocol::Postgres | Protocol::MySql => (Said::Reply, bytes.len()),
+        Protocol::Postgres | Protocol::MySql => (ReplyKind::Reply, bytes.len()),
         Protocol::Redis => match frames::reply(bytes) {
             Frame::Part => return None,
             Frame::Whole(said, length) => (said, length),

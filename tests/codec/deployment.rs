@@ -92,7 +92,7 @@ async fn process() {
     calls.join_all().await;
 }
 
-/// What became of a key, in all processes.
+/// The fate of a key, in all processes.
 #[derive(Debug, Default)]
 struct Seen {
     ran: Vec<Build>,

@@ -11,7 +11,9 @@
 )]
 
 mod dispositions;
+mod inbox;
 mod nats;
 mod rabbitmq;
+mod rabbitmq_lost;
 mod storm;
 mod worker;

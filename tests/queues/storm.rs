@@ -139,7 +139,10 @@ pub(crate) async fn storm(world: &impl World, usual: u32) {
             Kind::Fails => "attempts_exhausted",
             other => panic!("{number} is put aside for {reasons:?}, and is no poison: {other:?}"),
         };
-        assert!(reasons.iter().any(|reason| reason == expected), "{number}: {reasons:?}");
+        // A body whose dead letter the broker lost with the connection runs again, and so uses up
+        // the attempts.
+        let used_up = heard.begun.get(number) == Some(&2);
+        assert!(reasons.iter().any(|reason| reason == expected) || used_up, "{number}: {reasons:?}");
         let others = reasons.iter().filter(|reason| *reason != expected && *reason != "attempts_exhausted");
         assert_eq!(others.count(), 0, "{number}: {reasons:?}");
     }

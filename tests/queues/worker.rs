@@ -93,9 +93,9 @@ async fn consumer() {
         let _ = BufReader::new(tokio::io::stdin()).read_line(&mut line).await;
     };
     if url.starts_with("amqp") {
-        let properties = ConnectionProperties::default().enable_auto_recover();
-        let connection = Connection::connect(&url, properties).await.unwrap();
-        let consumer = idem::amqp::Consumer::new(&connection, "orders").concurrency(concurrency);
+        let connect = || Connection::connect(&url, ConnectionProperties::default());
+        let connection = connect().await.unwrap();
+        let consumer = idem::amqp::Consumer::new(&connection, "orders").reconnect(connect).concurrency(concurrency);
         say("\nready");
         consumer.run(handle, shutdown).await.unwrap();
     } else {

@@ -39,8 +39,11 @@ pub(crate) struct Options {
     /// Which servers there are, and how they stand to each other
     #[arg(long, value_enum, default_value = "all")]
     topology: Topology,
+    /// The calls come from messages of this broker: nats or rabbitmq. On a single Redis
+    #[arg(long, value_name = "BROKER")]
+    broker: Option<String>,
     /// Which faults are made, with commas between: kill, pause, cut, swallow, delay, server-kill,
-    /// server-pause; all that fit unless they are given
+    /// server-pause, broker-kill, broker-cut; all that fit unless they are given
     #[arg(long)]
     nemesis: Option<String>,
     /// The seed of the dice, for a run to be repeated; a run prints its own
@@ -80,7 +83,8 @@ impl Topology {
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     prepare(workspace, options.topology)?;
     let mut args = Vec::new();
-    for (name, value) in [("--nemesis", &options.nemesis), ("--report", &options.report)] {
+    for (name, value) in [("--nemesis", &options.nemesis), ("--report", &options.report), ("--broker", &options.broker)]
+    {
         args.extend(value.iter().flat_map(|value| [name.to_owned(), value.clone()]));
     }
     let seed = options.seed.map(|seed| ["--seed".to_owned(), seed.to_string()]);
@@ -93,7 +97,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     } else {
         args.extend(seed.into_iter().flatten());
         let seconds = (options.minutes * 60).to_string();
-        for topology in options.topology.names() {
+        let topologies = if options.broker.is_some() { Topology::Single } else { options.topology };
+        for topology in topologies.names() {
             steps.run(topology, "no promise is broken", || {
                 chaos(workspace, &["run", "--topology", topology, "--seconds", &seconds], &args)
             });

@@ -185,6 +185,8 @@ fn examples(workspace: &Workspace, full: bool) -> Result<()> {
         example(name)?.args(["--redis", &server.url()]).run()?;
     }
     if full {
+        example("mails")?.args(["--broker", "nats"]).run()?;
+        example("inbox")?.run()?;
         let workers = programs.get("workers").context("cargo has built no example workers")?;
         let tools = workspace.programs(&["-p", "idem-cli", "--bins"])?;
         night::run(workers, tools.get("idem").context("cargo has built no program idem")?, &server.url())?;

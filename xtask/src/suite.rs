@@ -80,6 +80,9 @@ const SELDOM: &str = "not (package(idem-sqlx) and (binary(conformance) and test(
      and not (package(idem-tests) and binary(deaths) and test(/::(postgres|mariadb)::/) and not test(/^killed::postgres::/)) \
      and not (package(idem-model) and test(/with_fingerprints|rejected_for_a_time|late_renewals/))";
 
+/// How many messages the storms over real brokers have in a whole run.
+const STORM: &str = "10000";
+
 fn tests(workspace: &Workspace, left_out: &[&str], args: &[String], extent: Extent) -> Result<()> {
     let mut cargo = runner::all(workspace).args(left_out).args(args);
     if extent == Extent::Short && tool::has_subcommand(workspace, "nextest") {
@@ -88,6 +91,9 @@ fn tests(workspace: &Workspace, left_out: &[&str], args: &[String], extent: Exte
              wrong statements of PostgreSQL and MySQL, most deaths over databases, processes killed at each message of a transaction, and the largest worlds of the model."
         );
         cargo = cargo.args(["--filterset", SELDOM]);
+    }
+    if extent == Extent::Whole && args.is_empty() {
+        cargo = cargo.env("IDEM_QUEUE_MESSAGES", STORM);
     }
     cargo.run()?;
     Ok(())

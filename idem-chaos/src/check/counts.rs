@@ -1,5 +1,6 @@
 //! How much has happened, so that it can be seen that the checks had something to look at.
 
+use super::index::Message;
 use super::{Call, Index, Key};
 use crate::history::{Answer, How};
 
@@ -37,6 +38,20 @@ pub(super) fn of(index: &Index) -> Vec<(&'static str, u64)> {
         ("polls that a stop had cut in two", index.keys.values().map(|key| cut_in_two(index, key)).sum()),
         ("commits refused", decided("commit_refused")),
         ("processes", index.processes.len() as u64),
+    ]
+}
+
+/// Of a run whose calls come from messages.
+pub(super) fn of_messages(index: &Index) -> Vec<(&'static str, u64)> {
+    let messages = || index.messages.values();
+    let aside = |wanted: fn(&Message) -> bool| messages().filter(|message| wanted(message)).count() as u64;
+    vec![
+        ("messages", index.messages.len() as u64),
+        ("messages published twice", aside(|message| message.published > 1)),
+        ("poison", aside(|message| message.poison)),
+        ("poison that is put aside", aside(|message| message.poison && !message.aside.is_empty())),
+        ("messages put aside with a kept error", aside(|message| !message.poison && !message.aside.is_empty())),
+        ("messages left", index.left.map_or(0, |(_, left)| left)),
     ]
 }
 

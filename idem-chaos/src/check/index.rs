@@ -17,6 +17,19 @@ pub(crate) struct Index {
     pub(crate) processes: BTreeMap<u64, Option<Ended>>,
     pub(crate) healed: Option<u64>,
     pub(crate) decisions: BTreeMap<String, u64>,
+    pub(crate) messages: BTreeMap<u64, Message>,
+    /// How many messages were left in the end, if there were any at all.
+    pub(crate) left: Option<(u64, u64)>,
+}
+
+/// A message, and what became of it.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) key: String,
+    pub(crate) poison: bool,
+    pub(crate) published: u64,
+    /// The reasons for which it was put aside.
+    pub(crate) aside: Vec<String>,
 }
 
 /// How a process ended.
@@ -188,6 +201,16 @@ impl Index {
                     *up = at;
                 }
             }
+            Event::Published { message, key, poison } => {
+                let info = Message { key, poison, published: 0, aside: Vec::new() };
+                self.messages.entry(message).or_insert(info).published += 1;
+            }
+            Event::PutAside { message, reason } => {
+                if let Some(message) = self.messages.get_mut(&message) {
+                    message.aside.push(reason);
+                }
+            }
+            Event::Left { messages } => self.left = Some((at, messages)),
             Event::Healed => self.healed = Some(at),
         }
     }

@@ -4,6 +4,7 @@
 mod counts;
 mod index;
 mod liveness;
+mod messages;
 mod outcomes;
 mod owners;
 #[cfg(test)]
@@ -71,6 +72,7 @@ pub(crate) const PROMISES: &[(&str, &str)] = &[
     ("P5", "every call ends; a key whose owner died is taken over; in the end every key has an outcome"),
     ("P6", "an error that is kept is replayed as it is, and no body runs"),
     ("P9", "a commit that fails is not turned into a release"),
+    ("messages", "no message is lost: each is handled by a body that succeeded, or put aside for its reason"),
     ("P12", "every answer comes with a decision that was reported"),
     ("none", "nothing unexpected: no error that cannot be here, no panic of idem's, no process that ends by itself"),
 ];
@@ -89,6 +91,7 @@ pub(crate) fn check(history: &[Line], rules: Rules, complete: bool) -> Findings 
     let slowest = liveness::check_take_overs(&index, lease, rules.fails_over, &mut violations);
     if complete {
         liveness::check_ends(&index, &mut violations);
+        messages::check(&index, &mut violations);
     }
     violations.sort_by(|one, two| (one.at, one.promise).cmp(&(two.at, two.promise)));
     let mut faults = BTreeMap::new();
@@ -96,6 +99,9 @@ pub(crate) fn check(history: &[Line], rules: Rules, complete: bool) -> Findings 
         *faults.entry(fault.kind.clone()).or_default() += 1;
     }
     let mut counts = counts::of(&index);
+    if index.left.is_some() {
+        counts.extend(counts::of_messages(&index));
+    }
     if rules.forgets {
         counts.push(("not promised: take-overs after a renewal was lost", documented.lost_renewals));
         counts.push(("not promised: replays of what was lost", documented.unacknowledged));

@@ -38,7 +38,7 @@ pub(crate) struct Caller {
 }
 
 /// The random plan of a call.
-struct Plan {
+pub(crate) struct Plan {
     manner: Manner,
     wait: Duration,
     rejects: bool,
@@ -80,6 +80,29 @@ impl Caller {
     /// Makes a call as the dice have it, and writes down what it was answered.
     pub(crate) async fn call(&self, key: &str, dice: &mut Rng) {
         self.make(key, Plan::throw(dice, self.lease)).await;
+    }
+
+    /// The plan of a call that a message asks for.
+    pub(crate) fn plan_of_message(&self, dice: &mut Rng) -> Plan {
+        let mut plan = Plan { manner: Manner::Run, dropped: None, ..Plan::throw(dice, self.lease) };
+        // No longer than the consumer lets a handler wait.
+        plan.wait = plan.wait.min(Duration::from_secs(1));
+        for script in &mut plan.scripts {
+            if script.end == End::Panic {
+                script.end = End::Released;
+            }
+        }
+        plan
+    }
+
+    /// Makes the call of a message, in the present task: there its consumer sees what is recorded.
+    pub(crate) async fn handle(&self, key: &str, plan: Plan) -> Answer {
+        let call = self.number();
+        let wait = if plan.rejects { 0 } else { u64::try_from(plan.wait.as_millis()).unwrap_or(u64::MAX) };
+        self.journal.write(Event::Call { call, key: key.into(), manner: "message".into(), wait });
+        let answer = CALL.scope(call, self.answer(call, key, plan)).await;
+        self.journal.write(Event::Answer { call, answer: answer.clone() });
+        answer
     }
 
     /// Calls until the key has an outcome, as it must where nothing is wrong. Several times, since

@@ -3,6 +3,7 @@
 
 mod body;
 mod calls;
+mod consume;
 pub(crate) mod mutant;
 mod noted;
 mod place;
@@ -59,6 +60,9 @@ pub(crate) struct Args {
     /// How many replicas acknowledge each claim and commit
     #[arg(long, default_value_t = 0)]
     pub(crate) replicas: u32,
+    /// The broker, if the calls come from messages
+    #[arg(long)]
+    pub(crate) broker: Option<String>,
     /// Breaks the store
     #[arg(long)]
     pub(crate) mutant: Option<Flaw>,
@@ -94,6 +98,12 @@ async fn work(args: &Args, journal: Journal) -> Result<()> {
     let next = Arc::new(AtomicU64::new((args.process << 32) + 1));
     let lease = Duration::from_millis(args.lease);
     let caller = Caller { idempotency, journal: journal.clone(), lease, next };
+    if let Some(broker) = &args.broker {
+        let dice = Rng::with_seed(args.seed ^ (args.process << 16));
+        consume::run(broker, args.process, &caller, dice).await;
+        journal.write(Event::Drained { left: 0 });
+        std::process::exit(0);
+    }
     let mut callers = JoinSet::new();
     for number in 0..CALLERS {
         let (caller, epoch) = (caller.clone(), args.epoch);

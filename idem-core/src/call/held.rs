@@ -13,6 +13,7 @@ use tokio::runtime::{Handle, Id};
 use crate::base::clock;
 use crate::call::audit::By;
 use crate::call::request::Request;
+use crate::call::retention::Retention;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::lease::keeper::Enrolled;
@@ -75,29 +76,6 @@ struct Parts {
     committed: bool,
     /// A release was sent that may have been carried out although no answer came.
     doubtful: bool,
-}
-
-/// How long things are kept, from the request's settings: in whole milliseconds, as they are, and
-/// in half the room, since this is in the future of every call.
-#[derive(Clone, Copy)]
-struct Retention {
-    ttl: u64,
-    remember: u64,
-}
-
-impl Retention {
-    fn new(ttl: Duration, remember: Duration) -> Self {
-        let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-        Self { ttl: millis(ttl), remember: millis(remember) }
-    }
-
-    fn ttl(self) -> Duration {
-        Duration::from_millis(self.ttl)
-    }
-
-    fn remember(self) -> Duration {
-        Duration::from_millis(self.remember)
-    }
 }
 
 /// The owner's progress.
@@ -193,8 +171,7 @@ impl Held {
         })
     }
 
-    /// The body has ended, and a transaction of its own has recorded the outcome, or was rolled
-    /// back: then the lease decides.
+    /// The body's own transaction recorded the outcome, or the lease decides after its rollback.
     pub(crate) fn mark_recorded_in_transaction(&mut self) {
         if let Some(parts) = &mut self.parts {
             parts.step = Stage::Over;

@@ -13,5 +13,6 @@ pub(crate) mod reconcile;
 pub(crate) mod recorded;
 pub(crate) mod rejected;
 pub(crate) mod request;
+pub(crate) mod retention;
 pub(crate) mod transaction;
 pub(crate) mod witness;

@@ -1,4 +1,4 @@
-//! What generated code calls.
+//! The functions that generated code calls.
 
 pub(crate) mod lent;
 pub(crate) mod private;

@@ -20,7 +20,7 @@ impl CallTrace {
         Arc::new(Self { current: current.clone(), known: OnceLock::new() })
     }
 
-    /// For whoever settles what an earlier call has left: the trace is that of the earlier call.
+    /// For a call that settles an earlier one: the trace is that of the earlier call.
     pub(crate) fn is_that_of(&self, earlier: Option<Arc<str>>) {
         let _ = self.known.set(earlier);
     }

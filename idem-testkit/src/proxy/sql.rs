@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use super::frames::Frame;
 
-/// What has passed on one connection.
+/// The messages that passed on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     /// PostgreSQL: the first message, which has no type, has passed.
@@ -174,7 +174,7 @@ mod tests {
         let mut session = Session::default();
         let packet =
             |number: u8, payload: &[u8]| [&[u8::try_from(payload.len()).unwrap(), 0, 0, number], payload].concat();
-        // What answers the greeting is no command.
+        // The answer to the greeting is not a command.
         let hello = packet(1, b"\x03SELECT 1");
         assert_eq!(mysql(&hello, &mut session), Frame::Whole(Words::new(), hello.len()));
         let prepare = packet(0, b"\x16SELECT ?");

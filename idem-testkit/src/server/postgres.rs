@@ -80,7 +80,7 @@ impl PostgresServer {
     ///
     /// # Errors
     ///
-    /// If it is no standby, or does not run.
+    /// If it is not a standby, or does not run.
     pub async fn promote(&self) -> io::Result<()> {
         let (program, url) = (tool("psql")?, self.url());
         let promote = move || run(Command::new(program).args([&*url, "--no-psqlrc", "-c", "SELECT pg_promote()"]));

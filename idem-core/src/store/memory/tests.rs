@@ -126,6 +126,31 @@ fn while_all_records_expire_a_call_frees_and_writes_no_more_than_a_shard_has() {
     assert!(most_bytes <= 64 * 1024, "{most_bytes} bytes allocated");
 }
 
+/// An allocator may need long to free much, and other calls wait for the lock.
+#[test]
+fn what_a_sweep_takes_out_is_freed_without_the_lock() {
+    let clock = ByHand::default();
+    let store = MemoryStore::with_shards(1, 1_000, Box::new(clock.clone()), None);
+    for key in 0..640 {
+        let claim = claim(key, SECOND);
+        now(store.claim(&claim)).unwrap();
+        now(store.commit(&commit(&claim, 200, SECOND, SECOND))).unwrap();
+    }
+    clock.advance(SECOND);
+    let freed =
+        |info: allocation_counter::AllocationInfo| i64::try_from(info.count_total).unwrap() - info.count_current;
+    let (mut taken, mut guarded) = (None, lock(&store.0.shards[0]));
+    let locked = allocation_counter::measure(|| {
+        taken = Some(guarded.records.make_room(clock.elapsed(), &store.0.shared));
+    });
+    drop(guarded);
+    let unlocked = allocation_counter::measure(|| drop(taken));
+    assert!(store.is_empty());
+    // A pack of sixteen is two allocations. The tables shrink under the lock.
+    assert!(freed(locked) < 20, "{} under the lock", freed(locked));
+    assert!(freed(unlocked) >= 80, "{} without it", freed(unlocked));
+}
+
 #[test]
 fn what_has_expired_is_dropped_although_nobody_asks_for_it_again() {
     let clock = ByHand::default();

@@ -1,0 +1,201 @@
+//! Tests of brokers that accept and never answer. Their time is the runtime's, which moves when
+//! nothing else can.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods)]
+
+use std::future::pending;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::{BoxError, Broker, Deliveries, Delivery, Error, Fault, Room, Settings, Ticket, run};
+
+/// How often each step is asked for, until it answers.
+#[derive(Debug, Default)]
+struct Silent {
+    opens: u32,
+    acks: u32,
+    hand_backs: u32,
+    keep_alives: u32,
+}
+
+/// A broker that has three messages, and is silent the first times.
+#[derive(Debug, Default)]
+struct Fake {
+    silent: Silent,
+    opened: AtomicU32,
+    said: Arc<Mutex<Vec<String>>>,
+    counts: Arc<Counts>,
+    /// The subscription ends after the first message, once.
+    interrupted: bool,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    acks: AtomicU32,
+    hand_backs: AtomicU32,
+    keep_alives: AtomicU32,
+}
+
+struct FakeTicket {
+    id: String,
+    limits: [u32; 3],
+    counts: Arc<Counts>,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+/// Never answers the first times.
+async fn answered(asked: &AtomicU32, silent: u32) {
+    if asked.fetch_add(1, Ordering::Relaxed) < silent {
+        pending::<()>().await;
+    }
+}
+
+impl FakeTicket {
+    fn say(&self, what: &str) -> Result<(), BoxError> {
+        self.said.lock().unwrap().push(format!("{what} {}", self.id));
+        Ok(())
+    }
+}
+
+impl Broker for Fake {
+    type Ticket = FakeTicket;
+
+    const HANDS_BACK: bool = false;
+
+    fn source(&self) -> &'static str {
+        "fake"
+    }
+
+    async fn open(&self, _: Arc<Room>) -> Result<Deliveries<FakeTicket>, Fault> {
+        let first = self.opened.load(Ordering::Relaxed) == 0;
+        // The one that works at first is not counted as silent.
+        if !(self.interrupted && first) {
+            answered(&self.opened, self.silent.opens + u32::from(self.interrupted)).await;
+        } else {
+            self.opened.fetch_add(1, Ordering::Relaxed);
+        }
+        let ids = if self.interrupted && first { 1..=1 } else { 1..=3 };
+        let Silent { acks, hand_backs, keep_alives, .. } = self.silent;
+        let (counts, said) = (self.counts.clone(), self.said.clone());
+        let messages = stream::iter(ids).map(move |number| {
+            let (id, counts, said) = (number.to_string(), counts.clone(), said.clone());
+            let delivery = Delivery::new("fake", "").with_id(id.clone());
+            Ok((delivery, FakeTicket { id, limits: [acks, hand_backs, keep_alives], counts, said }))
+        });
+        let rest = if self.interrupted && first {
+            stream::iter([Err(Fault::passing("interrupted"))]).boxed()
+        } else {
+            stream::pending().boxed()
+        };
+        Ok(Box::pin(messages.chain(rest)))
+    }
+}
+
+impl Ticket for FakeTicket {
+    fn keep_alive_every(&self) -> Option<Duration> {
+        Some(Duration::from_secs(1))
+    }
+
+    async fn keep_alive(&self) -> Result<(), BoxError> {
+        answered(&self.counts.keep_alives, self.limits[2]).await;
+        self.say("kept alive")
+    }
+
+    async fn ack(&self) -> Result<(), BoxError> {
+        answered(&self.counts.acks, self.limits[0]).await;
+        self.say("acknowledged")
+    }
+
+    async fn retry(&self, _: &Delivery, _: Duration) -> Result<(), BoxError> {
+        self.say("retried")
+    }
+
+    async fn dead_letter(&self, _: &Delivery, _: &str) -> Result<(), BoxError> {
+        self.say("put aside")
+    }
+
+    async fn hand_back(&self) -> Result<(), BoxError> {
+        answered(&self.counts.hand_backs, self.limits[1]).await;
+        self.say("handed back")
+    }
+
+    fn is_void(&self) -> bool {
+        false
+    }
+}
+
+/// Runs until the handler has had the third message, for an hour at most. Returns what was said of
+/// each message, and how long it took.
+async fn consumed(broker: &Fake, concurrency: usize) -> (Vec<String>, Duration) {
+    let begun = Instant::now();
+    let (done, ended) = oneshot::channel();
+    let done = Mutex::new(Some(done));
+    let handler = async |delivery: Delivery| {
+        // The broker should hear of it several times meanwhile.
+        tokio::time::sleep(Duration::from_millis(6_500)).await;
+        if delivery.id() == Some("3")
+            && let Some(done) = done.lock().unwrap().take()
+        {
+            done.send(()).unwrap();
+        }
+        Ok::<(), idem_core::Error>(())
+    };
+    let settings = Settings { concurrency, shutdown_timeout: Duration::from_secs(600), ..Settings::default() };
+    let running = tokio::time::timeout(Duration::from_secs(3_600), run(broker, &settings, handler, ended));
+    running.await.unwrap_or_else(|_| panic!("it hangs; {:?}", broker.said.lock().unwrap())).unwrap();
+    (broker.said.lock().unwrap().clone(), begun.elapsed())
+}
+
+fn has(said: &[String], wanted: &str) -> bool {
+    said.iter().any(|line| line == wanted)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_never_answers_at_the_start_is_an_error_and_not_a_silence() {
+    let broker = Fake { silent: Silent { opens: 1, ..Silent::default() }, ..Fake::default() };
+    let handler = async |_: Delivery| Ok::<(), idem_core::Error>(());
+    let settings = Settings::default();
+    let running = run(&broker, &settings, handler, pending::<()>());
+    let ended = tokio::time::timeout(Duration::from_secs(3_600), running).await.unwrap();
+    let Err(Error::Broker { source }) = ended else { panic!("{ended:?}") };
+    assert!(source.to_string().contains("did not answer within 30s"), "{source}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_that_is_never_answered_is_tried_again() {
+    let silent = Silent { opens: 2, ..Silent::default() };
+    let broker = Fake { silent, interrupted: true, ..Fake::default() };
+    let (said, _) = consumed(&broker, 1).await;
+    assert!((1..=3).all(|id| has(&said, &format!("acknowledged {id}"))), "{said:?}");
+    assert_eq!(broker.opened.load(Ordering::Relaxed), 4, "the first, two that are silent, and one that answers");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acknowledgement_that_is_never_answered_is_sent_again() {
+    let broker = Fake { silent: Silent { acks: 2, ..Silent::default() }, ..Fake::default() };
+    let (said, took) = consumed(&broker, 1).await;
+    assert!((1..=3).all(|id| has(&said, &format!("acknowledged {id}"))), "{said:?}");
+    assert!(took < Duration::from_secs(60), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_nothing_settles_does_not_keep_its_place_for_ever() {
+    // Six tries of the first message, and its return: all in vain.
+    let silent = Silent { acks: 6, hand_backs: 1, ..Silent::default() };
+    let broker = Fake { silent, ..Fake::default() };
+    let (said, took) = consumed(&broker, 1).await;
+    assert!(!has(&said, "acknowledged 1") && !has(&said, "handed back 1"), "{said:?}");
+    assert!(has(&said, "acknowledged 2") && has(&said, "acknowledged 3"), "{said:?}");
+    assert!(took < Duration::from_secs(180), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sign_of_life_that_is_never_answered_is_followed_by_the_next() {
+    let broker = Fake { silent: Silent { keep_alives: 1, ..Silent::default() }, ..Fake::default() };
+    let (said, _) = consumed(&broker, 1).await;
+    assert!(has(&said, "kept alive 1"), "{said:?}");
+}

@@ -1,0 +1,198 @@
+//! RabbitMQ: consumers whose connection is lost.
+//!
+//! lapin restores a lost connection with all its consumers, also with those that the application has
+//! dropped meanwhile. Messages that reach such a consumer are stuck until the connection ends.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use idem::amqp::lapin::options::{ConfirmSelectOptions, QueueDeclareOptions};
+use idem::amqp::lapin::types::FieldTable;
+use idem::amqp::lapin::{Channel, Connection, ConnectionProperties};
+use idem::amqp::{Consumer, Delivery};
+use idem_testkit::{Proxy, RabbitMqServer};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{LocalSet, spawn_local};
+
+use crate::rabbitmq::{dead_letters, declare, declare_dead, publish};
+
+const PREFETCH: usize = 4;
+const LIMIT: Duration = Duration::from_secs(30);
+
+struct Broker {
+    server: RabbitMqServer,
+    /// Of the test itself.
+    direct: Channel,
+    _connection: Connection,
+}
+
+impl Broker {
+    async fn start() -> Self {
+        let server = RabbitMqServer::start().await.unwrap();
+        let connection = Connection::connect(&server.url(), ConnectionProperties::default()).await.unwrap();
+        let direct = connection.create_channel().await.unwrap();
+        direct.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+        declare_dead(&direct).await;
+        Self { server, direct, _connection: connection }
+    }
+
+    async fn queue(&self, name: &str) {
+        declare(&self.direct, name, &[("x-queue-type", "quorum"), ("x-dead-letter-exchange", "dead")]).await;
+    }
+
+    async fn proxied(&self, tries: usize) -> (Proxy, Connection) {
+        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", self.server.port())).await.unwrap();
+        let pause = Duration::from_millis(50);
+        let properties = ConnectionProperties::default()
+            .enable_auto_recover()
+            .configure_backoff(|backoff| backoff.with_min_delay(pause).with_max_delay(pause).with_max_times(tries));
+        let url = self.server.url_through(proxy.address().port());
+        let connection = Connection::connect(&url, properties).await.unwrap();
+        (proxy, connection)
+    }
+
+    async fn consumers(&self, queue: &str) -> u32 {
+        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let asked = self.direct.queue_declare(queue.into(), options, FieldTable::default()).await;
+        asked.unwrap().consumer_count()
+    }
+
+    async fn publish(&self, queue: &str, ids: impl IntoIterator<Item = u32>) {
+        for id in ids {
+            publish(&self.direct, queue, &format!("m-{id}"), b"1").await.unwrap();
+        }
+    }
+}
+
+/// Waits until something is so; says whether it is.
+async fn until(limit: Duration, is_so: impl AsyncFn() -> bool) -> bool {
+    let waiting = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(limit, waiting).await.is_ok()
+}
+
+/// Runs a consumer until its handler has had all these messages.
+async fn consumed(consumer: Consumer<'_>, ids: impl IntoIterator<Item = u32>) {
+    let missing: BTreeSet<String> = ids.into_iter().map(|id| format!("m-{id}")).collect();
+    let missing = Mutex::new(missing);
+    let (done, ended) = oneshot::channel();
+    let done = Mutex::new(Some(done));
+    let handler = async |delivery: Delivery| {
+        let mut missing = missing.lock().unwrap();
+        missing.remove(delivery.id().unwrap());
+        if missing.is_empty()
+            && let Some(done) = done.lock().unwrap().take()
+        {
+            done.send(()).unwrap();
+        }
+        Ok::<_, idem::Error>(())
+    };
+    let running = tokio::time::timeout(LIMIT, consumer.run(handler, ended)).await;
+    assert!(running.is_ok(), "these messages never arrived: {:?}", missing.lock().unwrap());
+    running.unwrap().unwrap();
+}
+
+/// All at once, since starting the server takes longest. Each is a task, so that one that fails does
+/// not hide the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rabbitmq_a_consumer_with_a_lost_connection_keeps_no_message_from_the_others() {
+    let all = async {
+        let broker = Rc::new(Broker::start().await);
+        let one = broker.clone();
+        let dropped = spawn_local(async move { dropped_while_lost(&one).await });
+        let one = broker.clone();
+        let poison = spawn_local(async move { dead_letter_while_lost(&one).await });
+        let given_up = spawn_local(async move { never_restored(&broker).await });
+        let (dropped, poison, given_up) = tokio::join!(dropped, poison, given_up);
+        assert!(dropped.is_ok(), "a consumer that ended while its connection was lost took messages: {dropped:?}");
+        assert!(poison.is_ok(), "a consumer that could not put a message aside took messages twice: {poison:?}");
+        assert!(given_up.is_ok(), "a connection that lapin gave up was not replaced: {given_up:?}");
+    };
+    LocalSet::new().run_until(all).await;
+}
+
+/// A consumer that ends while its connection is lost.
+async fn dropped_while_lost(broker: &Broker) {
+    broker.queue("dropped").await;
+    let (proxy, connection) = broker.proxied(400).await;
+    let consumer = || Consumer::new(&connection, "dropped").concurrency(PREFETCH);
+    let (end, ended) = oneshot::channel::<()>();
+    let running = consumer().run(async |_: Delivery| Ok::<_, idem::Error>(()), ended);
+    let cutting = async {
+        assert!(until(LIMIT, async || broker.consumers("dropped").await == 1).await, "it never began");
+        proxy.cut();
+        assert!(until(LIMIT, async || connection.status().reconnecting()).await, "nothing was lost");
+        end.send(()).unwrap();
+    };
+    let (ran, ()) = tokio::join!(running, cutting);
+    ran.unwrap();
+    proxy.restore();
+    assert!(until(LIMIT, async || connection.status().connected()).await, "nothing was restored");
+    // lapin may restore the consumer as well.
+    until(Duration::from_secs(2), async || broker.consumers("dropped").await > 0).await;
+    let publishing = async {
+        until(Duration::from_secs(5), async || broker.consumers("dropped").await > 1).await;
+        broker.publish("dropped", 0..20).await;
+    };
+    tokio::join!(publishing, consumed(consumer(), 0..20));
+}
+
+/// A consumer that has to put a message aside while its connection is lost.
+async fn dead_letter_while_lost(broker: &Broker) {
+    broker.queue("poison").await;
+    let (proxy, connection) = broker.proxied(400).await;
+    let (done, ended) = oneshot::channel::<()>();
+    let (arrived, mut arrivals) = mpsc::unbounded_channel();
+    let (go_on, gate) = tokio::sync::watch::channel(false);
+    let handler = async |delivery: Delivery| {
+        arrived.send(delivery.id().unwrap().to_owned()).unwrap();
+        if delivery.id() == Some("m-0") {
+            gate.clone().wait_for(|open| *open).await.unwrap();
+            return Err(idem::Error::missing_key("t.poison"));
+        }
+        Ok(())
+    };
+    let running = Consumer::new(&connection, "poison").concurrency(PREFETCH).run(handler, ended);
+    let harming = async {
+        broker.publish("poison", [0]).await;
+        arrivals.recv().await.unwrap();
+        proxy.cut();
+        assert!(until(LIMIT, async || connection.status().reconnecting()).await, "nothing was lost");
+        // It cannot be put aside now.
+        go_on.send(true).unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        proxy.restore();
+        assert!(until(LIMIT, async || connection.status().connected()).await, "nothing was restored");
+        until(Duration::from_secs(5), async || broker.consumers("poison").await > 0).await;
+        broker.publish("poison", 1..=20).await;
+        let mut missing: BTreeSet<String> = (1..=20).map(|id| format!("m-{id}")).collect();
+        while !missing.is_empty() {
+            let next = tokio::time::timeout(LIMIT, arrivals.recv()).await;
+            missing.remove(&next.unwrap_or_else(|_| panic!("these messages never arrived: {missing:?}")).unwrap());
+        }
+        assert!(until(LIMIT, async || dead_letters(&broker.direct).await.len() == 1).await, "it was not put aside");
+        done.send(()).unwrap();
+    };
+    let (ran, ()) = tokio::join!(running, harming);
+    ran.unwrap();
+}
+
+/// A connection that lapin gives up, without a word.
+async fn never_restored(broker: &Broker) {
+    broker.queue("given-up").await;
+    let (proxy, connection) = broker.proxied(1).await;
+    let consumer = Consumer::new(&connection, "given-up")
+        .reconnect(|| async { Connection::connect(&broker.server.url(), ConnectionProperties::default()).await });
+    let cutting = async {
+        assert!(until(LIMIT, async || broker.consumers("given-up").await == 1).await, "it never began");
+        proxy.cut();
+        assert!(until(LIMIT, async || broker.consumers("given-up").await == 0).await, "nothing was lost");
+        broker.publish("given-up", 0..5).await;
+    };
+    tokio::join!(consumed(consumer, 0..5), cutting);
+}
