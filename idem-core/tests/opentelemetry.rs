@@ -119,7 +119,10 @@ async fn an_abandoned_call_names_its_span_and_what_settles_it_keeps_that() {
     drop(lease);
     tokio::time::sleep(Duration::from_secs(2)).await;
     let record = call(&idempotency).inspect().await.unwrap().unwrap();
-    assert_eq!((record.state, record.trace.map(|trace| trace.to_string())), (RecordState::Abandoned, Some(killed.clone())));
+    assert_eq!(
+        (record.state, record.trace.map(|trace| trace.to_string())),
+        (RecordState::Abandoned, Some(killed.clone()))
+    );
 
     abandoned().settle(&42u32).instrument(info_span!("operator")).await.unwrap();
     assert_eq!(trace(&idempotency).await, Some(killed.clone()), "settled");

@@ -99,7 +99,7 @@ impl Floor {
             }
             Self::Mysql(pool) => {
                 // Two statements in one message, which takes no parameters.
-                let owner: String = owner.iter().map(|byte| format!("{byte:02x}")).collect();
+                let owner: String = owner.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
                 let text = format!(
                     "INSERT INTO floor (`key`, owner, expires_at) VALUES ('{key}', x'{owner}', UTC_TIMESTAMP(6) + INTERVAL 1 DAY) \
                      ON DUPLICATE KEY UPDATE `key` = VALUES(`key`); SELECT owner, outcome FROM floor WHERE `key` = '{key}'"

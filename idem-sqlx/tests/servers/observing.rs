@@ -60,6 +60,7 @@ fn observed(would: &str) -> String {
 
 macro_rules! observes {
     ($observes:ident, $Tx:path, $connect:path, $begin:literal) => {
+        #[allow(clippy::too_many_lines)]
         async fn $observes(url: &str) {
             let log = Log::default();
             let _logging = tracing::subscriber::set_default(log.clone());

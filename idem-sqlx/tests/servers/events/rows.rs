@@ -23,7 +23,8 @@ const ACCOUNTS: &str = "CREATE TABLE IF NOT EXISTS accounts (id int PRIMARY KEY,
 
 /// A key as statements carry it.
 pub(super) fn hex(key: &str) -> String {
-    key.bytes().map(|byte| format!("{byte:02x}")).collect()
+    let key = idem_core::Key::encode(key).unwrap();
+    key.as_str().bytes().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 fn add(account: u32) -> AssertSqlSafe<String> {

@@ -160,7 +160,7 @@ const ROUNDS: u32 = 5;
 
 async fn stay(what: &str) {
     says(what);
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 works!(works_on_postgres, dies_on_postgres, stormed_on_postgres, postgres, "REPEATABLE READ", "BEGIN");
@@ -212,6 +212,7 @@ mod thorough {
                             () = worker.says("done") => false,
                         };
                         worker.kill().await;
+                        cutter.cut(At::Message(usize::MAX), heard, false);
                         let is_done = world.is_done(&key).await;
                         assert!(was_cut || is_done, "{key}");
                         assert_eq!(world.answer(&key).await.is_replayed(), is_done, "{key}");

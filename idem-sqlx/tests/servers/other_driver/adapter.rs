@@ -121,7 +121,6 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
             let (record, left) = found(&row)?;
             let then = match record.as_ref().map_or_else(|| claim.on_nothing(), |record| record.on_claim(claim)) {
                 OnClaim::Answer(claimed) => return Ok(claimed),
-                OnClaim::Take(then) => then,
                 OnClaim::IfLeaseRanOut { attempt, then } => {
                     if let Some(lease_left) = record.as_ref().and_then(|record| record.lease_left(left)) {
                         return Ok(Claimed::InFlight { attempt, lease_left });
@@ -132,7 +131,7 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
                     }
                 }
                 OnClaim::IfIssueLives { grace, .. } if left <= grace => return Ok(Claimed::IssueExpired),
-                OnClaim::IfIssueLives { then, .. } => then,
+                OnClaim::Take(then) | OnClaim::IfIssueLives { then, .. } => then,
             };
             let (attempt, from) = (then.attempt, then.origin);
             if self.put(claim, &then, row.get(13)).await? {
@@ -305,7 +304,7 @@ fn found(row: &Row) -> Result<(Option<Record>, Duration), StoreError> {
         "committed" if left > fade => {
             let codec = CodecId::parse(row.get::<_, &str>(10).as_bytes()).ok_or_else(|| damaged("codec"))?;
             let outcome = Encoded::new(codec, row.get::<_, Vec<u8>>(11).into()).with_is_error(row.get(9));
-            return Ok((Some(Record::Committed { attempt, fingerprint, outcome }), left - fade));
+            return Ok((Some(Record::Committed { attempt, fingerprint, outcome }), left.saturating_sub(fade)));
         }
         "committed" | "done" => Record::Done { attempt, fingerprint },
         _ => return Err(damaged("state")),
