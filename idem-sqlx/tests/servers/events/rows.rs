@@ -23,7 +23,7 @@ const ACCOUNTS: &str = "CREATE TABLE IF NOT EXISTS accounts (id int PRIMARY KEY,
 
 /// A key as statements carry it.
 pub(super) fn hex(key: &str) -> String {
-    key.bytes().map(|byte| format!("{byte:02x}")).collect()
+    idem_core::Key::encode(key).unwrap().as_str().bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn add(account: u32) -> AssertSqlSafe<String> {

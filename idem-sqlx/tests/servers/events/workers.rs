@@ -212,6 +212,7 @@ mod thorough {
                             () = worker.says("done") => false,
                         };
                         worker.kill().await;
+                        cutter.cut(At::Message(usize::MAX), heard, false);
                         let is_done = world.is_done(&key).await;
                         assert!(was_cut || is_done, "{key}");
                         assert_eq!(world.answer(&key).await.is_replayed(), is_done, "{key}");
