@@ -8,8 +8,8 @@ pub use idem_core::{
     ErrorAction, ErrorKind, ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency,
     Idempotency, InFlight, InTransactionPolicy, InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease,
     Lookup, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState, Recorded, Report,
-    RerunWhen, Retry, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure, Token, TransactionBody, Unfinished, UnkeptAction,
-    current, install, installed, scope, store, watch,
+    RerunWhen, Retry, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure, Token, TransactionBody,
+    Unfinished, UnkeptAction, current, install, installed, scope, store, watch,
 };
 #[cfg(feature = "encryption")]
 pub use idem_core::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};

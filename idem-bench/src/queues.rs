@@ -146,11 +146,11 @@ async fn measure(args: &Args) -> Result<()> {
     let wanted = |broker| args.broker.is_none_or(|only| only == broker);
     if wanted(Broker::Rabbitmq) {
         let broker = amqp::RabbitMq::start().await?;
-        table("RabbitMQ, quorum queue", &broker, args).await?;
+        Box::pin(table("RabbitMQ, quorum queue", &broker, args)).await?;
     }
     if wanted(Broker::Nats) {
         let broker = nats::Nats::start().await?;
-        table("NATS JetStream, file storage", &broker, args).await?;
+        Box::pin(table("NATS JetStream, file storage", &broker, args)).await?;
     }
     Ok(())
 }

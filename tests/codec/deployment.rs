@@ -125,7 +125,7 @@ impl Process {
 
     /// Has the process call these keys, and waits for all of its calls.
     async fn calls(&mut self, keys: &[String]) -> Vec<(String, Build, String)> {
-        let lines: String = keys.iter().map(|key| format!("{key}\n")).collect();
+        let lines = keys.join("\n") + "\n";
         self.keys.write_all(lines.as_bytes()).await.unwrap();
         self.keys.flush().await.unwrap();
         let (mut all, mut ended) = (Vec::new(), 0);

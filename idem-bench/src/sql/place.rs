@@ -66,15 +66,12 @@ impl Place {
         let url = server.url();
         let idempotency = runtime(&url).await?;
         // In a file of its own: SQLite has one writer for each.
-        let (floor, table) = match &server {
-            Server::Sqlite(dir) => {
-                let floor = Floor::connect(&format!("sqlite://{}/floor.db", dir.path().display())).await?;
-                (floor, Floor::connect(&url).await?)
-            }
-            _ => {
-                let floor = Floor::connect(&url).await?;
-                (floor.clone(), floor)
-            }
+        let (floor, table) = if let Server::Sqlite(dir) = &server {
+            let floor = Floor::connect(&format!("sqlite://{}/floor.db", dir.path().display())).await?;
+            (floor, Floor::connect(&url).await?)
+        } else {
+            let floor = Floor::connect(&url).await?;
+            (floor.clone(), floor)
         };
         let redis_server = RedisServer::start().await?;
         let redis = Idempotency::builder(RedisStore::connect(redis_server.url()).await?).ttl(DAY).build();

@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 #[derive(Debug)]
 pub(crate) enum Databases {
     Postgres(PostgresServer),
-    PostgresPair(Pair),
+    PostgresPair(Box<Pair>),
     Mariadb(MariaDbServer),
     Sqlite(PathBuf),
 }
@@ -51,7 +51,8 @@ impl Databases {
         PostgresStore::connect(primary.url()).await?.migrate().await?;
         let address = Proxy::start_opaque(&primary.url()).await?;
         let url = primary.url_through(address.address().port());
-        Ok(Self::PostgresPair(Pair { address, url, servers: Mutex::new(Both { primary, standby: Some(standby) }) }))
+        let servers = Mutex::new(Both { primary, standby: Some(standby) });
+        Ok(Self::PostgresPair(Box::new(Pair { address, url, servers })))
     }
 
     pub(crate) async fn mariadb() -> Result<Self> {

@@ -93,7 +93,7 @@ pub(crate) enum Servers {
     Single(RedisServer),
     Sentinel(RedisSentinels),
     Cluster(RedisCluster),
-    Databases(Databases),
+    Databases(Box<Databases>),
 }
 
 /// On disk before it is acknowledged.
@@ -103,10 +103,10 @@ impl Servers {
     /// Starts them. What has no place of its own is kept in the folder.
     pub(crate) async fn start(topology: Topology, folder: &Path) -> Result<Self> {
         Ok(match topology {
-            Topology::Postgres => Self::Databases(Databases::postgres().await?),
-            Topology::PostgresPair => Self::Databases(Databases::postgres_pair().await?),
-            Topology::Mariadb => Self::Databases(Databases::mariadb().await?),
-            Topology::Sqlite => Self::Databases(Databases::sqlite(folder).await?),
+            Topology::Postgres => Self::Databases(Box::new(Databases::postgres().await?)),
+            Topology::PostgresPair => Self::Databases(Box::new(Databases::postgres_pair().await?)),
+            Topology::Mariadb => Self::Databases(Box::new(Databases::mariadb().await?)),
+            Topology::Sqlite => Self::Databases(Box::new(Databases::sqlite(folder).await?)),
             Topology::Single => {
                 let server = KEEPS.into_iter().fold(RedisServer::builder(), RedisServerBuilder::arg);
                 Self::Single(server.start().await?)

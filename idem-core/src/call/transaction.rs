@@ -159,13 +159,11 @@ where
         let (span, is_traced) = runtime.observer.span(&request.id);
         let store = runtime.store.of::<S>();
         if request.settings.observes {
-            return match store {
-                Some(store) => self.observe(tx, body, ends, (runtime, request, store)).instrument(span).await,
-                None => {
-                    Observer::observed_without_key(Decision::Misconfigured, request.id.operation());
-                    self.unguarded(tx, body).await
-                }
+            let Some(store) = store else {
+                Observer::observed_without_key(Decision::Misconfigured, request.id.operation());
+                return self.unguarded(tx, body).await;
             };
+            return self.observe(tx, body, ends, (runtime, request, store)).instrument(span).await;
         }
         async {
             let Some(store) = store else {

@@ -52,7 +52,7 @@ impl Operation {
     }
 
     /// That nothing else is published.
-    fn is_complete(self) {
+    fn assert_complete(self) {
         let responses = self.published["responses"].as_object().unwrap();
         assert_eq!(self.seen, responses.keys().cloned().collect());
     }
@@ -133,8 +133,8 @@ async fn what_the_guide_publishes_is_what_the_layer_answers() {
     }
     charges.saw(&send(&app, post("k", "10")).await);
     lookups.saw(&send(&app, ask("k")).await);
-    charges.is_complete();
-    lookups.is_complete();
+    charges.assert_complete();
+    lookups.assert_complete();
 }
 
 #[tokio::test]

@@ -75,7 +75,7 @@ async fn a_record_in_flight_with_a_trace_is_left_alone_by_the_earlier_version() 
     }
     assert_eq!(text(&server).await, written);
     // Its owner has written it, and does all it may.
-    assert_eq!(store.renew(renewal(&first)).await.unwrap(), Ownership::Held);
+    assert_eq!(store.renew(&[renewal(&first)]).await.remove(0).unwrap(), Ownership::Held);
     let outcome = commit(&first, 1, "1").with_trace(first.trace.clone());
     assert_eq!(store.commit(&outcome).await.unwrap(), Ownership::Held);
 }

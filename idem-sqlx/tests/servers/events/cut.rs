@@ -92,10 +92,8 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, plan: Arc<Mutex<Plan
                     }
                     (heard, plan.holds)
                 };
-                if heard != Some(Heard::No) {
-                    if server.write_all(message).await.is_err() {
-                        return;
-                    }
+                if heard != Some(Heard::No) && server.write_all(message).await.is_err() {
+                    return;
                 }
                 if let Some(heard) = heard {
                     if heard == Heard::Yes {

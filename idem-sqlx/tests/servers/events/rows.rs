@@ -427,7 +427,7 @@ rows!(sqlite, Sqlite, SqlitePool, on_sqlite, true, "", ["", ""]);
 async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_postgres() {
     let server = PostgresServer::start_with(&["-c", "deadlock_timeout=100ms"]).await.unwrap();
     for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-        postgres::all(&postgres::World::new(&server.url(), level, "BEGIN").await).await;
+        Box::pin(postgres::all(&postgres::World::new(&server.url(), level, "BEGIN").await)).await;
     }
 }
 
@@ -435,7 +435,7 @@ async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_p
 async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_mariadb() {
     let url = MariaDbServer::shared().await.unwrap().url();
     for level in ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-        mariadb::all(&mariadb::World::new(&url, level, "BEGIN").await).await;
+        Box::pin(mariadb::all(&mariadb::World::new(&url, level, "BEGIN").await)).await;
     }
 }
 
@@ -444,6 +444,6 @@ async fn each_event_in_a_transaction_has_its_result_with_each_kind_of_transactio
     for begin in ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE", "BEGIN"] {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}/shop.db", dir.path().display());
-        sqlite::all(&sqlite::World::new(&url, begin, begin).await).await;
+        Box::pin(sqlite::all(&sqlite::World::new(&url, begin, begin).await)).await;
     }
 }
