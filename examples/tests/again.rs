@@ -51,7 +51,10 @@ fn quickstart_with_a_file_executes_nothing_at_the_second_run() {
     };
     let (unique, executed, replayed, refused) = run();
     assert!(unique > 0 && replayed > 0 && executed == unique, "{unique} {executed} {replayed}");
-    assert_eq!(run(), (unique, 0, replayed + executed, refused));
+    // How many come while another call of their key runs differs from run to run.
+    let (again, executed_again, replayed_again, refused_again) = run();
+    assert_eq!((again, executed_again), (unique, 0));
+    assert_eq!(replayed_again + refused_again, executed + replayed + refused);
 }
 
 /// The shop. Killed when it is dropped.

@@ -154,7 +154,7 @@ pub(super) async fn mysql(pool: &MySqlPool, table: &str, report: &mut Report) ->
         ("SELECT", format!("EXPLAIN SELECT 1 FROM {quoted} WHERE false")),
         ("UPDATE", format!("EXPLAIN UPDATE {quoted} SET attempt = attempt WHERE false")),
         ("DELETE", format!("EXPLAIN DELETE FROM {quoted} WHERE false")),
-        ("INSERT", format!("EXPLAIN INSERT INTO {quoted} (operation) SELECT operation FROM {quoted} WHERE false")),
+        ("INSERT", format!("EXPLAIN INSERT INTO {quoted} SELECT * FROM {quoted} WHERE false")),
     ] {
         match sqlx::query(AssertSqlSafe(statement)).fetch_all(pool).await {
             Ok(_) => report.fine(format!("this user may {right}")),

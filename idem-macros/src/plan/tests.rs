@@ -81,7 +81,7 @@ fn each_mistake_in_the_options_is_said_at_its_token() {
         ("key = id, abandoned = rerun, hold = \"5d\"", ("hold", "with `abandoned = rerun` none does")),
         ("key = id, abandoned = reject, hold = 5", ("5", "needs a unit")),
         ("name = \"n\", key = id, token = req, subject = id", ("token", "`token` takes the place of `key`")),
-        ("key = id, subject = id", ("subject", "there is none")),
+        ("key = id, subject = id", ("subject", "there is no `token`")),
         ("subject = id", ("subject", "write for example `token = \"form.token\"`")),
         ("name = \"n\", token = id", ("token", "needs a `subject`")),
         ("name = \"n\", token = id, subject = ()", ("()", "`subject` has no parts")),

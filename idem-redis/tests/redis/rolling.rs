@@ -129,7 +129,7 @@ async fn the_earlier_version_changes_nothing_that_it_cannot_read() {
 async fn a_record_of_a_later_version_is_an_error_from_every_step_and_stays() {
     let (server, store) = server_and_store().await;
     let own = claim("1");
-    let later = format!("i3f{}n 1 30000 300000 - new.", &wire::owner_prefix(own.owner)[3..]);
+    let later = format!("i4f{}n 1 30000 300000 - new.", &wire::owner_prefix(own.owner)[3..]);
     let () = server.send(&["SET", KEY, &later, "PX", "300000"]).await;
     let unreadable = |kind| assert_eq!(kind, StoreErrorKind::Unreadable);
     unreadable(store.claim(&own).await.unwrap_err().kind());
