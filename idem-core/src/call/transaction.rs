@@ -426,11 +426,12 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
 
     /// Undoes what the body did, but for the claim.
     async fn roll_back_body(&mut self) -> Result<(), Error> {
-        if let Err(error) = self.tx.roll_back().await {
+        let rolled_back = self.tx.roll_back().await;
+        self.depth -= 1;
+        if let Err(error) = rolled_back {
             self.doom().await;
             return Err(self.runtime.failed(&self.request.id, error));
         }
-        self.depth -= 1;
         Ok(())
     }
 
@@ -450,10 +451,11 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
     /// is ever written.
     async fn roll_back(&mut self) {
         while self.depth > 0 {
-            if self.tx.roll_back().await.is_err() {
+            let rolled_back = self.tx.roll_back().await;
+            self.depth -= 1;
+            if rolled_back.is_err() {
                 return self.doom().await;
             }
-            self.depth -= 1;
         }
     }
 
@@ -467,8 +469,13 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
     }
 
     async fn doom(&mut self) {
-        self.depth = 0;
         self.is_doomed = true;
+        // The driver counts its savepoints. Without this, it would take the next roll-back of the
+        // caller for that of a savepoint.
+        while self.depth > 0 {
+            let _ = self.tx.roll_back().await;
+            self.depth -= 1;
+        }
         // If this fails too, the connection is lost, and with it the transaction.
         let _ = self.tx.doom().await;
     }

@@ -46,8 +46,9 @@ pub trait Transaction<S: Store>: Send {
     /// Ends the innermost savepoint, and keeps what was done since.
     fn release(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Undoes all since the innermost savepoint, and ends it. Also where an error has made the
-    /// transaction unusable since then.
+    /// Undoes all since the innermost savepoint, and ends it, also if an error has made the
+    /// transaction unusable since then. If this fails, the savepoint counts as ended: the database
+    /// has ended the transaction, or the connection is lost.
     fn roll_back(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// As [`roll_back`](Self::roll_back), from a `Drop`: carried out before the next statement or

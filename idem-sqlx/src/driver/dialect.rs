@@ -201,6 +201,10 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     /// Rolls a transaction back, and leaves one in its place that has nothing in it.
     fn doom(on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
+    /// Rolls back what may be left of a transaction, and begins another one with this statement in
+    /// it.
+    fn restart(on: &mut Conn<Self>, statement: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
     /// Begins a transaction that may write.
     fn begin(
         pool: &Pool<Self::Db>,

@@ -119,8 +119,19 @@ pub(crate) async fn release<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreErr
     Manager::<D>::commit(on).await.map_err(ended::<D>)
 }
 
+/// Ends a savepoint. If the database has ended the whole transaction, with its savepoints, that is
+/// an error, and sqlx counts one savepoint less all the same: else the caller's own roll-back would
+/// fail, and the pool would lend the connection with a transaction that it does not have.
 pub(crate) async fn roll_back<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
-    Manager::<D>::rollback(on).await.map_err(ended::<D>)
+    let rolled_back = Manager::<D>::rollback(on).await;
+    if rolled_back.is_err() {
+        // The names that sqlx gives them: of the one that ends here, the depth below it.
+        let depth = Manager::<D>::get_transaction_depth(on);
+        if depth > 1 && D::restart(on, &format!("SAVEPOINT _sqlx_savepoint_{}", depth - 1)).await.is_ok() {
+            let _ = Manager::<D>::rollback(on).await;
+        }
+    }
+    rolled_back.map_err(ended::<D>)
 }
 
 pub(crate) fn roll_back_later<D: Dialect>(on: &mut Conn<D>) {

@@ -279,6 +279,11 @@ impl Dialect for Mysql {
         on.execute(sqlx::raw_sql("ROLLBACK; START TRANSACTION")).await.map(drop)
     }
 
+    async fn restart(on: &mut MySqlConnection, statement: &str) -> Result<(), sqlx::Error> {
+        let text = format!("ROLLBACK; START TRANSACTION; {statement}");
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+    }
+
     async fn begin(pool: &MySqlPool) -> Result<sqlx::Transaction<'static, MySql>, sqlx::Error> {
         pool.begin().await
     }

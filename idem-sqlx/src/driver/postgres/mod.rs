@@ -279,6 +279,11 @@ impl Dialect for Postgresql {
         }
     }
 
+    async fn restart(on: &mut PgConnection, statement: &str) -> Result<(), sqlx::Error> {
+        let text = format!("ROLLBACK; BEGIN; {statement}");
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+    }
+
     async fn begin(pool: &PgPool) -> Result<sqlx::Transaction<'static, Postgres>, sqlx::Error> {
         pool.begin().await
     }

@@ -323,6 +323,13 @@ impl Dialect for SqliteFile {
         on.execute(sqlx::raw_sql("ROLLBACK; BEGIN")).await.map(drop)
     }
 
+    async fn restart(on: &mut SqliteConnection, statement: &str) -> Result<(), sqlx::Error> {
+        // An error if the database has ended the transaction.
+        let _ = on.execute(sqlx::raw_sql("ROLLBACK")).await;
+        let text = format!("BEGIN; {statement}");
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+    }
+
     async fn begin(pool: &SqlitePool) -> Result<sqlx::Transaction<'static, Sqlite>, sqlx::Error> {
         // A transaction that reads first could not write any more where another one has written
         // since.

@@ -176,8 +176,21 @@ macro_rules! rows {
                 Ok(7)
             }
 
-            /// All rows at once, each at a key of its own.
+            /// All rows at once, each at a key of its own. Serializable transactions meet also over
+            /// keys that are near each other, so there it is one after the other.
             pub(crate) async fn all(world: &World) {
+                if world.level == "SERIALIZABLE" {
+                    an_open_key(world).await;
+                    a_key_that_is_committed(world).await;
+                    a_key_that_is_rolled_back(world).await;
+                    a_key_whose_connection_dies(world).await;
+                    a_released_error(world).await;
+                    a_kept_error(world).await;
+                    a_panic(world).await;
+                    a_dropped_future(world).await;
+                    a_caller_that_rolls_back(world).await;
+                    return conflicts(world).await;
+                }
                 tokio::join!(
                     an_open_key(world),
                     a_key_that_is_committed(world),
