@@ -78,7 +78,9 @@ pub(crate) fn explore(workspace: &Workspace) -> Result<()> {
 const SELDOM: &str = "not (package(idem-sqlx) and (binary(conformance) and test(/serializable|on_sqlx_0_8/) or test(/::thorough::/))) \
      and not (package(idem-sqlx) and test(/wrong_statement.*(postgres|mysql)/)) \
      and not (package(idem-tests) and binary(deaths) and test(/::(postgres|mariadb)::/) and not test(/^killed::postgres::/)) \
-     and not (package(idem-model) and test(/with_fingerprints|rejected_for_a_time|late_renewals/))";
+     and not (package(idem-model) and test(/with_fingerprints|rejected_for_a_time|late_renewals/)) \
+     and not (package(idem-testkit) and binary(mutants) and test(/issued_keys|other_flaw/)) \
+     and not (package(idem-redis) and test(/conformance::the_suite_passes_(in_a_cluster_by|where_replicas)/))";
 
 /// How many messages the storms over real brokers have in a whole run.
 const STORM: &str = "10000";
@@ -88,7 +90,7 @@ fn tests(workspace: &Workspace, left_out: &[&str], args: &[String], extent: Exte
     if extent == Extent::Short && tool::has_subcommand(workspace, "nextest") {
         println!(
             "Left to `cargo xtask test` and `ci --full`: conformance over sqlx 0.8 and over serializable transactions, \
-             wrong statements of PostgreSQL and MySQL, most deaths over databases, processes killed at each message of a transaction, and the largest worlds of the model."
+             wrong statements of PostgreSQL and MySQL, most deaths over databases, processes killed at each message of a transaction, conformance of two more Redis set-ups, half of the flaws that the suite must find, and the largest worlds of the model."
         );
         cargo = cargo.args(["--filterset", SELDOM]);
     }

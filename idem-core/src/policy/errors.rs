@@ -13,7 +13,7 @@ pub enum ErrorAction {
     /// does not run again.
     ///
     /// If the error fails to encode, the key is released, and the event `error_not_kept` is logged.
-    /// The same happens if another guarded call inside the body failed with an [`Error`], because
+    /// The same happens if another guarded call inside the body failed with an [`Error`](crate::Error), because
     /// the body's error may contain it.
     Keep,
     /// Keeps the error for this long, instead of `ttl` and `remember`. After that the next call

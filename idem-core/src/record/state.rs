@@ -69,7 +69,7 @@ pub struct InFlight {
     /// The digest of the arguments that must be equal when the key comes again.
     pub fingerprint: Option<Fingerprint>,
     /// How many of the attempts so far began no body: each only asked what became of an earlier
-    /// one, and got no answer ([`ReleaseTo::Unanswered`]). They do not count towards
+    /// one, and got no answer ([`ReleaseTo::Unanswered`](crate::record::ReleaseTo::Unanswered)). They do not count towards
     /// `max_attempts`.
     pub questions: u64,
     /// The abandoned record that the claim took over, with a lease of zero: undoing the claim

@@ -23,7 +23,7 @@ tokio::task_local! {
 }
 
 /// Returns the call whose body is running. `None` outside a body, in a task that a body spawned,
-/// under [`Idempotency::disabled`], and in a call without a key under `missing_key = run`.
+/// under [`Idempotency::disabled`](crate::Idempotency::disabled), and in a call without a key under `missing_key = run`.
 ///
 /// # Examples
 ///
