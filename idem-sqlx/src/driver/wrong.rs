@@ -23,6 +23,9 @@ use super::{MySqlStore, PostgresStore, SqliteStore, steps, sweep};
 /// One trial stores a mebibyte, and others run at the same time.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// How often a mistake is looked for.
+const TRIES: usize = 3;
+
 /// A mistake: what a statement says, what it says instead, and the trial that finds it.
 #[derive(Debug, Clone, Copy)]
 struct Mistake {
@@ -65,24 +68,43 @@ async fn finds<P: Place>(place: P, mistakes: &'static [Mistake]) {
         tasks.spawn(async move {
             let _place = places.acquire_owned().await.unwrap();
             let none = Mistake { from: "", ..mistake };
-            let wrong = tries(place.another(number, mistake).await, mistake.found_by).await;
-            let right = tries(place.another(number + mistakes.len(), none).await, mistake.found_by).await;
-            let found = wrong.is_err() && right.is_ok();
-            (!found).then(|| format!("{}: {wrong:?}; without it: {right:?}", mistake.name))
+            let mut wrong = tries(&place, number, mistake).await;
+            // A sweep or a moment may pass by unseen on a busy machine.
+            for _ in 1..TRIES {
+                if wrong.is_ok() {
+                    wrong = tries(&place, number, mistake).await;
+                }
+            }
+            let right = tries(&place, number + mistakes.len(), none).await;
+            let said = format!("{}, by {}: {wrong:?}; without it: {right:?}", mistake.name, mistake.found_by);
+            println!("{said}");
+            let is_found = wrong.is_err_and(|said| is_an_answer(&said)) && right.is_ok();
+            (!is_found).then_some(said)
         });
     }
     let missed: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
-/// Runs a trial.
-async fn tries<S: Guarded>(subject: S, trial: &str) -> Result<(), String> {
-    if trial == GUARDS {
-        return subject.guards().await;
-    }
-    let subject = Arc::new(subject);
-    let trial = suite::trials().find(|other| other.name() == trial).expect(trial);
-    trial.run(move || Shared(subject.clone())).await.map(drop).map_err(|failure| failure.to_string())
+/// Whether a trial failed because of what the store answered. A statement that the database refuses
+/// would fail every trial.
+fn is_an_answer(said: &str) -> bool {
+    !said.contains("panicked") && (!said.starts_with("the store failed") || said.contains("(Unreadable)"))
+}
+
+/// Runs the trial of a mistake, in a task of its own: one that panics is one result among the others.
+async fn tries<P: Place>(place: &P, number: usize, mistake: Mistake) -> Result<(), String> {
+    let place = place.clone();
+    let task = tokio::spawn(async move {
+        let subject = place.another(number, mistake).await;
+        if mistake.found_by == GUARDS {
+            return subject.guards().await;
+        }
+        let subject = Arc::new(subject);
+        let trial = suite::trials().find(|other| other.name() == mistake.found_by).expect("the suite has such a trial");
+        trial.run(move || Shared(subject.clone())).await.map(drop).map_err(|failure| failure.to_string())
+    });
+    task.await.unwrap_or_else(|panic| Err(panic.to_string()))
 }
 
 /// Of the trials that are races the result differs from run to run. So what a write compares is also
@@ -305,7 +327,8 @@ async fn each_wrong_statement_of_mysql_is_found() {
 
 #[rustfmt::skip]
 const SQLITE: &[Mistake] = &[
-    mistake("a claim writes over a row", "ON CONFLICT (operation, key) DO NOTHING", "ON CONFLICT (operation, key) DO UPDATE SET state = excluded.state, attempt = excluded.attempt, owner = excluded.owner, revision = excluded.revision", "claim::committed_is_left_as_it_is"),
+    mistake("a token without its grace", "+ ?9 - ?10, CAST", "+ ?9, CAST", "issue::is_issued_for_its_ttl_then_expired_for_its_grace_then_nothing"),
+    mistake("a claim writes over a row", "ON CONFLICT (operation, key) DO NOTHING", "ON CONFLICT (operation, key) DO UPDATE SET state = excluded.state, attempt = excluded.attempt, owner = excluded.owner, origin = excluded.origin, leased_at = excluded.leased_at, lease_until = excluded.lease_until, revision = excluded.revision", "claim::committed_is_left_as_it_is"),
     mistake("a key is that of each operation", "WHERE operation = ?1 AND key = ?2", "WHERE key = ?2", "claim::keys_of_two_operations_do_not_collide"),
     mistake("anybody commits", "owner = ?18 AND expires_at", "?18 IS NOT NULL AND expires_at", "commit::by_a_stranger_is_lost"),
     mistake("a commit after the hold", "AND owner = ?18 AND expires_at > CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)", "AND owner = ?18", "time::a_late_owner_finds_nothing_after_the_hold"),
@@ -316,11 +339,11 @@ const SQLITE: &[Mistake] = &[
     mistake("a renewal after the hold", "AND owner = ?3 AND expires_at > CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)", "AND owner = ?3", "time::a_late_owner_finds_nothing_after_the_hold"),
     mistake("a renewal that leaves the lease", "lease_until = CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) + lease_until - leased_at", "lease_until = lease_until", "renew::starts_the_lease_anew"),
     mistake("a renewal that leaves the hold", "expires_at = CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) + ?4", "expires_at = coalesce(expires_at, ?4)", "renew::sets_the_expiry_to_the_hold"),
-    mistake("a renewal that does not say when", "SET leased_at = CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER), lease_until", "SET lease_until", "renew::with_another_hold_keeps_the_lease_as_long_as_it_was"),
+    mistake("a renewal that does not say when", "SET leased_at = CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER), lease_until", "SET lease_until", "renew::starts_the_lease_anew"),
     mistake("a renewal that leaves the revision", "+ ?4, revision = ?5", "+ ?4, revision = coalesce(revision, ?5)", GUARDS),
     mistake("an expiry that is set where it should stay", "coalesce(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) + ?9, expires_at)", "coalesce(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) + ?9, CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) + 1)", "release::to_abandoned_keeps_attempt_fingerprint_and_expiry"),
     mistake("an expiry that stays where it should be set", "coalesce(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) + ?9, expires_at)", "coalesce(expires_at, CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) + ?9)", "commit::sets_ttl_and_remember_in_place_of_the_hold"),
-    mistake("no outcome", "outcome = ?14", "outcome = coalesce(outcome, x'6e756c6c')", "outcome::comes_back"),
+    mistake("no outcome", "outcome = ?14", "outcome = coalesce(outcome, x'6e756c6c')", "outcome::of_every_byte_is_kept"),
     mistake("another codec", "codec = ?13", "codec = coalesce(codec, 'j')", "outcome::keeps_the_name_of_its_codec"),
     mistake("an error that is a value", "is_error = ?12", "is_error = is_error", "outcome::that_is_an_error_stays_one"),
     mistake("the fingerprint of the first", "fingerprint = ?11", "fingerprint = fingerprint", "fingerprint::a_take_over_brings_its_own"),
@@ -329,7 +352,7 @@ const SQLITE: &[Mistake] = &[
     mistake("the origin of the first", "origin = ?6,", "origin = coalesce(origin, 'new'),", "takeover::ones_own_sent_again_is_recognised"),
     mistake("questions that are not counted", "questions = ?15", "questions = questions", "question::is_not_counted_after_a_renewal"),
     mistake("what was taken over is forgotten", "took_over = ?16", "took_over = NULL", "undo::restores_the_fingerprint"),
-    mistake("the state stays", "SET state = ?3,", "SET state = state,", "outcome::comes_back"),
+    mistake("the state stays", "SET state = ?3,", "SET state = state,", "outcome::of_every_byte_is_kept"),
     mistake("an outcome that is kept for as long as it is remembered", "valid_until = coalesce(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) + ?9, expires_at) - ?10", "valid_until = NULL", "time::an_outcome_is_kept_for_its_ttl_then_done_then_nothing"),
     mistake("what is left is what there was", "expires_at - CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER), expires_at - valid_until", "expires_at - coalesce(leased_at, CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)), expires_at - valid_until", "time::a_claim_finds_a_lease_alive_until_it_has_run_out"),
     mistake("a lease as long as the hold", "lease_until - leased_at, expires_at - leased_at", "expires_at - leased_at, expires_at - leased_at", "claim::in_flight_is_in_flight_with_what_is_left_of_the_lease"),
@@ -340,6 +363,14 @@ const SQLITE: &[Mistake] = &[
 
 #[rustfmt::skip]
 const POSTGRES: &[Mistake] = &[
+    mistake("a claim writes over a row", "DO NOTHING RETURNING state", "DO UPDATE SET state = excluded.state, attempt = excluded.attempt, owner = excluded.owner, origin = excluded.origin, leased_at = excluded.leased_at, lease_until = excluded.lease_until, revision = excluded.revision RETURNING state", "claim::committed_is_left_as_it_is"),
+    mistake("a token without its grace", "(length - fade)", "length", "issue::is_issued_for_its_ttl_then_expired_for_its_grace_then_nothing"),
+    // Without `SET waited = true`, nobody is told of an end; a waiter looks again after a second, so
+    // nothing but time is lost.
+    mistake("a renewal that leaves the revision", "revision = $5 FROM", "revision = coalesce(r.revision, $5) FROM", GUARDS),
+    mistake("the origin of the first", "origin = $6,", "origin = coalesce(origin, $6, 'nothing'),", "takeover::ones_own_sent_again_is_recognised"),
+    mistake("an outcome that is kept for as long as it is remembered", "- $10::bigint * interval '1 millisecond', coalesce", "- nullif($10::bigint, $10::bigint) * interval '1 millisecond', coalesce", "time::an_outcome_is_kept_for_its_ttl_then_done_then_nothing"),
+    mistake("the state stays", "SET state = $3,", "SET state = coalesce(state, $3),", "outcome::of_every_byte_is_kept"),
     mistake("a key is that of each operation", "WHERE operation = $1 AND key = $2", "WHERE $1::text IS NOT NULL AND key = $2", "claim::keys_of_two_operations_do_not_collide"),
     mistake("anybody commits", "owner = $18 AND expires_at", "$18::bytea IS NOT NULL AND expires_at", "commit::by_a_stranger_is_lost"),
     mistake("a commit after the hold", "owner = $18 AND expires_at > statement_timestamp()", "owner = $18", "time::a_late_owner_finds_nothing_after_the_hold"),
@@ -350,10 +381,10 @@ const POSTGRES: &[Mistake] = &[
     mistake("a renewal after the hold", " AND r.expires_at > statement_timestamp() RETURNING", " RETURNING", "time::a_late_owner_finds_nothing_after_the_hold"),
     mistake("a renewal that leaves the lease", "lease_until = statement_timestamp() + (r.lease_until - r.leased_at)", "lease_until = r.lease_until", "renew::starts_the_lease_anew"),
     mistake("a renewal that leaves the hold", "expires_at = statement_timestamp() + renewed.hold * interval '1 millisecond'", "expires_at = r.expires_at", "renew::sets_the_expiry_to_the_hold"),
-    mistake("a renewal that does not say when", "SET leased_at = statement_timestamp(), lease_until", "SET lease_until", "renew::with_another_hold_keeps_the_lease_as_long_as_it_was"),
+    mistake("a renewal that does not say when", "SET leased_at = statement_timestamp(), lease_until", "SET lease_until", "renew::starts_the_lease_anew"),
     mistake("an expiry that is set where it should stay", "coalesce(statement_timestamp() + $9::bigint * interval '1 millisecond', expires_at)", "coalesce(statement_timestamp() + $9::bigint * interval '1 millisecond', statement_timestamp() + interval '1 millisecond')", "release::to_abandoned_keeps_attempt_fingerprint_and_expiry"),
     mistake("an expiry that stays where it should be set", "coalesce(statement_timestamp() + $9::bigint * interval '1 millisecond', expires_at)", "coalesce(expires_at, statement_timestamp() + $9::bigint * interval '1 millisecond')", "commit::sets_ttl_and_remember_in_place_of_the_hold"),
-    mistake("no outcome", "outcome = $14", "outcome = coalesce(outcome, nullif($14, $14), '\\x6e756c6c')", "outcome::comes_back"),
+    mistake("no outcome", "outcome = $14", "outcome = coalesce(outcome, nullif($14, $14), '\\x6e756c6c')", "outcome::of_every_byte_is_kept"),
     mistake("another codec", "codec = $13", "codec = coalesce(codec, nullif($13, $13), 'j')", "outcome::keeps_the_name_of_its_codec"),
     mistake("an error that is a value", "is_error = $12", "is_error = is_error AND $12", "outcome::that_is_an_error_stays_one"),
     mistake("the fingerprint of the first", "fingerprint = $11", "fingerprint = coalesce(fingerprint, nullif($11, $11))", "fingerprint::a_take_over_brings_its_own"),
@@ -375,12 +406,21 @@ const MYSQL: &[Mistake] = &[
     mistake("a commit after the hold", "owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)", "owner = ? AND state = 'in_flight'", "time::a_late_owner_finds_nothing_after_the_hold"),
     mistake("a write over what has changed since", "revision = ? AND (NOT", "? IS NOT NULL AND (NOT", GUARDS),
     mistake("a write over a lease that lives", "(NOT ? OR lease_until <= UTC_TIMESTAMP(6))", "(NOT ? OR true)", GUARDS),
-    mistake("a removal of what has changed since", "`key` = ? AND revision = ?", "`key` = ? AND ? IS NOT NULL", GUARDS),
+    mistake("a removal of what has changed since", "` WHERE operation = ? AND `key` = ? AND revision = ?", "` WHERE operation = ? AND `key` = ? AND ? IS NOT NULL", GUARDS),
     mistake("a renewal that leaves the lease", "lease_until = UTC_TIMESTAMP(6) + INTERVAL TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) MICROSECOND", "lease_until = lease_until", "renew::starts_the_lease_anew"),
-    mistake("a renewal that does not say when", "leased_at = UTC_TIMESTAMP(6), revision = ", "revision = ", "renew::with_another_hold_keeps_the_lease_as_long_as_it_was"),
+    mistake("a renewal that does not say when", "leased_at = UTC_TIMESTAMP(6), revision = ", "revision = ", "renew::starts_the_lease_anew"),
     mistake("an expiry that is set where it should stay", "expires_at = COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? * 1000 MICROSECOND, expires_at)", "expires_at = COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? * 1000 MICROSECOND, UTC_TIMESTAMP(6) + INTERVAL 1000 MICROSECOND)", "release::to_abandoned_keeps_attempt_fingerprint_and_expiry"),
     mistake("an expiry that stays where it should be set", "expires_at = COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? * 1000 MICROSECOND, expires_at)", "expires_at = COALESCE(expires_at, UTC_TIMESTAMP(6) + INTERVAL ? * 1000 MICROSECOND)", "commit::sets_ttl_and_remember_in_place_of_the_hold"),
     mistake("an error that is a value", "is_error = ?", "is_error = is_error AND ?", "outcome::that_is_an_error_stays_one"),
+    mistake("the state stays", "SET state = ?,", "SET state = COALESCE(state, ?),", "outcome::of_every_byte_is_kept"),
+    mistake("no outcome", "outcome = ?", "outcome = IF(? IS NULL, NULL, x'6e756c6c')", "outcome::of_every_byte_is_kept"),
+    mistake("another codec", "codec = ?", "codec = IF(? IS NULL, NULL, 'j')", "outcome::keeps_the_name_of_its_codec"),
+    mistake("the fingerprint of the first", "fingerprint = ?", "fingerprint = IF(? IS NULL, fingerprint, fingerprint)", "fingerprint::a_take_over_brings_its_own"),
+    mistake("the origin of the first", "origin = ?,", "origin = COALESCE(origin, ?),", "takeover::ones_own_sent_again_is_recognised"),
+    mistake("questions that are not counted", "questions = ?", "questions = COALESCE(questions, ?)", "question::is_not_counted_after_a_renewal"),
+    mistake("what was taken over is forgotten", "took_over = ?", "took_over = IF(? IS NULL, NULL, NULL)", "undo::restores_the_fingerprint"),
+    mistake("an outcome that is kept for as long as it is remembered", "expires_at) - INTERVAL ? * 1000 MICROSECOND, expires_at", "expires_at) - INTERVAL IF(? IS NULL, NULL, NULL) * 1000 MICROSECOND, expires_at", "time::an_outcome_is_kept_for_its_ttl_then_done_then_nothing"),
+    mistake("a renewal that leaves the revision", "leased_at = UTC_TIMESTAMP(6), revision = ", "leased_at = UTC_TIMESTAMP(6), revision = revision + 0 * ", GUARDS),
     mistake("the attempt of the first", "SET state = ?, attempt = ?", "SET state = ?, attempt = COALESCE(attempt, ?)", "takeover::is_repeated_with_a_growing_attempt"),
     mistake("the owner of the first", "owner = ?, origin", "owner = COALESCE(owner, ?), origin", "takeover::the_new_owner_commits"),
     mistake("what is left is what there was", "(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) + 999) DIV 1000", "(TIMESTAMPDIFF(MICROSECOND, COALESCE(leased_at, UTC_TIMESTAMP(6)), expires_at) + 999) DIV 1000", "time::a_claim_finds_a_lease_alive_until_it_has_run_out"),

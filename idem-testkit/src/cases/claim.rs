@@ -299,6 +299,8 @@ async fn all_apart(t: &Bench, ids: &[idem_core::record::RecordId]) -> Verdict {
         let what = format!("the outcome of {:?}", commit.id.as_str());
         let right = matches!(&answer, Claimed::Committed { outcome, .. } if Some(outcome) == commit.outcome.as_ref());
         holds(&format!("{what}: wanted its own, got {answer:?}"), right)?;
+        let seen = t.store.inspect(&commit.id).await?.and_then(|info| info.outcome);
+        same(&format!("{what}, inspected"), seen, commit.outcome)?;
     }
     Ok(())
 }
