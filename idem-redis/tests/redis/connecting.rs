@@ -165,7 +165,7 @@ async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
     store.claim(&second).await.unwrap();
     assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { .. }));
     assert_eq!(*store.renew(&[renewal(&first)]).await[0].as_ref().unwrap(), Ownership::Held);
-    server.commands().await;
+    let before = server.scripts().await;
     let waiter = tokio::spawn({
         let (store, id) = (store.clone(), first.id.clone());
         async move {
@@ -173,7 +173,7 @@ async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
             Instant::now()
         }
     });
-    until("the waiter's look", || async { server.commands().await.contains_key("evalsha") }).await;
+    until("the waiter's look", || async { server.scripts().await > before }).await;
     let mut kept = commit(&first, 1, "1");
     kept.remember = 600 * SECOND;
     let before = Instant::now();

@@ -122,6 +122,14 @@ impl Server {
         stats.lines().filter_map(count).filter(|(name, _)| !own.contains(&name.as_str())).collect()
     }
 
+    /// How often scripts were called since the last call of [`commands`](Self::commands), which this
+    /// does not count as.
+    pub(crate) async fn scripts(&self) -> u64 {
+        let stats: String = self.send(&["INFO", "commandstats"]).await;
+        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or(0)
+    }
+
     pub(crate) async fn channels(&self) -> Vec<String> {
         self.send(&["PUBSUB", "CHANNELS"]).await
     }
