@@ -87,12 +87,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 async fn work(args: &Args, journal: Journal) -> Result<()> {
     let place = Place::open(&args.url, Duration::from_millis(args.lease), args.replicas).await?;
-    let raw = place.raw(&args.url).await?;
+    // Mutants are for servers that stand alone: the way around the store knows no others.
+    let wrong = match args.mutant {
+        Some(flaw) => Some((flaw, place.raw(&args.url).await?)),
+        None => None,
+    };
     let idempotency = match place {
-        Place::Redis(store) => perhaps_wrong(store, raw, args, &journal),
-        Place::Postgres(store, _) => perhaps_wrong(store, raw, args, &journal),
-        Place::Mariadb(store, _) => perhaps_wrong(store, raw, args, &journal),
-        Place::Sqlite(store, _) => perhaps_wrong(store, raw, args, &journal),
+        Place::Redis(store) => perhaps_wrong(store, wrong, args, &journal),
+        Place::Postgres(store, _) => perhaps_wrong(store, wrong, args, &journal),
+        Place::Mariadb(store, _) => perhaps_wrong(store, wrong, args, &journal),
+        Place::Sqlite(store, _) => perhaps_wrong(store, wrong, args, &journal),
     };
     // Numbers that no other process gives.
     let next = Arc::new(AtomicU64::new((args.process << 32) + 1));
@@ -129,10 +133,10 @@ async fn work(args: &Args, journal: Journal) -> Result<()> {
     std::process::exit(0);
 }
 
-fn perhaps_wrong(store: impl Store, raw: Raw, args: &Args, journal: &Journal) -> Idempotency {
-    match args.mutant {
+fn perhaps_wrong(store: impl Store, wrong: Option<(Flaw, Raw)>, args: &Args, journal: &Journal) -> Idempotency {
+    match wrong {
         None => idempotency(store, args, journal),
-        Some(flaw) => idempotency(Mutant::new(store, flaw, raw), args, journal),
+        Some((flaw, raw)) => idempotency(Mutant::new(store, flaw, raw), args, journal),
     }
 }
 
