@@ -73,6 +73,7 @@ fn claim(key: &str) -> Claim {
         take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
+        trace: None,
     }
 }
 
