@@ -128,7 +128,7 @@ impl RedisCluster {
     ///
     /// # Errors
     ///
-    /// If that takes longer than 15 seconds.
+    /// If that takes longer than 40 seconds.
     pub async fn failed_over(&self, key: &str, from: usize) -> io::Result<usize> {
         let mut looks = Looks::at("another node is the master of the slot");
         loop {
@@ -148,7 +148,7 @@ impl RedisCluster {
     ///
     /// # Errors
     ///
-    /// If that takes longer than 15 seconds, as it does while a node is stopped.
+    /// If that takes longer than 40 seconds, as it does while a node is stopped.
     pub async fn settled(&self) -> io::Result<()> {
         let mut looks = Looks::at("the cluster serves all slots, and its replicas have their masters' data");
         while !self.is_settled().await {

@@ -13,7 +13,7 @@ const NAME: &str = "main";
 /// The settings of Sentinels that find a dead master within a second, and put another in its place
 /// a second or two later.
 const QUICK: &[[&str; 2]] =
-    &[["down-after-milliseconds", "1000"], ["failover-timeout", "5000"], ["parallel-syncs", "2"]];
+    &[["down-after-milliseconds", "1000"], ["failover-timeout", "3000"], ["parallel-syncs", "2"]];
 
 /// Servers under Redis Sentinel: by default one master, two replicas and three Sentinels; the
 /// [builder](Self::builder) changes that.
@@ -111,7 +111,7 @@ impl RedisSentinels {
     ///
     /// # Errors
     ///
-    /// If that takes longer than 15 seconds.
+    /// If that takes longer than 40 seconds.
     pub async fn failed_over(&self, from: usize) -> io::Result<usize> {
         let mut looks = Looks::at("another server is the master");
         loop {
@@ -130,7 +130,7 @@ impl RedisSentinels {
     ///
     /// # Errors
     ///
-    /// If that takes longer than 15 seconds, as it does while a server is stopped.
+    /// If that takes longer than 40 seconds, as it does while a server is stopped.
     pub async fn settled(&self) -> io::Result<()> {
         let mut looks = Looks::at("the servers have settled under their Sentinels");
         while !self.is_settled().await {
