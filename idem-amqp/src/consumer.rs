@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use idem_core::Dispose;
 use idem_queue::{Broker, Deliveries, Delivery, Error, Fault, Room, Settings};
-use lapin::options::{ConfirmSelectOptions, ExchangeDeclareOptions, QueueDeclareOptions};
+use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{Connection, ExchangeKind};
 use tokio::sync::OnceCell;
 
+use crate::line::Line;
 use crate::link::Link;
 use crate::queue_arguments::{self, millis, text};
 use crate::session::{Places, Session};
@@ -76,7 +77,7 @@ impl<'c> Consumer<'c> {
     /// connection needs `ConnectionProperties::enable_auto_recover`.
     pub fn new(connection: &'c Connection, queue: impl Into<String>) -> Self {
         Self {
-            link: Link::new(connection),
+            link: Link::new(Line::Given(connection)),
             queue: queue.into(),
             dead_letter_exchange: None,
             retry_queue: None,
@@ -233,8 +234,8 @@ fn refused(error: lapin::Error, reason: impl FnOnce() -> String) -> Fault {
     if error.is_amqp_soft_error() { Fault::config(format!("{} ({error})", reason())) } else { Fault::passing(error) }
 }
 
-impl Broker for Consumer<'_> {
-    type Ticket = Ticket;
+impl<'c> Broker for Consumer<'c> {
+    type Ticket = Ticket<'c>;
 
     // They return when the channel is closed, which is when the last handler has ended.
     const HANDS_BACK: bool = false;
@@ -243,7 +244,7 @@ impl Broker for Consumer<'_> {
         &self.queue
     }
 
-    async fn open(&self, _: Arc<Room>) -> Result<Deliveries<Ticket>, Fault> {
+    async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, Ticket<'c>>, Fault> {
         let places = self.found.get_or_try_init(async || {
             let places = self.places().await?;
             warn_of_timeout(&places, self.settings.wait);
@@ -251,9 +252,9 @@ impl Broker for Consumer<'_> {
         });
         let places = places.await?.clone();
         let prefetch = u16::try_from(self.settings.concurrency).unwrap_or(u16::MAX);
-        let (line, [consume, publish]) = self.link.open().await?;
-        publish.confirm_select(ConfirmSelectOptions::default()).await.map_err(Fault::passing)?;
-        let session = Arc::new(Session::new(consume, publish, places.consumer_timeout, line));
+        let (line, consume) = self.link.open().await?;
+        let session = Session::new(line, consume, places.consumer_timeout, self.link.has_reconnect());
+        let session = Arc::new(session);
         deliveries(session, places, prefetch).await
     }
 }

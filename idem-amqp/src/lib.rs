@@ -5,8 +5,9 @@
 //! - [`Publisher`] publishes from inside a guarded body, with the same message id in each attempt.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod confirmed;
+mod channels;
 mod consumer;
+mod line;
 mod link;
 mod publisher;
 mod queue_arguments;

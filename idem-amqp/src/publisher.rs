@@ -1,13 +1,15 @@
 //! Publishing from inside a guarded body.
 
+use std::future::Future;
+
 use bytes::Bytes;
 use idem_queue::{PublishError, Published, child_id};
-use lapin::options::ConfirmSelectOptions;
-use lapin::{BasicProperties, Channel, Connection};
+use lapin::{BasicProperties, Connection};
 use serde::Serialize;
-use tokio::sync::Mutex;
 
-use crate::confirmed;
+use crate::channels::Channels;
+use crate::line::Line;
+use crate::link::Link;
 
 /// Publishes messages whose ids are the same in each attempt of the guarded body that publishes
 /// them. RabbitMQ delivers them twice, and consumers drop the second by its key.
@@ -24,15 +26,41 @@ use crate::confirmed;
 /// ```
 #[derive(Debug)]
 pub struct Publisher<'c> {
-    connection: &'c Connection,
-    channel: Mutex<Option<Channel>>,
+    channels: Channels<'c>,
 }
 
 impl<'c> Publisher<'c> {
-    /// Creates a publisher on a connection. It opens a channel when it is first used, and a new one
-    /// after the channel was closed.
+    /// Creates a publisher on a connection. It opens channels as it needs them: up to 64 messages
+    /// wait for their confirmations at the same time, each on a channel of its own.
+    ///
+    /// To survive a restart of the broker, the publisher needs [`reconnect`](Self::reconnect), or the
+    /// connection needs `ConnectionProperties::enable_auto_recover`.
     pub fn new(connection: &'c Connection) -> Self {
-        Self { connection, channel: Mutex::new(None) }
+        Self { channels: Channels::new(Link::new(Line::Given(connection))) }
+    }
+
+    /// Sets how to connect again after the connection has ended. Recommended, for the reasons that
+    /// [`Consumer::reconnect`](crate::Consumer::reconnect) gives.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use idem_amqp::{Publisher, lapin};
+    ///
+    /// let connect = || lapin::Connection::connect("amqp://127.0.0.1:5672/%2f", lapin::ConnectionProperties::default());
+    /// let connection = connect().await?;
+    /// let publisher = Publisher::new(&connection).reconnect(connect);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn reconnect<F>(mut self, connect: impl Fn() -> F + Send + Sync + 'c) -> Self
+    where
+        F: Future<Output = lapin::Result<Connection>> + Send + 'c,
+    {
+        self.channels.link_mut().reconnects(connect);
+        self
     }
 
     /// Publishes a persistent message, and waits until a queue has it. The empty exchange name is
@@ -59,12 +87,8 @@ impl<'c> Publisher<'c> {
         payload: impl Into<Bytes>,
     ) -> Result<Published, PublishError> {
         let id = child_id(child_key)?;
-        let channel = tokio::time::timeout(confirmed::LIMIT, self.channel()).await;
-        let channel =
-            channel.map_err(|_| PublishError::Unconfirmed("RabbitMQ has not opened a channel within 10 s".into()))?;
-        let channel = channel.map_err(|error| PublishError::Unconfirmed(error.into()))?;
         let properties = BasicProperties::default().with_message_id(id.as_str().into()).with_delivery_mode(2);
-        let published = confirmed::publish(&channel, exchange, routing_key, &payload.into(), properties).await;
+        let published = self.channels.publish(exchange, routing_key, &payload.into(), properties).await;
         published.map_err(PublishError::Unconfirmed)?;
         Ok(Published::new(id, false))
     }
@@ -83,16 +107,5 @@ impl<'c> Publisher<'c> {
     ) -> Result<Published, PublishError> {
         let payload = serde_json::to_vec(value).map_err(PublishError::Unwritable)?;
         self.publish(child_key, exchange, routing_key, payload).await
-    }
-
-    async fn channel(&self) -> lapin::Result<Channel> {
-        let mut channel = self.channel.lock().await;
-        if let Some(channel) = channel.as_ref().filter(|channel| channel.status().connected()) {
-            return Ok(channel.clone());
-        }
-        let opened = self.connection.create_channel().await?;
-        opened.confirm_select(ConfirmSelectOptions::default()).await?;
-        *channel = Some(opened.clone());
-        Ok(opened)
     }
 }

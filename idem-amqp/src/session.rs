@@ -1,18 +1,20 @@
 //! The channels of one connection, and where messages go from there.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use idem_queue::{BoxError, Error, Fault};
-use lapin::options::QueueDeclareOptions;
+use idem_queue::Fault;
+use lapin::Channel;
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, ConnectionStatus};
-use tokio::sync::{Mutex, Notify};
+
+use crate::channels::Channels;
+use crate::line::{Line, not_coming_back};
+use crate::link::Link;
 
 /// The lengths of pauses, in seconds, each with a queue of its own: messages expire at the head of
 /// a queue alone, so one queue holds one length.
-const PAUSES: [u64; 4] = [1, 10, 60, 600];
+const PAUSES: [i64; 4] = [1, 10, 60, 600];
 /// How often a channel is looked at from which nothing arrives.
 const LOOK: Duration = Duration::from_secs(1);
 /// How many looks the client has to restore a channel of a connection that it has restored.
@@ -34,50 +36,24 @@ pub(crate) struct Places {
     pub(crate) consumer_timeout: Duration,
 }
 
-/// The connection that channels are on.
+/// The state that the tickets of one subscription share.
 #[derive(Debug)]
-pub(crate) struct Line {
-    pub(crate) connection: ConnectionStatus,
-    /// Whether another connection can be made.
-    pub(crate) reconnects: bool,
-}
-
-/// The error about a connection that its client has not restored for a quarter of an hour.
-pub(crate) fn not_coming_back() -> Error {
-    Error::disconnected(
-        "the connection to RabbitMQ has not come back for 15 minutes, and the client may have given up: give the consumer `.reconnect(..)`, or start the process again",
-    )
-}
-
-/// The state that the tickets of one connection share.
-#[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct Session<'c> {
     pub(crate) consume: Channel,
     /// Apart, so that a publication which the broker refuses does not take the deliveries along.
-    pub(crate) publish: Channel,
+    pub(crate) publish: Channels<'c>,
     /// Retry queues that were declared.
-    declared: Mutex<BTreeSet<u64>>,
-    pub(crate) broken: Notify,
+    declared: Mutex<BTreeSet<i64>>,
     pub(crate) consumer_timeout: Duration,
-    connection: ConnectionStatus,
+    connection: Line<'c>,
     /// Whether another connection can be made.
     reconnects: bool,
 }
 
-impl Session {
-    pub(crate) fn new(consume: Channel, publish: Channel, consumer_timeout: Duration, line: Line) -> Self {
-        let Line { connection, reconnects } = line;
-        let (declared, broken) = (Mutex::default(), Notify::new());
-        Self { consume, publish, declared, broken, consumer_timeout, connection, reconnects }
-    }
-
-    /// Has new channels opened, if this one for publications is gone. A lost connection is no reason:
-    /// the client restores it with both channels.
-    pub(crate) fn look(&self) {
-        let status = self.publish.status();
-        if !status.connected() && !status.reconnecting() {
-            self.broken.notify_one();
-        }
+impl<'c> Session<'c> {
+    pub(crate) fn new(connection: Line<'c>, consume: Channel, consumer_timeout: Duration, reconnects: bool) -> Self {
+        let publish = Channels::new(Link::new(connection.clone()));
+        Self { consume, publish, declared: Mutex::default(), consumer_timeout, connection, reconnects }
     }
 
     /// Ends when the client does not restore what was lost. It restores consumers without a word,
@@ -91,7 +67,7 @@ impl Session {
                     tracing::info!(target: "idem", source = queue, decision = "consumer_recovered", "the connection is restored");
                 }
                 (channel, connection) = (0, 0);
-            } else if self.connection.connected() {
+            } else if self.connection.status().connected() {
                 channel += 1;
                 if channel == CHANNEL {
                     return Fault::passing("the connection to RabbitMQ is restored, but the consumer's channel is not");
@@ -112,13 +88,12 @@ impl Session {
     }
 
     /// The queue in which a message waits at least this long, or as long as any.
-    pub(crate) async fn retry_queue(&self, places: &Places, after: Duration) -> Result<String, BoxError> {
-        let seconds =
-            PAUSES.into_iter().find(|pause| Duration::from_secs(*pause) >= after).unwrap_or(PAUSES[PAUSES.len() - 1]);
+    pub(crate) async fn retry_queue(&self, places: &Places, after: Duration) -> Result<String, Fault> {
+        let long_enough = |pause: &i64| Duration::from_secs(pause.unsigned_abs()) >= after;
+        let seconds = PAUSES.into_iter().find(long_enough).unwrap_or(PAUSES[PAUSES.len() - 1]);
         let queue = &places.queue;
         let name = format!("{queue}.retry.{seconds}s");
-        let mut declared = self.declared.lock().await;
-        if !declared.contains(&seconds) {
+        if !self.declared().contains(&seconds) {
             let mut arguments = FieldTable::default();
             let texts = [
                 // A classic queue loses messages on their way back when the broker is killed; so
@@ -132,16 +107,24 @@ impl Session {
             for (name, value) in texts {
                 arguments.insert(name.into(), AMQPValue::LongString(value.into()));
             }
-            let millis = i64::try_from(seconds * 1000)?;
-            arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(millis));
-            let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-            self.publish.queue_declare(name.as_str().into(), options, arguments).await.map_err(|error| {
-                format!(
+            arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(seconds * 1000));
+            self.publish.declare(&name, arguments).await.map_err(|fault| match fault {
+                Fault::Final(error) => Fault::config(format!(
                     "the retry queue `{name}` cannot be declared; name one of your own with `.retry_queue(..)`: {error}"
-                )
+                )),
+                passing => passing,
             })?;
-            declared.insert(seconds);
+            self.declared().insert(seconds);
         }
         Ok(name)
+    }
+
+    /// Has the retry queues declared again when they are next needed: one may have been deleted.
+    pub(crate) fn forget_retry_queues(&self) {
+        self.declared().clear();
+    }
+
+    fn declared(&self) -> MutexGuard<'_, BTreeSet<i64>> {
+        self.declared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

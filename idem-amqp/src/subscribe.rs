@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use idem_queue::{Deliveries, Fault};
-use lapin::Consumer;
 use lapin::message::DeliveryResult;
 use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
 use lapin::types::FieldTable;
+use lapin::{Channel, Consumer};
 
 use crate::session::{Places, Session};
 use crate::ticket::Ticket;
@@ -16,16 +16,15 @@ use crate::ticket::Ticket;
 /// A consumer at the broker. Dropped, it is cancelled, now or as soon as that is possible.
 struct Subscription {
     consumer: Consumer,
-    session: Arc<Session>,
+    channel: Channel,
 }
 
 impl Subscription {
-    async fn begin(session: Arc<Session>, queue: Arc<str>, prefetch: u16) -> lapin::Result<Self> {
-        let channel = &session.consume;
+    async fn begin(channel: Channel, queue: Arc<str>, prefetch: u16) -> lapin::Result<Self> {
         channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
         let options = BasicConsumeOptions::default();
         let consumer = channel.basic_consume(queue.as_ref().into(), "".into(), options, FieldTable::default()).await?;
-        Ok(Self { consumer, session })
+        Ok(Self { consumer, channel })
     }
 }
 
@@ -34,7 +33,7 @@ impl Drop for Subscription {
     /// restores the consumer with the connection, and messages arrive that nobody handles and nobody
     /// returns. So what arrives from here on cancels the consumer, and is returned.
     fn drop(&mut self) {
-        let (channel, tag) = (self.session.consume.clone(), self.consumer.tag());
+        let (channel, tag) = (self.channel.clone(), self.consumer.tag());
         self.consumer.set_delegate(move |arrived: DeliveryResult| {
             let (channel, tag) = (channel.clone(), tag.clone());
             async move {
@@ -49,29 +48,27 @@ impl Drop for Subscription {
 }
 
 /// Subscribes.
-pub(crate) async fn deliveries(
-    session: Arc<Session>,
+pub(crate) async fn deliveries<'c>(
+    session: Arc<Session<'c>>,
     places: Places,
     prefetch: u16,
-) -> Result<Deliveries<Ticket>, Fault> {
+) -> Result<Deliveries<'c, Ticket<'c>>, Fault> {
     // Now, so that what forbids it is said at the start.
     if places.retry_queue.is_none() {
-        session.retry_queue(&places, Duration::ZERO).await.map_err(|error| Fault::config(error.to_string()))?;
+        session.retry_queue(&places, Duration::ZERO).await?;
     }
     // In a task of its own: given up here, a consumer that begins all the same must be cancelled.
-    let beginning = tokio::spawn(Subscription::begin(session, places.queue.clone(), prefetch));
+    let beginning = tokio::spawn(Subscription::begin(session.consume.clone(), places.queue.clone(), prefetch));
     let subscription = beginning.await.map_err(Fault::passing)?.map_err(Fault::passing)?;
-    Ok(Box::pin(stream::unfold((subscription, places), |(mut subscription, places)| async move {
-        let Subscription { consumer, session } = &mut subscription;
+    Ok(Box::pin(stream::unfold((subscription, session, places), |(mut subscription, session, places)| async move {
         let next = tokio::select! {
-            () = session.broken.notified() => Err(Fault::passing("the channel for publications is closed")),
-            delivered = consumer.next() => match delivered {
-                Some(Ok(message)) => Ok(Ticket::new(message, session, &places)),
+            delivered = subscription.consumer.next() => match delivered {
+                Some(Ok(message)) => Ok(Ticket::new(message, &session, &places)),
                 Some(Err(error)) => Err(Fault::passing(error)),
                 None => Err(Fault::passing("the broker has cancelled the consumer: its queue was deleted, or moved")),
             },
             fault = session.not_restored(&places.queue) => Err(fault),
         };
-        Some((next, (subscription, places)))
+        Some((next, (subscription, session, places)))
     })))
 }

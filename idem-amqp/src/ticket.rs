@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use idem_queue::{BoxError, Delivery, REASON};
+use idem_queue::{BoxError, Delivery, Fault, REASON};
 use lapin::options::{BasicAckOptions, BasicNackOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Acker, BasicProperties};
 
-use crate::confirmed::publish;
 use crate::session::{Places, Session};
 
 /// The exchange to which a message was first published: a message from a retry queue returns by the
@@ -21,17 +20,21 @@ const PERSISTENT: u8 = 2;
 
 /// A delivered message.
 #[derive(Debug)]
-pub struct Ticket {
+pub struct Ticket<'c> {
     acker: Acker,
     properties: BasicProperties,
     exchange: String,
     routing_key: String,
-    session: Arc<Session>,
+    session: Arc<Session<'c>>,
     places: Places,
 }
 
-impl Ticket {
-    pub(crate) fn new(message: lapin::message::Delivery, session: &Arc<Session>, places: &Places) -> (Delivery, Self) {
+impl<'c> Ticket<'c> {
+    pub(crate) fn new(
+        message: lapin::message::Delivery,
+        session: &Arc<Session<'c>>,
+        places: &Places,
+    ) -> (Delivery, Self) {
         let lapin::message::Delivery { exchange, routing_key, redelivered, properties, data, acker, .. } = message;
         let header = |name: &str| match properties.headers().as_ref()?.inner().get(name)? {
             AMQPValue::LongString(text) => Some(text.to_string()),
@@ -88,25 +91,11 @@ impl Ticket {
             None => copy,
         }
     }
-
-    async fn publish(
-        &self,
-        delivery: &Delivery,
-        exchange: &str,
-        routing_key: &str,
-        properties: BasicProperties,
-    ) -> Result<(), BoxError> {
-        let published = publish(&self.session.publish, exchange, routing_key, delivery.payload(), properties).await;
-        if published.is_err() {
-            self.session.look();
-        }
-        published
-    }
 }
 
 /// Each copy is confirmed before the original is acknowledged. If the process dies in between,
 /// there are both, with one id.
-impl idem_queue::Ticket for Ticket {
+impl idem_queue::Ticket for Ticket<'_> {
     /// RabbitMQ knows no such thing: what is heard of is that it takes too long.
     fn keep_alive_every(&self) -> Option<Duration> {
         Some(self.session.consumer_timeout / 2)
@@ -127,20 +116,21 @@ impl idem_queue::Ticket for Ticket {
     }
 
     async fn retry(&self, delivery: &Delivery, after: Duration) -> Result<(), BoxError> {
-        let (queue, expiration) = if let Some(queue) = &self.places.retry_queue {
-            (queue.to_string(), Some(after))
-        } else {
-            let queue = self.session.retry_queue(&self.places, after).await;
-            (queue.inspect_err(|_| self.session.look())?, None)
+        let (queue, expiration) = match &self.places.retry_queue {
+            Some(queue) => (queue.to_string(), Some(after)),
+            None => (self.session.retry_queue(&self.places, after).await.map_err(Fault::into_inner)?, None),
         };
-        self.publish(delivery, "", &queue, self.properties(expiration, None)).await?;
+        let properties = self.properties(expiration, None);
+        let published = self.session.publish.publish("", &queue, delivery.payload(), properties).await;
+        published.inspect_err(|_| self.session.forget_retry_queues())?;
         self.ack().await
     }
 
     async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<(), BoxError> {
         let Places { dead_letter_exchange: exchange, dead_letter_routing_key: routing_key, .. } = &self.places;
         let routing_key = routing_key.as_deref().unwrap_or(&self.routing_key);
-        self.publish(delivery, exchange, routing_key, self.properties(None, Some(reason))).await?;
+        let properties = self.properties(None, Some(reason));
+        self.session.publish.publish(exchange, routing_key, delivery.payload(), properties).await?;
         self.ack().await
     }
 

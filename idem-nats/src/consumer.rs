@@ -164,7 +164,7 @@ impl Broker for Consumer {
         &self.stream
     }
 
-    async fn open(&self, room: Arc<Room>) -> Result<Deliveries<Ticket>, Fault> {
+    async fn open(&self, room: Arc<Room>) -> Result<Deliveries<'_, Ticket>, Fault> {
         let (consumer, dead_letters) = self.checked().await?;
         let keep_alive = keep_alive(&consumer.cached_info().config);
         let source: Arc<str> = self.stream.as_str().into();

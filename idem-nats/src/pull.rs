@@ -33,7 +33,12 @@ struct Pull<F> {
 }
 
 /// Everything that arrives, each message once.
-pub(crate) fn deliveries<F>(client: Client, consumer: PullConsumer, room: Arc<Room>, ticket: F) -> Deliveries<Ticket>
+pub(crate) fn deliveries<F>(
+    client: Client,
+    consumer: PullConsumer,
+    room: Arc<Room>,
+    ticket: F,
+) -> Deliveries<'static, Ticket>
 where
     F: Fn(Message) -> Result<(Delivery, Ticket), BoxError> + Send + 'static,
 {

@@ -13,7 +13,7 @@ use crate::error::{BoxError, Error};
 
 /// Deliveries as they arrive, each with what settles it. After an error the stream is dropped, and
 /// opened again.
-pub type Deliveries<T> = Pin<Box<dyn Stream<Item = Result<(Delivery, T), Fault>> + Send>>;
+pub type Deliveries<'b, T> = Pin<Box<dyn Stream<Item = Result<(Delivery, T), Fault>> + Send + 'b>>;
 
 /// The reason why no deliveries arrive.
 #[derive(Debug)]
@@ -34,6 +34,14 @@ impl Fault {
     /// Creates a [`Final`](Self::Final) for a mistake that the application must fix.
     pub fn config(reason: impl Into<String>) -> Self {
         Self::Final(Error::Config { reason: reason.into() })
+    }
+
+    /// Returns the error inside.
+    pub fn into_inner(self) -> BoxError {
+        match self {
+            Self::Passing(error) => error,
+            Self::Final(error) => error.into(),
+        }
     }
 }
 
@@ -67,7 +75,7 @@ pub trait Broker {
     /// # Errors
     ///
     /// The reason that makes it impossible, such as a missing dead-letter destination.
-    fn open(&self, room: Arc<Room>) -> impl Future<Output = Result<Deliveries<Self::Ticket>, Fault>> + Send;
+    fn open(&self, room: Arc<Room>) -> impl Future<Output = Result<Deliveries<'_, Self::Ticket>, Fault>> + Send;
 
     /// Waits, at the end, until the broker has received what was sent. Does nothing by default.
     fn flush(&self) -> impl Future<Output = ()> + Send {

@@ -69,7 +69,7 @@ impl Broker for Fake {
         "fake"
     }
 
-    async fn open(&self, _: Arc<Room>) -> Result<Deliveries<FakeTicket>, Fault> {
+    async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, FakeTicket>, Fault> {
         let first = self.opened.load(Ordering::Relaxed) == 0;
         // The one that works at first is not counted as silent.
         if self.interrupted && first {

@@ -101,11 +101,11 @@ where
 
 /// Opens the broker. A client may wait for ever for a broker that accepts connections and does not
 /// answer, or for a connection that ended while it was opened.
-async fn opened_within<B: Broker>(
+async fn opened_within<'b, B: Broker>(
     limit: Duration,
-    broker: &B,
+    broker: &'b B,
     room: &Arc<Room>,
-) -> Result<Deliveries<B::Ticket>, Fault> {
+) -> Result<Deliveries<'b, B::Ticket>, Fault> {
     let opened = tokio::time::timeout(limit, broker.open(room.clone())).await;
     opened.unwrap_or_else(|_| Err(Fault::passing(format!("the broker did not answer within {limit:?}"))))
 }
@@ -127,11 +127,11 @@ async fn finish(
 }
 
 /// Deliveries without end: after a fault, the broker is opened again.
-fn received<B: Broker>(
-    broker: &B,
-    opened: Deliveries<B::Ticket>,
+fn received<'b, B: Broker>(
+    broker: &'b B,
+    opened: Deliveries<'b, B::Ticket>,
     room: Arc<Room>,
-) -> impl Stream<Item = Result<(Delivery, B::Ticket), Error>> + '_ {
+) -> impl Stream<Item = Result<(Delivery, B::Ticket), Error>> + 'b {
     unfold((Some(opened), room), move |(mut current, room)| async move {
         let mut pause = FIRST_PAUSE;
         let source = broker.source();

@@ -14,6 +14,8 @@ mod dispositions;
 mod inbox;
 mod nats;
 mod rabbitmq;
+mod rabbitmq_broker;
 mod rabbitmq_lost;
+mod rabbitmq_published;
 mod storm;
 mod worker;

@@ -8,73 +8,16 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use idem::amqp::lapin::options::{ConfirmSelectOptions, QueueDeclareOptions};
-use idem::amqp::lapin::types::FieldTable;
-use idem::amqp::lapin::{Channel, Connection, ConnectionProperties};
+use idem::amqp::lapin::{Connection, ConnectionProperties};
 use idem::amqp::{Consumer, Delivery};
-use idem_testkit::{Proxy, RabbitMqServer};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 
-use crate::rabbitmq::{dead_letters, declare, declare_dead, publish};
+use crate::rabbitmq::dead_letters;
+use crate::rabbitmq_broker::{Broker, LIMIT, until};
+use crate::rabbitmq_published::{never_confirmed, publisher_reconnects, retry_queue_deleted, returned_among_others};
 
 const PREFETCH: usize = 4;
-const LIMIT: Duration = Duration::from_secs(30);
-
-struct Broker {
-    server: RabbitMqServer,
-    /// Of the test itself.
-    direct: Channel,
-    _connection: Connection,
-}
-
-impl Broker {
-    async fn start() -> Self {
-        let server = RabbitMqServer::start().await.unwrap();
-        let connection = Connection::connect(&server.url(), ConnectionProperties::default()).await.unwrap();
-        let direct = connection.create_channel().await.unwrap();
-        direct.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
-        declare_dead(&direct).await;
-        Self { server, direct, _connection: connection }
-    }
-
-    async fn queue(&self, name: &str) {
-        declare(&self.direct, name, &[("x-queue-type", "quorum"), ("x-dead-letter-exchange", "dead")]).await;
-    }
-
-    async fn proxied(&self, tries: usize) -> (Proxy, Connection) {
-        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", self.server.port())).await.unwrap();
-        let pause = Duration::from_millis(50);
-        let properties = ConnectionProperties::default()
-            .enable_auto_recover()
-            .configure_backoff(|backoff| backoff.with_min_delay(pause).with_max_delay(pause).with_max_times(tries));
-        let url = self.server.url_through(proxy.address().port());
-        let connection = Connection::connect(&url, properties).await.unwrap();
-        (proxy, connection)
-    }
-
-    async fn consumers(&self, queue: &str) -> u32 {
-        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let asked = self.direct.queue_declare(queue.into(), options, FieldTable::default()).await;
-        asked.unwrap().consumer_count()
-    }
-
-    async fn publish(&self, queue: &str, ids: impl IntoIterator<Item = u32>) {
-        for id in ids {
-            publish(&self.direct, queue, &format!("m-{id}"), b"1").await.unwrap();
-        }
-    }
-}
-
-/// Waits until something is so; says whether it is.
-async fn until(limit: Duration, is_so: impl AsyncFn() -> bool) -> bool {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(limit, waiting).await.is_ok()
-}
 
 /// Runs a consumer until its handler has had all these messages.
 async fn consumed(consumer: Consumer<'_>, ids: impl IntoIterator<Item = u32>) {
@@ -100,18 +43,33 @@ async fn consumed(consumer: Consumer<'_>, ids: impl IntoIterator<Item = u32>) {
 /// All at once, since starting the server takes longest. Each is a task, so that one that fails does
 /// not hide the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rabbitmq_a_consumer_with_a_lost_connection_keeps_no_message_from_the_others() {
+async fn rabbitmq_a_consumer_with_a_lost_connection_or_a_silent_channel_keeps_no_message_from_the_others() {
     let all = async {
         let broker = Rc::new(Broker::start().await);
-        let one = broker.clone();
-        let dropped = spawn_local(async move { dropped_while_lost(&one).await });
-        let one = broker.clone();
-        let poison = spawn_local(async move { dead_letter_while_lost(&one).await });
-        let given_up = spawn_local(async move { never_restored(&broker).await });
-        let (dropped, poison, given_up) = tokio::join!(dropped, poison, given_up);
-        assert!(dropped.is_ok(), "a consumer that ended while its connection was lost took messages: {dropped:?}");
-        assert!(poison.is_ok(), "a consumer that could not put a message aside took messages twice: {poison:?}");
-        assert!(given_up.is_ok(), "a connection that lapin gave up was not replaced: {given_up:?}");
+        macro_rules! parts {
+            ($($part:ident: $otherwise:literal,)*) => {
+                [$({
+                    let broker = broker.clone();
+                    (spawn_local(async move { $part(&broker).await }), $otherwise)
+                }),*]
+            };
+        }
+        let parts = parts! {
+            dropped_while_lost: "a consumer that ended while its connection was lost took messages",
+            dead_letter_while_lost: "a consumer that could not put a message aside took messages twice",
+            never_restored: "a connection that lapin gave up was not replaced",
+            never_confirmed: "a channel that confirms nothing was not replaced",
+            retry_queue_deleted: "a retry queue that was deleted was not declared again",
+            returned_among_others: "a returned message counted as published",
+            publisher_reconnects: "a publisher did not connect again",
+        };
+        let mut failed = Vec::new();
+        for (part, otherwise) in parts {
+            if part.await.is_err() {
+                failed.push(otherwise);
+            }
+        }
+        assert!(failed.is_empty(), "{failed:#?}");
     };
     LocalSet::new().run_until(all).await;
 }

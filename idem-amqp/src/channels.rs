@@ -1,0 +1,144 @@
+//! Channels for publications, with one publication on each at a time.
+//!
+//! lapin may attribute the confirmations of a channel to the wrong publications: it numbers two of
+//! them in another order than it sends them, or gives a returned message to whichever it completes
+//! first when the broker confirms several at once. A lost message would then count as published.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use idem_queue::{BoxError, Fault};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, Channel, Confirmation};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::link::Link;
+
+/// How many publications wait for their confirmations at the same time, at most. A connection has
+/// 2,047 channels unless configured.
+const MOST: usize = 64;
+/// How long the broker has to open a channel, to declare a queue, or to confirm a message.
+const LIMIT: Duration = Duration::from_secs(10);
+
+const NO_CHANNEL: &str = "RabbitMQ has not opened a channel or declared a queue within 10 s";
+
+/// The channels for publications of one connection, opened as they are needed.
+///
+/// A channel on which the broker has not answered in time is not used again.
+#[derive(Debug)]
+pub(crate) struct Channels<'c> {
+    link: Link<'c>,
+    free: Mutex<Vec<Channel>>,
+    places: Semaphore,
+}
+
+impl<'c> Channels<'c> {
+    pub(crate) fn new(link: Link<'c>) -> Self {
+        Self { link, free: Mutex::default(), places: Semaphore::new(MOST) }
+    }
+
+    /// The connection on which channels are opened.
+    pub(crate) fn link_mut(&mut self) -> &mut Link<'c> {
+        &mut self.link
+    }
+
+    /// Publishes a message, and waits until queues have it.
+    ///
+    /// If this is dropped, or the process dies, the message may have been published or not.
+    pub(crate) async fn publish(
+        &self,
+        exchange: &str,
+        routing_key: &str,
+        payload: &[u8],
+        properties: BasicProperties,
+    ) -> Result<(), BoxError> {
+        let lent = tokio::time::timeout(LIMIT, self.take()).await.unwrap_or_else(|_| Err(NO_CHANNEL.into()))?;
+        // One that no queue gets comes back, and would be lost.
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let published = async {
+            let sent = lent.channel.basic_publish(exchange.into(), routing_key.into(), options, payload, properties);
+            sent.await?.await
+        };
+        let Ok(confirmation) = tokio::time::timeout(LIMIT, published).await else {
+            return Err("the broker has not confirmed the message within 10 s".into());
+        };
+        let confirmation = confirmation?;
+        lent.give_back();
+        match confirmation {
+            Confirmation::Ack(None) => Ok(()),
+            Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)) => {
+                Err(format!("no queue is bound to the exchange `{exchange}` for the routing key `{routing_key}`")
+                    .into())
+            }
+            Confirmation::Nack(None) => Err("the broker refused the message: a queue is full, or has no leader".into()),
+            Confirmation::NotRequested => Err("the channel has no confirmations".into()),
+        }
+    }
+
+    /// Declares a durable queue. A refusal is a mistake in the configuration.
+    pub(crate) async fn declare(&self, queue: &str, arguments: FieldTable) -> Result<(), Fault> {
+        let declared = async {
+            let lent = self.take().await.map_err(Fault::passing)?;
+            let declared = lent.channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments);
+            declared.await.map_err(|error| match error.is_amqp_soft_error() {
+                true => Fault::config(error.to_string()),
+                false => Fault::passing(error),
+            })?;
+            lent.give_back();
+            Ok(())
+        };
+        tokio::time::timeout(LIMIT, declared).await.unwrap_or_else(|_| Err(Fault::passing(NO_CHANNEL)))
+    }
+
+    /// Takes a free channel, or opens one.
+    async fn take(&self) -> Result<Lent<'_>, BoxError> {
+        let place = self.places.acquire().await?;
+        let free = {
+            let mut free = lock(&self.free);
+            free.retain(|channel| channel.status().connected() || channel.status().reconnecting());
+            let connected = free.iter().rposition(|channel| channel.status().connected());
+            connected.map(|position| free.swap_remove(position))
+        };
+        if let Some(channel) = free {
+            return Ok(self.lent(channel, place));
+        }
+        let lent = self.lent(self.link.channel_now().await?, place);
+        lent.channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        Ok(lent)
+    }
+
+    fn lent<'a>(&'a self, channel: Channel, place: SemaphorePermit<'a>) -> Lent<'a> {
+        Lent { channel, has_answered: false, free: &self.free, _place: place }
+    }
+}
+
+/// A channel that one publication has.
+struct Lent<'a> {
+    channel: Channel,
+    has_answered: bool,
+    free: &'a Mutex<Vec<Channel>>,
+    _place: SemaphorePermit<'a>,
+}
+
+impl Lent<'_> {
+    /// Lets the next publication have it.
+    fn give_back(mut self) {
+        self.has_answered = true;
+    }
+}
+
+impl Drop for Lent<'_> {
+    /// The last handle of a channel closes it, except while its connection is lost. lapin then
+    /// restores the channel, and nothing would close it.
+    fn drop(&mut self) {
+        let status = self.channel.status();
+        if (self.has_answered && status.connected()) || status.reconnecting() {
+            lock(self.free).push(self.channel.clone());
+        }
+    }
+}
+
+fn lock(free: &Mutex<Vec<Channel>>) -> MutexGuard<'_, Vec<Channel>> {
+    free.lock().unwrap_or_else(PoisonError::into_inner)
+}
