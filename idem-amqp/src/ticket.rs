@@ -96,6 +96,9 @@ impl<'c> Ticket<'c> {
 /// Each copy is confirmed before the original is acknowledged. If the process dies in between,
 /// there are both, with one id.
 impl idem_queue::Ticket for Ticket<'_> {
+    // A quorum queue drops a message after some returns.
+    const KEEPS: bool = true;
+
     /// RabbitMQ knows no such thing: what is heard of is that it takes too long.
     fn keep_alive_every(&self) -> Option<Duration> {
         Some(self.session.consumer_timeout / 2)

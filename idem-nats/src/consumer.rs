@@ -1,12 +1,15 @@
 //! A durable pull consumer and a handler.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use async_nats::client::FlushErrorKind;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::{AckPolicy, Config, PullConsumer, pull};
-use async_nats::jetstream::context::GetStreamErrorKind;
+use async_nats::jetstream::context::{ConsumerInfoErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::stream::Stream;
+use futures_util::FutureExt as _;
 use idem_core::Dispose;
 use idem_queue::{Broker, Deliveries, Delivery, Error, Fault, Room, Settings};
 
@@ -54,16 +57,19 @@ pub struct Consumer {
     durable: String,
     dead_letter: Option<String>,
     settings: Settings,
+    /// Whether the durable consumer was created here. Known after the first start.
+    created: OnceLock<bool>,
 }
 
 impl Consumer {
     /// Creates a consumer of a stream, by its durable name.
     ///
     /// If the durable consumer does not exist, it is created, with all messages of the stream,
-    /// explicit acknowledgements, an `ack_wait` of 30 s, and no `max_deliver`.
+    /// explicit acknowledgements, an `ack_wait` of 30 s, and no `max_deliver`. If it existed at the
+    /// start and is deleted later, it is not created here: it may have had a filter.
     pub fn new(context: &Context, stream: impl Into<String>, durable: impl Into<String>) -> Self {
         let (context, stream, durable) = (context.clone(), stream.into(), durable.into());
-        Self { context, stream, durable, dead_letter: None, settings: Settings::default() }
+        Self { context, stream, durable, dead_letter: None, settings: Settings::default(), created: OnceLock::new() }
     }
 
     /// Sets how many messages are handled, and pulled, at the same time. Default: 16.
@@ -101,7 +107,9 @@ impl Consumer {
     ///
     /// At the start: the stream is missing, the server does not answer, or a setting could lose
     /// messages: no dead-letter subject, one that no stream has or that this consumer would
-    /// receive, a `max_deliver`, acknowledgements that are not explicit.
+    /// receive, a `max_deliver`, acknowledgements that are not explicit. Later:
+    /// [`Error::Disconnected`] if the client has ended, because it was drained, has used up its
+    /// `max_reconnects`, or lost its tokio runtime.
     ///
     /// # Cancellation safety
     ///
@@ -129,13 +137,7 @@ impl Consumer {
             }
             _ => Fault::passing(error),
         })?;
-        let config = pull::Config {
-            durable_name: Some(durable.clone()),
-            ack_policy: AckPolicy::Explicit,
-            max_deliver: -1,
-            ..pull::Config::default()
-        };
-        let consumer = stream.get_or_create_consumer(durable, config).await.map_err(Fault::passing)?;
+        let consumer = self.found_or_created(&stream).await?;
         let config = &consumer.cached_info().config;
         if config.ack_policy != AckPolicy::Explicit {
             return Err(Fault::config(format!(
@@ -152,6 +154,38 @@ impl Consumer {
         let dead_letters = DeadLetters::checked(context, name, config, subject).await?;
         Ok((consumer, dead_letters))
     }
+
+    /// A consumer that the application has created is not created here when it is gone: it may have
+    /// had a filter, and without it the handler would get the messages of others.
+    async fn found_or_created(&self, stream: &Stream) -> Result<PullConsumer, Fault> {
+        let Self { stream: name, durable, .. } = self;
+        match stream.consumer_info(durable).await {
+            Err(error) if error.kind() == ConsumerInfoErrorKind::NotFound => {
+                if !self.created.get_or_init(|| true) {
+                    return Err(Fault::passing(format!(
+                        "the consumer `{durable}` of the stream `{name}` was deleted: create it again, with the settings that it had"
+                    )));
+                }
+            }
+            Err(error) => return Err(Fault::passing(error)),
+            Ok(_) => {
+                self.created.get_or_init(|| false);
+            }
+        }
+        let config = pull::Config {
+            durable_name: Some(durable.clone()),
+            ack_policy: AckPolicy::Explicit,
+            max_deliver: -1,
+            ..pull::Config::default()
+        };
+        stream.get_or_create_consumer(durable, config).await.map_err(Fault::passing)
+    }
+
+    /// Whether the client takes no more requests, and never will.
+    fn is_closed(&self) -> bool {
+        let flushed = self.context.client().flush().now_or_never();
+        matches!(flushed, Some(Err(error)) if error.kind() == FlushErrorKind::SendError)
+    }
 }
 
 impl Broker for Consumer {
@@ -165,7 +199,13 @@ impl Broker for Consumer {
     }
 
     async fn open(&self, room: Arc<Room>) -> Result<Deliveries<'_, Ticket>, Fault> {
-        let (consumer, dead_letters) = self.checked().await?;
+        let checked = self.checked().await;
+        if checked.is_err() && self.is_closed() {
+            return Err(Fault::Final(Error::disconnected(
+                "the NATS client has ended: it was drained, it has used up its `max_reconnects`, or the tokio runtime on which it was connected has ended. Connect again, and start another consumer",
+            )));
+        }
+        let (consumer, dead_letters) = checked?;
         let keep_alive = keep_alive(&consumer.cached_info().config);
         let source: Arc<str> = self.stream.as_str().into();
         Ok(deliveries(self.context.client(), consumer, room, move |message| {

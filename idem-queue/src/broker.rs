@@ -85,6 +85,11 @@ pub trait Broker {
 
 /// Settles one delivery. Each step may be retried after an error.
 pub trait Ticket {
+    /// Whether a message that cannot be settled is kept, and tried again until it is settled or void.
+    /// Otherwise it is handed back after six tries. For brokers that drop a message after some
+    /// returns, or that never take back a message whose channel is open. Default: `false`.
+    const KEEPS: bool = false;
+
     /// Returns how often the broker must hear that the handler still runs, if at all.
     fn keep_alive_every(&self) -> Option<Duration>;
 

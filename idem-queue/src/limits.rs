@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
+use idem_core::Disposition;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::settle::settle;
 use crate::{BoxError, Broker, Deliveries, Delivery, Error, Fault, Room, Settings, Ticket, run};
 
 /// How often each step is asked for, until it answers.
@@ -202,4 +204,65 @@ async fn a_sign_of_life_that_is_never_answered_is_followed_by_the_next() {
     let broker = Fake { silent: Silent { keep_alives: 1, ..Silent::default() }, ..Fake::default() };
     let (said, _) = consumed(&broker, 1).await;
     assert!(has(&said, "kept alive 1"), "{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_ends_although_the_broker_takes_no_message_back() {
+    let broker = Fake { silent: Silent { hand_backs: u32::MAX, ..Silent::default() }, ..Fake::default() };
+    let (begun, ended) = oneshot::channel();
+    let begun = Mutex::new(Some(begun));
+    let handler = async |_: Delivery| {
+        if let Some(begun) = begun.lock().unwrap().take() {
+            begun.send(()).unwrap();
+        }
+        pending::<Result<(), idem_core::Error>>().await
+    };
+    let settings = Settings { shutdown_timeout: Duration::from_secs(1), ..Settings::default() };
+    let running = tokio::time::timeout(Duration::from_secs(3_600), run(&broker, &settings, handler, ended));
+    running.await.unwrap_or_else(|_| panic!("it hangs; {:?}", broker.said.lock().unwrap())).unwrap();
+    assert!(!broker.said.lock().unwrap().iter().any(|line| line.starts_with("acknowledged")), "no handler has ended");
+}
+
+/// A ticket whose broker refuses a dead letter for some time, and drops what is returned.
+struct Refused(AtomicU32);
+
+impl Ticket for Refused {
+    const KEEPS: bool = true;
+
+    fn keep_alive_every(&self) -> Option<Duration> {
+        None
+    }
+
+    async fn keep_alive(&self) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    async fn ack(&self) -> Result<(), BoxError> {
+        panic!("it is not handled")
+    }
+
+    async fn retry(&self, _: &Delivery, _: Duration) -> Result<(), BoxError> {
+        panic!("it is poison")
+    }
+
+    async fn dead_letter(&self, _: &Delivery, _: &str) -> Result<(), BoxError> {
+        let left = self.0.fetch_sub(1, Ordering::Relaxed);
+        if left > 1 { Err("no queue is bound".into()) } else { Ok(()) }
+    }
+
+    async fn hand_back(&self) -> Result<(), BoxError> {
+        panic!("it is lost")
+    }
+
+    fn is_void(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_that_is_refused_for_hours_is_kept_where_a_return_could_lose_it() {
+    let ticket = Refused(AtomicU32::new(1_000));
+    let delivery = Delivery::new("fake", "").with_id("m-1");
+    settle(&ticket, &delivery, &Disposition::dead_letter("poison"), false).await;
+    assert_eq!(ticket.0.into_inner(), 0, "it is put aside at last");
 }

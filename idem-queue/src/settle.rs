@@ -10,9 +10,10 @@ use crate::delivery::Delivery;
 /// The pause before a message comes again whose outcome is not recorded yet, or whose handler
 /// panicked.
 const SOON: Duration = Duration::from_secs(1);
-/// How often a step at the broker is tried.
+/// How often a step at the broker is tried before the message is handed back.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How long one step at the broker may take.
 const LIMIT: Duration = Duration::from_secs(15);
 
@@ -33,14 +34,16 @@ pub(crate) fn disposition<E: Dispose>(ended: Option<&Result<(), E>>, report: Rep
 }
 
 /// Settles a delivery, and tries again while the broker has not taken it back. Not settled in the
-/// end, it is handed back.
+/// end, it is handed back, unless a return could lose it.
 ///
 /// If the process dies in between, the message is delivered again, and its key tells that it was
 /// handled.
 pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, disposition: &Disposition, panicked: bool) {
     announce(delivery, disposition, panicked);
     let mut pause = FIRST_PAUSE;
-    for left in (0..TRIES).rev() {
+    let mut tries = 0;
+    while T::KEEPS || tries < TRIES {
+        tries += 1;
         let step = async {
             match disposition {
                 Disposition::Ack => ticket.ack().await,
@@ -56,9 +59,9 @@ pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, dispositi
             tracing::info!(target: "idem", source, decision = "not_settled", detail = %error, "the delivery was lost with its connection; the message comes again");
             return;
         }
-        tracing::warn!(target: "idem", source, decision = "not_settled", detail = %error, tries_left = left, "the broker has not accepted the settlement of a message");
+        tracing::warn!(target: "idem", source, decision = "not_settled", detail = %error, tries, "the broker has not accepted the settlement of a message");
         tokio::time::sleep(pause).await;
-        pause *= 2;
+        pause = LONGEST_PAUSE.min(pause * 2);
     }
     let handed_back = tokio::time::timeout(LIMIT, ticket.hand_back()).await;
     if let Err(error) = handed_back.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {

@@ -14,6 +14,8 @@ use idem_testkit::NatsServer;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
+use crate::storm::in_time;
+
 #[derive(Debug, thiserror::Error, ErrorPolicy)]
 #[idem(dispose)]
 enum InvoiceError {
@@ -75,11 +77,14 @@ async fn killed_when(nats: &str, file: &str, stalls: i64, enough: impl AsyncFn(&
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut seen = Vec::new();
-    while !enough(&seen).await {
-        if let Ok(line) = tokio::time::timeout(Duration::from_millis(100), lines.next_line()).await {
-            seen.push(line.unwrap().expect("the consumer ended"));
+    let reading = async {
+        while !enough(&seen).await {
+            if let Ok(line) = tokio::time::timeout(Duration::from_millis(100), lines.next_line()).await {
+                seen.push(line.unwrap().expect("the consumer ended"));
+            }
         }
-    }
+    };
+    in_time("the lines of a consumer", reading).await;
     child.kill().await.unwrap();
     seen
 }
@@ -120,7 +125,7 @@ async fn a_consumer_killed_between_commit_and_acknowledgement_leaves_each_row_on
     let second = killed_when(&url, &file, 0, async |seen| {
         has(seen, "committed 2") && has(seen, "committed 3") && left(&context).await == 0
     });
-    let second = tokio::time::timeout(Duration::from_secs(60), second).await.expect("messages are left");
+    let second = second.await;
     assert!(!has(&second, "body 2"), "a duplicate ran: {second:?}");
     assert!(has(&second, "body 3"));
     let rows: Vec<i64> =

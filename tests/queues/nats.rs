@@ -13,7 +13,7 @@ use idem::{Idempotency, MemoryStore, idempotent};
 use idem_testkit::{Fault, FaultStore, NatsServer, Proxy, Step};
 use tokio::sync::oneshot;
 
-use crate::storm::{World, storm};
+use crate::storm::{World, in_time, storm};
 use crate::worker::{Kind, Mail};
 
 struct Nats {
@@ -22,11 +22,11 @@ struct Nats {
     context: Context,
 }
 
-async fn context(url: &str) -> Context {
+pub(crate) async fn context(url: &str) -> Context {
     async_nats::jetstream::new(async_nats::connect(url).await.unwrap())
 }
 
-async fn make_streams(context: &Context) {
+pub(crate) async fn make_streams(context: &Context) {
     for (name, subject) in [("ORDERS", "orders.>"), ("DEAD", "dead.>")] {
         let config = stream::Config { name: name.into(), subjects: vec![subject.into()], ..stream::Config::default() };
         context.create_stream(config).await.unwrap();
@@ -34,7 +34,7 @@ async fn make_streams(context: &Context) {
 }
 
 /// Dead letters, taken away.
-async fn dead_letters(context: &Context) -> Vec<async_nats::jetstream::Message> {
+pub(crate) async fn dead_letters(context: &Context) -> Vec<async_nats::jetstream::Message> {
     let stream = context.get_stream("DEAD").await.unwrap();
     let config = pull::Config { durable_name: Some("test".into()), ..pull::Config::default() };
     let consumer: PullConsumer = stream.get_or_create_consumer("test", config).await.unwrap();
@@ -47,7 +47,7 @@ async fn dead_letters(context: &Context) -> Vec<async_nats::jetstream::Message> 
     found
 }
 
-fn reason(message: &async_nats::jetstream::Message) -> String {
+pub(crate) fn reason(message: &async_nats::jetstream::Message) -> String {
     message.headers.as_ref().unwrap().get(REASON).unwrap().to_string()
 }
 
@@ -58,16 +58,19 @@ impl World for Nats {
 
     async fn publish(&self, mail: &Mail) {
         let payload = serde_json::to_vec(mail).unwrap();
-        loop {
-            let message = PublishMessage::build().payload(payload.clone().into());
-            let message = message.header("Nats-Msg-Id", format!("m-{}", mail.number));
-            if let Ok(ack) = self.context.send_publish("orders.placed", message).await
-                && ack.await.is_ok()
-            {
-                return;
+        let publishing = async {
+            loop {
+                let message = PublishMessage::build().payload(payload.clone().into());
+                let message = message.header("Nats-Msg-Id", format!("m-{}", mail.number));
+                if let Ok(ack) = self.context.send_publish("orders.placed", message).await
+                    && ack.await.is_ok()
+                {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        };
+        in_time("JetStream's confirmation of a message", publishing).await;
     }
 
     async fn restart(&self) {
@@ -159,7 +162,8 @@ async fn jetstream_a_consumer_that_could_lose_messages_does_not_start() {
         done.lock().unwrap().take().unwrap().send(()).unwrap();
         Ok::<_, idem::Error>(())
     };
-    Box::pin(idem::scope(idempotency, consumer().dead_letter("dead.orders").run(handler, ended))).await.unwrap();
+    let running = idem::scope(idempotency, consumer().dead_letter("dead.orders").run(handler, ended));
+    in_time("the message after an unreadable one", Box::pin(running)).await.unwrap();
     let dead = dead_letters(&context).await;
     assert_eq!(dead.iter().map(reason).collect::<Vec<_>>(), ["codec"]);
     assert_eq!(dead[0].payload, "no JSON");
@@ -211,7 +215,8 @@ async fn jetstream_a_long_body_keeps_its_message_and_in_flight_elsewhere_returns
         Ok::<_, idem::Error>(())
     };
     let consumer = Consumer::new(&context, "ORDERS", "workers").dead_letter("dead.orders");
-    consumer.wait(Duration::from_millis(100)).run(handler, ended).await.unwrap();
+    let running = consumer.wait(Duration::from_millis(100)).run(handler, ended);
+    in_time("the message whose key another call had", running).await.unwrap();
     assert_eq!(bodies.load(Ordering::Relaxed), 2);
     assert_eq!(long.load(Ordering::Relaxed), 1, "the server heard that the handler runs");
     // Once for each time that the lease had left.
@@ -258,7 +263,8 @@ async fn jetstream_at_shutdown_what_does_not_end_in_time_is_handed_back() {
         begun.lock().unwrap().take().unwrap().send(()).unwrap();
         std::future::pending::<Result<(), idem::Error>>().await
     };
-    consumer().shutdown_timeout(Duration::from_millis(50)).run(handler, ended).await.unwrap();
+    let running = consumer().shutdown_timeout(Duration::from_millis(50)).run(handler, ended);
+    in_time("the end of a consumer whose handler hangs", running).await.unwrap();
     // At once, not after the 30 s of `ack_wait`.
     let (done, ended) = oneshot::channel();
     let done = std::sync::Mutex::new(Some(done));

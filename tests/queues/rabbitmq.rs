@@ -16,7 +16,7 @@ use idem::{Idempotency, MemoryStore};
 use idem_testkit::{Proxy, RabbitMqServer};
 use tokio::sync::oneshot;
 
-use crate::storm::{World, storm};
+use crate::storm::{World, in_time, storm};
 use crate::worker::Mail;
 
 async fn connect(url: &str) -> Connection {
@@ -82,15 +82,18 @@ impl RabbitMq {
         Some((connection, channel))
     }
 
-    /// A channel that is open, however long that takes.
+    /// A channel that is open.
     async fn channel(&self) -> Channel {
         let mut open = self.channel.lock().await;
-        while !open.1.status().connected() {
-            match Self::connected(&self.server).await {
-                Some(another) => *open = another,
-                None => tokio::time::sleep(Duration::from_millis(200)).await,
+        let opening = async {
+            while !open.1.status().connected() {
+                match Self::connected(&self.server).await {
+                    Some(another) => *open = another,
+                    None => tokio::time::sleep(Duration::from_millis(200)).await,
+                }
             }
-        }
+        };
+        in_time("a channel of the restarted RabbitMQ", opening).await;
         open.1.clone()
     }
 }
@@ -103,9 +106,12 @@ impl World for RabbitMq {
     async fn publish(&self, mail: &Mail) {
         let payload = serde_json::to_vec(mail).unwrap();
         let id = format!("m-{}", mail.number);
-        while publish(&self.channel().await, "orders", &id, &payload).await.is_none() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let publishing = async {
+            while publish(&self.channel().await, "orders", &id, &payload).await.is_none() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        in_time("RabbitMQ's confirmation of a message", publishing).await;
     }
 
     async fn restart(&self) {
@@ -163,7 +169,7 @@ where
         }
         handled
     };
-    consumer.run(handler, ended).await
+    in_time("the end of the handler of the last message", consumer.run(handler, ended)).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -237,7 +243,8 @@ async fn rabbitmq_a_consumer_loses_nothing_and_runs_nothing_twice() {
         std::future::pending::<Result<(), idem::Error>>().await
     };
     let consumer = || Consumer::new(&connection, "plain").dead_letter_exchange("dead");
-    consumer().shutdown_timeout(Duration::from_millis(50)).run(hanging, ended).await.unwrap();
+    let running = consumer().shutdown_timeout(Duration::from_millis(50)).run(hanging, ended);
+    in_time("the end of a consumer whose handler hangs", running).await.unwrap();
     let redelivered = async |delivery: Delivery| {
         assert!(delivery.is_redelivered());
         Ok(())

@@ -1,6 +1,7 @@
 //! Many messages, several consumers, and everything that goes wrong at once.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::time::Duration;
 
 use idem_testkit::RedisServer;
@@ -20,6 +21,14 @@ pub(crate) trait World {
     async fn dead_letters(&self) -> Vec<(Mail, String)>;
     /// How many messages the broker still has, but for dead letters.
     async fn left(&self) -> u64;
+}
+
+/// How long the broker may be away: it is restarted, and the machine may be busy.
+const AWAY: Duration = Duration::from_secs(120);
+
+/// Waits for something that comes when the broker is there.
+pub(crate) async fn in_time<T>(what: &str, waiting: impl Future<Output = T>) -> T {
+    tokio::time::timeout(AWAY, waiting).await.unwrap_or_else(|_| panic!("{what}: not within {AWAY:?}"))
 }
 
 /// The lines of the consumers so far.
@@ -119,7 +128,7 @@ pub(crate) async fn storm(world: &impl World, usual: u32) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     for worker in workers {
-        worker.shut_down().await;
+        in_time("a consumer's end after its shutdown", worker.shut_down()).await;
     }
     drop(lines);
     while let Ok(line) = heard.lines.try_recv() {
