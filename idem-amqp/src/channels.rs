@@ -81,9 +81,8 @@ impl<'c> Channels<'c> {
         let declared = async {
             let lent = self.take().await.map_err(Fault::passing)?;
             let declared = lent.channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments);
-            declared.await.map_err(|error| match error.is_amqp_soft_error() {
-                true => Fault::config(error.to_string()),
-                false => Fault::passing(error),
+            declared.await.map_err(|error| {
+                if error.is_amqp_soft_error() { Fault::config(error.to_string()) } else { Fault::passing(error) }
             })?;
             lent.give_back();
             Ok(())

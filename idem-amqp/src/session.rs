@@ -112,7 +112,7 @@ impl<'c> Session<'c> {
                 Fault::Final(error) => Fault::config(format!(
                     "the retry queue `{name}` cannot be declared; name one of your own with `.retry_queue(..)`: {error}"
                 )),
-                passing => passing,
+                passing @ Fault::Passing(_) => passing,
             })?;
             self.declared().insert(seconds);
         }

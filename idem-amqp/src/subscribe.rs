@@ -48,11 +48,11 @@ impl Drop for Subscription {
 }
 
 /// Subscribes.
-pub(crate) async fn deliveries<'c>(
-    session: Arc<Session<'c>>,
+pub(crate) async fn deliveries(
+    session: Arc<Session<'_>>,
     places: Places,
     prefetch: u16,
-) -> Result<Deliveries<'c, Ticket<'c>>, Fault> {
+) -> Result<Deliveries<'_, Ticket<'_>>, Fault> {
     // Now, so that what forbids it is said at the start.
     if places.retry_queue.is_none() {
         session.retry_queue(&places, Duration::ZERO).await?;

@@ -52,8 +52,8 @@ pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, dispositi
             }
         };
         // A client may wait forever for the answer of a connection that has ended.
-        let tried = tokio::time::timeout(LIMIT, step).await;
-        let Err(error) = tried.unwrap_or_else(|_| Err("the broker did not answer in time".into())) else { return };
+        let ended = tokio::time::timeout(LIMIT, step).await;
+        let Err(error) = ended.unwrap_or_else(|_| Err("the broker did not answer in time".into())) else { return };
         let source = delivery.source();
         if ticket.is_void() {
             tracing::info!(target: "idem", source, decision = "not_settled", detail = %error, "the delivery was lost with its connection; the message comes again");

@@ -216,7 +216,7 @@ async fn jetstream_a_long_body_keeps_its_message_and_in_flight_elsewhere_returns
     };
     let consumer = Consumer::new(&context, "ORDERS", "workers").dead_letter("dead.orders");
     let running = consumer.wait(Duration::from_millis(100)).run(handler, ended);
-    in_time("the message whose key another call had", running).await.unwrap();
+    in_time("the message whose key another call had", Box::pin(running)).await.unwrap();
     assert_eq!(bodies.load(Ordering::Relaxed), 2);
     assert_eq!(long.load(Ordering::Relaxed), 1, "the server heard that the handler runs");
     // Once for each time that the lease had left.
@@ -264,7 +264,7 @@ async fn jetstream_at_shutdown_what_does_not_end_in_time_is_handed_back() {
         std::future::pending::<Result<(), idem::Error>>().await
     };
     let running = consumer().shutdown_timeout(Duration::from_millis(50)).run(handler, ended);
-    in_time("the end of a consumer whose handler hangs", running).await.unwrap();
+    in_time("the end of a consumer whose handler hangs", Box::pin(running)).await.unwrap();
     // At once, not after the 30 s of `ack_wait`.
     let (done, ended) = oneshot::channel();
     let done = std::sync::Mutex::new(Some(done));

@@ -52,7 +52,7 @@ async fn jetstream_a_consumer_that_operators_disturb_loses_nothing_and_takes_not
     let context = context(&server.url()).await;
     make_streams(&context).await;
     tokio::join!(deleted(&context), purged(&context), dead_letters_gone(&context), client_ended(&server));
-    stopped_server(&server, &context).await;
+    Box::pin(stopped_server(&server, &context)).await;
 }
 
 async fn make_stream(context: &Context, name: &str, subject: &str) -> stream::Stream {
@@ -208,7 +208,7 @@ async fn stopped_server(server: &NatsServer, context: &Context) {
     };
     let consumer = Consumer::new(context, "STOPPED", "workers").dead_letter("dead.stopped");
     let running = consumer.shutdown_timeout(Duration::from_secs(1)).run(handler, ended);
-    in_time("the end of a consumer whose server stands still", running).await.unwrap();
+    in_time("the end of a consumer whose server stands still", Box::pin(running)).await.unwrap();
     server.resume().unwrap();
     assert_eq!(calls.into_inner(), 1);
 }
