@@ -55,10 +55,10 @@ impl Server {
         }
         Err(match wanted {
             Some(Kind::Nats) => {
-                "`nats-server` is not installed: `apt-get install nats-server`, `brew install nats-server`".into()
+                "`nats-server` is not installed: `apt-get install nats-server`, `brew install nats-server`; or use RabbitMQ, with `--broker rabbitmq`".into()
             }
             Some(Kind::RabbitMq) => {
-                "`rabbitmq-server` is not installed: `apt-get install rabbitmq-server`, `brew install rabbitmq`".into()
+                "`rabbitmq-server` is not installed: `apt-get install rabbitmq-server`, `brew install rabbitmq`; or use NATS, with `--broker nats`".into()
             }
             None => NOT_INSTALLED.into(),
         })
