@@ -13,8 +13,9 @@ use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use idem_testkit::{MariaDbServer, PostgresServer};
 use tokio::sync::{Barrier, Notify};
 
-use crate::LONG;
-use crate::transactions::{CREATE, Failed, action, insert};
+use crate::failed::{Failed, action};
+use crate::transactions::{CREATE, insert};
+use crate::{LONG, in_use, until};
 
 /// How many calls wait for a key.
 const WAITERS: u32 = 4;
@@ -147,27 +148,24 @@ macro_rules! rows {
                         })
                     });
                     let calls = calls.collect();
-                    self.waits(key).await;
+                    self.waits(key, 1).await;
                     calls
                 }
 
-                /// Waits until another connection is in its claim of the key.
-                pub(crate) async fn waits(&self, key: &str) {
-                    if $one_writer {
-                        // Nobody can see who waits for a file.
-                        return tokio::time::sleep(Duration::from_millis(100)).await;
-                    }
+                /// Waits until another connection is in its claim of the key. Where nobody can see
+                /// that, because it waits for a file: until this pool has lent more connections
+                /// than the test itself holds.
+                pub(crate) async fn waits(&self, key: &str, held: usize) {
                     let text = $claiming.replace("{}", &hex(key));
-                    let begun = std::time::Instant::now();
-                    while begun.elapsed() < LONG {
+                    let claims = async || {
+                        if $one_writer {
+                            return in_use(&self.pool) > held;
+                        }
                         let text = AssertSqlSafe(text.clone());
                         let claiming: i64 = sqlx::query_scalar(text).fetch_one(&self.pool).await.unwrap();
-                        if claiming > 0 {
-                            return;
-                        }
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                    }
-                    panic!("{key}: nobody waits");
+                        claiming > 0
+                    };
+                    until(&format!("{key}: somebody waits"), claims).await;
                 }
             }
 
@@ -388,7 +386,7 @@ macro_rules! rows {
                 world.call(&mut one, key).await.unwrap();
                 let (one, other) = tokio::join!(
                     async {
-                        world.waits(key).await;
+                        world.waits(key, 2).await;
                         let added = sqlx::raw_sql(add(1)).execute(&mut *one).await;
                         if added.is_ok() { one.commit().await } else { added.map(drop) }
                     },
