@@ -10,6 +10,7 @@ mod events;
 mod failed;
 mod faults;
 mod guards;
+mod hostile;
 mod observing;
 mod other_driver;
 mod runtimes;

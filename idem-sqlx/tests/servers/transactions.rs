@@ -52,7 +52,7 @@ async fn sqlite() -> (SqlitePool, SqliteStore) {
 }
 
 /// Polls a future so many times, drops it, and says whether it had ended.
-async fn polled<F: Future>(future: F, polls: usize) -> bool {
+pub(crate) async fn polled<F: Future>(future: F, polls: usize) -> bool {
     let mut future = std::pin::pin!(future);
     let mut left = polls;
     let poll = |context: &mut std::task::Context<'_>| match left.checked_sub(1) {

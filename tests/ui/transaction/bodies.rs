@@ -90,9 +90,4 @@ async fn not_keepable(tx: &mut PgTransaction<'_>, id: u64) -> Result<u64, Declin
     Ok(id)
 }
 
-async fn not_storable_by_hand(idempotency: Idempotency, pool: PgPool) {
-    let body = async |_: &mut PgTransaction<'_>| Ok::<Receipt, Error>(Receipt);
-    idempotency.operation("o").key("k").transaction(&pool, body).await;
-}
-
 fn main() {}
