@@ -141,7 +141,7 @@ impl<Db: Database> Drop for Opening<Db> {
 
 #[cfg(all(test, feature = "postgres"))]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic)]
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
 
     use std::net::TcpListener;
 
@@ -160,7 +160,7 @@ mod tests {
         let pool = PgPoolOptions::new().max_connections(4).connect_lazy_with(options);
         let openings = Openings::new(4, SHORT);
         let home = Handle::current();
-        let step = || openings.connection(&pool, &home);
+        let step = || Box::pin(openings.connection(&pool, &home));
         let steps = timeout(SHORT, async { tokio::join!(step(), step(), step(), step()) });
         assert!(steps.await.is_err());
         (server, pool, openings)
