@@ -52,6 +52,9 @@ async fn main() -> ExitCode {
 #[allow(clippy::unused_async)] // without a database
 async fn run() -> Result<bool, Box<dyn Error>> {
     let arguments = Arguments::read()?;
+    if !arguments.store.contains("://") {
+        return Err(NEEDS_A_DATABASE.into());
+    }
     if let Some(feature) = store::missing_feature(&arguments.store) {
         return store::run_with_features("ledger", feature);
     }
@@ -60,9 +63,12 @@ async fn run() -> Result<bool, Box<dyn Error>> {
         Some("sqlite") => sqlite::run(&arguments).await,
         #[cfg(feature = "postgres")]
         Some("postgres" | "postgresql") => postgres::run(&arguments).await,
-        _ => Err("`--store` needs a database for the accounts: sqlite://ledger.db or postgres://user@host/db".into()),
+        _ => Err(NEEDS_A_DATABASE.into()),
     }
 }
+
+const NEEDS_A_DATABASE: &str =
+    "`--store` needs the URL of a database for the accounts: sqlite://ledger.db or postgres://user:password@host/db";
 
 /// The command line.
 struct Arguments {

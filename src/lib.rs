@@ -8,7 +8,7 @@ pub use idem_core::{
     ErrorAction, ErrorKind, ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency,
     Idempotency, InFlight, InTransactionPolicy, InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease,
     Lookup, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState, Recorded, Report,
-    RerunWhen, Retry, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure, Token, TransactionBody,
+    RerunWhen, Retry, RunsAgain, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure, Token, TransactionBody,
     Unfinished, UnkeptAction, current, install, installed, scope, store, watch,
 };
 #[cfg(feature = "encryption")]

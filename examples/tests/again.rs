@@ -1,4 +1,5 @@
-//! The examples that keep their records in a file, run twice: the second run executes nothing.
+//! The examples with records in a database. Those that keep them in a file are run twice: the second
+//! run executes nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -55,6 +56,48 @@ fn quickstart_with_a_file_executes_nothing_at_the_second_run() {
     let (again, executed_again, replayed_again, refused_again) = run();
     assert_eq!((again, executed_again), (unique, 0));
     assert_eq!(replayed_again + refused_again, executed + replayed + refused);
+}
+
+/// What an example says, which must end well.
+fn said_by(name: &str, arguments: &[&str]) -> String {
+    let ended = Command::new(example(name)).args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(ended.status.success(), "{said}\n{}", String::from_utf8_lossy(&ended.stderr));
+    said
+}
+
+/// A hundred orders, with all kinds of accidents.
+fn ledger_on(url: &str) {
+    let said = said_by("ledger", &["--store", url, "--orders", "100"]);
+    assert!(said.contains("✓ Each order happened once or was declined"), "{said}");
+}
+
+#[test]
+fn ledger_with_a_file_makes_each_transfer_once_in_each_of_two_runs() {
+    let records = Records::new("ledger");
+    ledger_on(&records.url());
+    ledger_on(&records.url());
+}
+
+#[cfg(all(feature = "postgres", feature = "redis"))]
+#[tokio::test]
+async fn ledger_on_postgres_makes_each_transfer_once() {
+    let server = idem_testkit::PostgresServer::start().await.unwrap();
+    let url = server.url();
+    tokio::task::spawn_blocking(move || ledger_on(&url)).await.unwrap();
+}
+
+#[test]
+fn ledger_without_a_url_says_what_one_looks_like() {
+    let ended = Command::new(example("ledger")).args(["--store", "postgres"]).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && said.contains("postgres://user:password@host/db"), "{said}");
+}
+
+#[test]
+fn handwritten_shows_two_versions_that_do_the_same() {
+    let said = said_by("handwritten", &[]);
+    assert!(said.contains("4 orders in SQLite") && !said.contains('✗'), "{said}");
 }
 
 /// The shop. Killed when it is dropped.

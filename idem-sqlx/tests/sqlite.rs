@@ -13,7 +13,7 @@ use std::{env, fs};
 use idem_core::store::record::RecordId;
 use idem_core::{Idempotency, Key, Store as _, StoreErrorKind};
 use idem_sqlx::SqliteStore;
-use idem_sqlx::sqlx::sqlite::{SqlitePool, SqlitePoolOptions};
+use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use idem_sqlx::sqlx::{self, AssertSqlSafe};
 use tempfile::TempDir;
 
@@ -121,7 +121,7 @@ async fn a_read_only_file_is_refused_and_nothing_runs() {
 #[tokio::test]
 async fn a_full_disk_takes_no_new_key_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let options: sqlx::sqlite::SqliteConnectOptions = url(dir.path()).parse().unwrap();
+    let options: SqliteConnectOptions = url(dir.path()).parse().unwrap();
     // As a disk with no room for more pages.
     let pool = SqlitePoolOptions::new().max_connections(1);
     let pool = pool.connect_with(options.create_if_missing(true).pragma("max_page_count", "16")).await.unwrap();
@@ -213,6 +213,35 @@ async fn a_writer_that_stands_still_is_an_error_in_time() {
     order(&idempotency, "new", 3).await.unwrap();
 }
 
+/// Where `BEGIN IMMEDIATE` waits for longer than the connections are told to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_cannot_become_the_writer_says_what_it_waited_for() {
+    let (dir, store) = opened().await;
+    let idempotency = Idempotency::new(store);
+    let options: SqliteConnectOptions = url(dir.path()).parse().unwrap();
+    let pool = SqlitePoolOptions::new().connect_with(options.busy_timeout(Duration::from_secs(2))).await.unwrap();
+    let transfer = async || {
+        let operation = idempotency.operation("transfers").key("k");
+        operation.transaction(&pool, async |_| Ok::<u32, idem_core::Error>(1)).await
+    };
+    let other = SqlitePool::connect(&url(dir.path())).await.unwrap();
+    let writer = other.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let begun = Instant::now();
+    let error = transfer().await.unwrap_err();
+    // As long as the connection's own limit, and once.
+    assert!((2..4).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    let idem_core::Error::Store { source, .. } = &error else { panic!("{error}") };
+    assert!(error.is_retryable() && !source.is_unknown(), "{error}");
+    for word in ["another transaction", "one writer", "short", "`busy_timeout`"] {
+        assert!(error.to_string().contains(word), "{word}: {error}");
+    }
+    for word in ["no connection", "cannot connect", "check that the database runs"] {
+        assert!(!error.to_string().contains(word), "{word}: {error}");
+    }
+    writer.rollback().await.unwrap();
+    assert!(!transfer().await.unwrap().is_replayed());
+}
+
 #[tokio::test]
 async fn what_expired_is_swept() {
     let (_dir, store) = opened().await;
@@ -220,9 +249,12 @@ async fn what_expired_is_swept() {
     let call = idempotency.operation("orders").key("k").ttl(Duration::from_millis(20));
     call.run(async || Ok::<_, idem_core::Error>(1)).await.unwrap();
     let id = RecordId::new("orders", &Key::encode("k").unwrap()).unwrap();
-    while store.inspect(&id).await.unwrap().is_some() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let expiring = async {
+        while store.inspect(&id).await.unwrap().is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), expiring).await.expect("it never expired");
     assert_eq!(store.sweep().await.unwrap(), 1);
     assert_eq!(store.sweep().await.unwrap(), 0);
 }

@@ -72,6 +72,8 @@ struct Mode {
     cut: bool,
     swallow: bool,
     delay: Duration,
+    /// Of new connections.
+    opening: Duration,
 }
 
 impl Proxy {
@@ -153,6 +155,12 @@ impl Proxy {
         self.mode.send_modify(|mode| mode.delay = delay);
     }
 
+    /// Delays the opening of each new connection, as a slow handshake does. Connections that there
+    /// are stay as they are.
+    pub fn delay_connections(&self, delay: Duration) {
+        self.mode.send_modify(|mode| mode.opening = delay);
+    }
+
     /// Does nothing of it any more. The mishaps of single requests stay as they are scripted.
     pub fn restore(&self) {
         self.mode.send_replace(Mode::default());
@@ -189,6 +197,8 @@ async fn listen(
 }
 
 async fn connect(client: TcpStream, upstream: String, mode: watch::Receiver<Mode>, kinds: Kinds, protocol: Protocol) {
+    let opening = mode.borrow().opening;
+    tokio::time::sleep(opening).await;
     // A server that is down looks to the client as it is: the connection ends.
     let Ok(server) = TcpStream::connect(upstream).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));

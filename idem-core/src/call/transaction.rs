@@ -36,8 +36,8 @@ use crate::task::unguarded;
 use crate::task::watch::{self, Seen};
 use crate::token::Flaw;
 
-pub use self::body::TransactionBody;
 pub(crate) use self::body::{AnyThread, AnyThreadOnce, Body, OneThread, OneThreadOnce};
+pub use self::body::{RunsAgain, TransactionBody};
 
 /// A transaction that meets others is run again at most so often.
 const RERUNS: u32 = 20;

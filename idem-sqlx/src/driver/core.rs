@@ -18,6 +18,7 @@ use self::sqlx::pool::PoolConnection;
 use super::super::sqlx;
 use super::dialect::{Conn, Dialect, Judgement, Schema};
 use super::fault::{self, Stopped, failed, judge, refused};
+use super::opening::Openings;
 use super::sweep::{self, Swept};
 use super::turn::{Turn, Turns};
 use crate::hub::Hub;
@@ -25,6 +26,9 @@ use crate::table::{Table, VERSION};
 
 /// How long a step may take, unless the builder says otherwise.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_millis(900);
+/// How long connecting may take where nobody waits for more than that: at the start, and for a
+/// transaction.
+pub(crate) const CONNECTING: Duration = Duration::from_millis(1800);
 /// How much longer the caller waits for the runtime that carries the step out.
 const GRACE: Duration = Duration::from_millis(100);
 /// How often a step is sent again that met another transaction.
@@ -46,6 +50,7 @@ pub(crate) struct Core<D: Dialect> {
     pub(crate) hub: Arc<Hub>,
     pub(crate) limit: Duration,
     turns: Turns,
+    openings: Openings,
     /// The database's address, for messages.
     place: String,
     /// Why the table's name is none.
@@ -96,7 +101,9 @@ impl<D: Dialect> Core<D> {
             let _ = home.set(handle);
         }
         let place = D::place(&pool.connect_options());
-        let turns = Turns::new(pool.options().get_max_connections().min(D::AT_ONCE));
+        let connections = pool.options().get_max_connections();
+        let turns = Turns::new(connections.min(D::AT_ONCE));
+        let openings = Openings::new(connections, settings.limit);
         Arc::new(Self {
             pool,
             dialect,
@@ -104,6 +111,7 @@ impl<D: Dialect> Core<D> {
             hub: Arc::default(),
             limit: settings.limit,
             turns,
+            openings,
             place,
             invalid,
             table: settings.table.clone(),
@@ -279,7 +287,7 @@ impl<D: Dialect> Core<D> {
     }
 
     async fn lend(&self) -> Result<Lent<D>, StoreError> {
-        match self.pool.acquire().await {
+        match self.openings.connection(&self.pool, self.home()).await {
             Ok(connection) => Ok(Lent(Some(connection))),
             Err(sqlx::Error::PoolTimedOut) => Err(self.unconnected_in_time()),
             Err(error) => Err(fault::unconnected::<D>(&self.place, error)),
@@ -287,7 +295,8 @@ impl<D: Dialect> Core<D> {
     }
 
     fn unconnected_in_time(&self) -> StoreError {
-        let exhausted = self.pool.size() >= self.pool.options().get_max_connections() && self.pool.num_idle() == 0;
+        let in_use = self.pool.size().saturating_sub(self.openings.under_way());
+        let exhausted = in_use >= self.pool.options().get_max_connections() && self.pool.num_idle() == 0;
         fault::unconnected_in_time::<D>(&self.place, self.limit, exhausted)
     }
 

@@ -107,6 +107,10 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     /// How many steps may be under way at once, where that is fewer than the pool has connections.
     const AT_ONCE: u32 = u32::MAX;
 
+    /// The statement that begins a transaction that may write, where it waits until it may. How
+    /// long it does is a setting of the connection.
+    const BEGIN_AS_WRITER: Option<&'static str> = None;
+
     fn new(table: &Table) -> Self;
 
     /// The same for steps in a caller's transaction: their futures may be dropped at any poll, and
@@ -204,11 +208,6 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     /// Rolls back what may be left of a transaction, and begins another one with this statement in
     /// it.
     fn restart(on: &mut Conn<Self>, statement: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-
-    /// Begins a transaction that may write.
-    fn begin(
-        pool: &Pool<Self::Db>,
-    ) -> impl Future<Output = Result<sqlx::Transaction<'static, Self::Db>, sqlx::Error>> + Send;
 
     /// Changes every statement.
     #[cfg(test)]

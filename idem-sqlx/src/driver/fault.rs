@@ -86,6 +86,19 @@ pub(crate) fn unconnected_in_time<D: Dialect>(place: &str, limit: Duration, exha
     )
 }
 
+/// Another transaction writes, and the database has one writer at a time. Nothing was sent but the
+/// `BEGIN`.
+pub(crate) fn no_writer<D: Dialect>(place: &str, waited: Duration, error: &Error) -> StoreError {
+    let waited = Duration::from_millis(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+    StoreError::new(
+        StoreErrorKind::Unavailable,
+        format!(
+            "{} ({place}): another transaction has held the database's one writer for {waited:?} ({error}); keep transactions short and wait for nothing else in them, give the connections a longer `busy_timeout`, or call again",
+            D::NAME
+        ),
+    )
+}
+
 /// The steps before this one were not answered. Nothing was sent.
 pub(crate) fn no_turn<D: Dialect>(place: &str, limit: Duration) -> StoreError {
     StoreError::new(

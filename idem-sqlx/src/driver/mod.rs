@@ -12,6 +12,8 @@ mod fault;
 pub mod guard;
 #[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod opening;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "sqlite")]

@@ -95,7 +95,8 @@ macro_rules! store {
             }
 
             /// Sets how long a step may take, waiting for a connection included: 900 ms by default.
-            /// Zero fails every step.
+            /// Zero fails every step. A connection that takes longer to open is opened all the
+            /// same, for up to 5 s in all, and serves a later step.
             ///
             /// In a burst, a step also waits for its turn, up to ten times as long, while the
             /// database answers earlier steps. If it answers none within this limit, the step

@@ -7,9 +7,10 @@ use idem_core::store::record::{Claim, Claimed, Commit, OnClaim, Ownership};
 use idem_core::{StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout};
 
+use self::sqlx::pool::PoolConnection;
 use self::sqlx::{Database, Pool, Transaction};
-use super::super::{TransactionManager, sqlx};
-use super::core::Core;
+use super::super::{TransactionManager, fixed, sqlx};
+use super::core::{CONNECTING, Core};
 use super::dialect::{Conn, Dialect, Guard, Inserted, Judgement};
 use super::fault::{self, Stopped, contended, judge};
 use super::steps::{Next, ROUNDS, commit_on, in_flight, next};
@@ -18,10 +19,6 @@ use crate::columns::Found;
 /// The pause in the error of a call whose key another transaction holds. The end of that
 /// transaction is unknown.
 const SOON: Duration = Duration::from_secs(1);
-/// How long connecting may take, where the pool has room for one more connection. sqlx tries again
-/// until its `acquire_timeout`.
-const CONNECTING: Duration = Duration::from_millis(1800);
-
 type Manager<D> = <<D as Dialect>::Db as Database>::TransactionManager;
 
 pub(crate) async fn claim<D: Dialect>(
@@ -142,20 +139,45 @@ pub(crate) async fn doom<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError>
     D::doom(on).await.map_err(ended::<D>)
 }
 
-/// Waits for a connection as long as the pool says, but not for an unreachable database.
+/// Begins a transaction that may write.
+#[allow(clippy::disallowed_methods, reason = "how long a caller waited, compared with nothing of the database")]
 pub(crate) async fn begin<D: Dialect>(pool: &Pool<D::Db>) -> Result<Transaction<'static, D::Db>, StoreError> {
     let place = D::place(&pool.connect_options());
-    let mut beginning = std::pin::pin!(D::begin(pool));
+    let connection = connected::<D>(pool, &place).await.map_err(StoreError::unsent)?;
+    let Some(statement) = D::BEGIN_AS_WRITER else {
+        let begun = timeout(CONNECTING, Transaction::begin(connection, None)).await;
+        let begun = begun.map_err(|_| fault::timed_out::<D>(&place, CONNECTING).unsent())?;
+        return begun.map_err(|error| fault::unconnected::<D>(&place, error).unsent());
+    };
+    let asked = Instant::now();
+    let begun = Transaction::begin(connection, Some(fixed(statement))).await;
+    begun.map_err(|error| {
+        if !is_conflict::<D>(&error) {
+            return fault::unconnected::<D>(&place, error).unsent();
+        }
+        let waited = asked.elapsed();
+        let held = fault::no_writer::<D>(&place, waited, &error).unsent();
+        // Its source is what makes the library run the transaction again. A caller that has waited
+        // this long decides for itself.
+        if waited < CONNECTING { held.with_source(error) } else { held }
+    })
+}
+
+/// Waits for a connection as long as the pool says, but not for an unreachable database.
+async fn connected<D: Dialect>(pool: &Pool<D::Db>, place: &str) -> Result<PoolConnection<D::Db>, StoreError> {
+    let is_exhausted = || pool.size() >= pool.options().get_max_connections() && pool.num_idle() == 0;
+    // If the pool has room, this call opens the connection itself, and then counts as one that is
+    // in use.
+    let opens = !is_exhausted();
+    let mut acquiring = std::pin::pin!(pool.acquire());
     loop {
-        match timeout(CONNECTING, beginning.as_mut()).await {
-            Ok(Ok(transaction)) => return Ok(transaction),
-            Ok(Err(error)) => return Err(fault::unconnected::<D>(&place, error).unsent()),
-            Err(_) => {
-                let is_exhausted = pool.size() >= pool.options().get_max_connections() && pool.num_idle() == 0;
-                if !is_exhausted {
-                    return Err(fault::unconnected_in_time::<D>(&place, CONNECTING, false).unsent());
-                }
+        match timeout(CONNECTING, acquiring.as_mut()).await {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) => return Err(fault::unconnected::<D>(place, error)),
+            Err(_) if opens || !is_exhausted() => {
+                return Err(fault::unconnected_in_time::<D>(place, CONNECTING, false));
             }
+            Err(_) => {}
         }
     }
 }

@@ -240,75 +240,48 @@ impl Subject for OnSqlite {
     }
 }
 
-#[derive(Clone)]
-struct Postgres(Arc<PostgresServer>);
+/// A place on a server, with a table for each mistake.
+macro_rules! on_server {
+    ($Place:ident, $Subject:ident, $Server:ty, $Store:ident, $Pool:ident, $PoolOptions:ident) => {
+        #[derive(Clone)]
+        struct $Place(Arc<$Server>);
 
-struct OnPostgres {
-    server: Arc<PostgresServer>,
-    table: String,
-    mistake: Mistake,
+        struct $Subject {
+            server: Arc<$Server>,
+            table: String,
+            mistake: Mistake,
+        }
+
+        impl Place for $Place {
+            type Subject = $Subject;
+
+            async fn another(&self, number: usize, mistake: Mistake) -> $Subject {
+                let table = format!("records_{number}");
+                let pool = $Pool::connect(&self.0.url()).await.unwrap();
+                $Store::builder(pool).table(&table).build().migrate().await.unwrap();
+                $Subject { server: self.0.clone(), table, mistake }
+            }
+        }
+
+        impl Guarded for $Subject {
+            async fn guards(&self) -> Result<(), String> {
+                guards(&self.store().await.unwrap().0).await
+            }
+        }
+
+        impl Subject for $Subject {
+            type Store = $Store;
+
+            async fn store(&self) -> Result<$Store, BoxError> {
+                let pool = $PoolOptions::new().max_connections(4).test_before_acquire(false);
+                Ok($Store(core(pool.connect(&self.server.url()).await?, &self.table, self.mistake)))
+            }
+        }
+    };
 }
 
-impl Place for Postgres {
-    type Subject = OnPostgres;
-
-    async fn another(&self, number: usize, mistake: Mistake) -> OnPostgres {
-        let table = format!("records_{number}");
-        let pool = PgPool::connect(&self.0.url()).await.unwrap();
-        PostgresStore::builder(pool).table(&table).build().migrate().await.unwrap();
-        OnPostgres { server: self.0.clone(), table, mistake }
-    }
-}
-
-impl Guarded for OnPostgres {
-    async fn guards(&self) -> Result<(), String> {
-        guards(&self.store().await.unwrap().0).await
-    }
-}
-
-impl Subject for OnPostgres {
-    type Store = PostgresStore;
-
-    async fn store(&self) -> Result<PostgresStore, BoxError> {
-        let pool = PgPoolOptions::new().max_connections(4).test_before_acquire(false);
-        Ok(PostgresStore(core(pool.connect(&self.server.url()).await?, &self.table, self.mistake)))
-    }
-}
-
-#[derive(Clone)]
-struct MariaDb(Arc<MariaDbServer>);
-
-struct OnMariaDb {
-    server: Arc<MariaDbServer>,
-    table: String,
-    mistake: Mistake,
-}
-
-impl Place for MariaDb {
-    type Subject = OnMariaDb;
-
-    async fn another(&self, number: usize, mistake: Mistake) -> OnMariaDb {
-        let table = format!("records_{number}");
-        let pool = MySqlPool::connect(&self.0.url()).await.unwrap();
-        MySqlStore::builder(pool).table(&table).build().migrate().await.unwrap();
-        OnMariaDb { server: self.0.clone(), table, mistake }
-    }
-}
-
-impl Guarded for OnMariaDb {
-    async fn guards(&self) -> Result<(), String> {
-        guards(&self.store().await.unwrap().0).await
-    }
-}
-
-impl Subject for OnMariaDb {
-    type Store = MySqlStore;
-
-    async fn store(&self) -> Result<MySqlStore, BoxError> {
-        let pool = MySqlPoolOptions::new().max_connections(4).test_before_acquire(false);
-        Ok(MySqlStore(core(pool.connect(&self.server.url()).await?, &self.table, self.mistake)))
-    }
-}
+on_server!(Postgres, OnPostgres, PostgresServer, PostgresStore, PgPool, PgPoolOptions);
+on_server!(MariaDb, OnMariaDb, MariaDbServer, MySqlStore, MySqlPool, MySqlPoolOptions);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_wrong_statement_of_sqlite_is_found() {

@@ -8,6 +8,12 @@ pub(crate) fn sql(text: &std::sync::Arc<str>) -> &str {
     text
 }
 
+/// A statement that begins a transaction.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn fixed(text: &'static str) -> std::borrow::Cow<'static, str> {
+    text.into()
+}
+
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) use ::sqlx_core08::transaction::TransactionManager;
 

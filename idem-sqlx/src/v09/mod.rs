@@ -9,6 +9,12 @@ pub(crate) fn sql(text: &std::sync::Arc<str>) -> sqlx::AssertSqlSafe<std::sync::
     sqlx::AssertSqlSafe(text.clone())
 }
 
+/// A statement that begins a transaction.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn fixed(text: &'static str) -> sqlx::SqlStr {
+    sqlx::SqlSafeStr::into_sql_str(text)
+}
+
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) use ::sqlx_core::transaction::TransactionManager;
 

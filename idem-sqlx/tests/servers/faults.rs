@@ -11,10 +11,11 @@ use crate::{LONG, Server, fails_in_time, order, over_both_servers, recovers, run
 over_both_servers! {
     async fn an_exhausted_pool_is_an_error_in_time<S: Server>() {
         let server = S::start().await;
-        let store = S::on_pool_of_one(&server.url(), Duration::from_secs(3)).await;
+        let (store, held) = S::on_pool_of_one(&server.url()).await;
         let error = fails_in_time(&store).await;
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
         assert!(error.to_string().contains("all connections of the pool are in use"), "{error}");
+        drop(held);
         recovers(&store).await;
     }
 
@@ -85,6 +86,20 @@ over_both_servers! {
         assert!(again.is_replayed() && again.into_inner() == 7);
         let again = order(&through, "k", 9).await.unwrap();
         assert!(again.is_replayed() && again.into_inner() == 7);
+    }
+
+    /// As with a slow handshake of TLS. The limit of each step ends before its own connection is
+    /// open.
+    async fn a_connection_that_takes_longer_to_open_than_a_step_may_serves_a_later_step<S: Server>() {
+        let server = S::start().await;
+        server.store().await;
+        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port())).await.unwrap();
+        let store = S::connect(&server.url_through(proxy.address().port())).await.unwrap();
+        proxy.delay_connections(Duration::from_millis(1300));
+        let error = fails_in_time(&store).await;
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(error.to_string().contains("check that the database runs"), "{error}");
+        recovers(&store).await;
     }
 
     async fn a_cut_network_is_an_error_in_time<S: Server>() {

@@ -7,8 +7,10 @@
 mod bad_input;
 mod burst;
 mod events;
+mod failed;
 mod faults;
 mod guards;
+mod hostile;
 mod observing;
 mod other_driver;
 mod runtimes;
@@ -48,8 +50,8 @@ trait Server: Sized + Send + Sync + 'static {
     fn connect(url: &str) -> impl Future<Output = Result<Self::Store, StoreError>> + Send;
     fn migrate(store: &Self::Store) -> impl Future<Output = Result<(), StoreError>> + Send;
     async fn sweep(store: &Self::Store) -> u64;
-    /// On a pool of one connection, which is taken for a while.
-    async fn on_pool_of_one(url: &str, taken_for: Duration) -> Self::Store;
+    /// On a pool of one connection, which is in use as long as the other value lives.
+    async fn on_pool_of_one(url: &str) -> (Self::Store, Box<dyn Send>);
     /// With a table of this name.
     async fn with_table(&self, table: &str) -> Self::Store;
     async fn execute(&self, statement: &str);
@@ -112,16 +114,12 @@ macro_rules! server {
                 store.sweep().await.unwrap()
             }
 
-            async fn on_pool_of_one(url: &str, taken_for: Duration) -> $Store {
+            async fn on_pool_of_one(url: &str) -> ($Store, Box<dyn Send>) {
                 let pool = $PoolOptions::new().max_connections(1).test_before_acquire(false);
                 let pool = pool.connect(url).await.unwrap();
                 $Store::new(pool.clone()).migrate().await.unwrap();
                 let held = pool.acquire().await.unwrap();
-                tokio::spawn(async move {
-                    tokio::time::sleep(taken_for).await;
-                    drop(held);
-                });
-                $Store::new(pool)
+                ($Store::new(pool), Box::new(held))
             }
 
             async fn with_table(&self, table: &str) -> $Store {
@@ -188,10 +186,20 @@ async fn fails_in_time<S: Store>(store: &S) -> StoreError {
 
 /// Waits until a step succeeds, without help for the store.
 async fn recovers<S: Store>(store: &S) {
-    let working = async {
-        while !matches!(store.remove(&id("probe")).await, Ok(Removed::Nothing)) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+    until("the store recovers", async || matches!(store.remove(&id("probe")).await, Ok(Removed::Nothing))).await;
+}
+
+/// Waits until something is so, and says what was waited for if it never is.
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let looking = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(LONG, working).await.expect("the store did not recover");
+    tokio::time::timeout(LONG, looking).await.unwrap_or_else(|_| panic!("not within {LONG:?}: {what}"));
+}
+
+/// How many connections a pool has lent.
+fn in_use<Db: sqlx::Database>(pool: &sqlx::Pool<Db>) -> usize {
+    (pool.size() as usize).saturating_sub(pool.num_idle())
 }

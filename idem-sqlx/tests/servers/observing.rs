@@ -13,7 +13,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::events::rows::{on_mariadb, on_postgres, on_sqlite};
-use crate::transactions::{Failed, action, insert};
+use crate::failed::{Failed, action};
+use crate::transactions::insert;
 
 /// What was decided, and what an observing call `would` have come to.
 #[derive(Clone, Default)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use idem_core::store::record::Removed;
 use idem_core::{RecordState, Store as _};
 
-use crate::{Server, id, order, over_both_servers, runtime};
+use crate::{Server, id, order, over_both_servers, runtime, until};
 
 over_both_servers! {
     async fn many_migrate_at_once_and_again<S: Server>() {
@@ -43,9 +43,9 @@ over_both_servers! {
             call.run(async || Ok::<_, idem_core::Error>(1)).await.unwrap();
         }
         let state = async |key: &str| store.inspect(&id(key)).await.unwrap().map(|info| info.state);
-        while state("short").await.is_some() || state("remembered").await != Some(RecordState::Done) {
-            tokio::time::sleep(ms(10)).await;
-        }
+        until("two have expired", async || {
+            state("short").await.is_none() && state("remembered").await == Some(RecordState::Done)
+        }).await;
         S::sweep(&store).await;
         assert_eq!(S::sweep(&store).await, 0, "there was more");
         assert_eq!(state("remembered").await, Some(RecordState::Done));

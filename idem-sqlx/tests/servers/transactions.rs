@@ -4,57 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use idem_core::{Begin, Error, ErrorAction, Idempotency, InFlight, MemoryStore, Outcome, RecordState};
+use idem_core::{Begin, Error, Idempotency, InFlight, MemoryStore, Outcome, RecordState};
 use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 use idem_sqlx::sqlx::{self, AssertSqlSafe, MySql, Postgres, Sqlite, Transaction};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use idem_testkit::{MariaDbServer, PostgresServer};
-use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Failed {
-    Declined,
-    Down,
-    #[serde(skip)]
-    Idem(Error),
-    #[serde(skip)]
-    Sql(sqlx::Error),
-}
-
-impl std::fmt::Display for Failed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{self:?}")
-    }
-}
-
-impl std::error::Error for Failed {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Idem(error) => Some(error),
-            Self::Sql(error) => Some(error),
-            Self::Declined | Self::Down => None,
-        }
-    }
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Self::Idem(error)
-    }
-}
-
-impl From<sqlx::Error> for Failed {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Sql(error)
-    }
-}
-
-/// The policy for them.
-pub(crate) fn action(error: &Failed) -> ErrorAction {
-    if matches!(error, Failed::Declined) { ErrorAction::Keep } else { ErrorAction::Release }
-}
+use crate::failed::{Failed, action};
+use crate::{TWO_SECONDS, in_use, until};
 
 pub(crate) const CREATE: &str =
     "CREATE TABLE IF NOT EXISTS business (name varchar(100) NOT NULL, number bigint NOT NULL)";
@@ -93,7 +52,7 @@ async fn sqlite() -> (SqlitePool, SqliteStore) {
 }
 
 /// Polls a future so many times, drops it, and says whether it had ended.
-async fn polled<F: Future>(future: F, polls: usize) -> bool {
+pub(crate) async fn polled<F: Future>(future: F, polls: usize) -> bool {
     let mut future = std::pin::pin!(future);
     let mut left = polls;
     let poll = |context: &mut std::task::Context<'_>| match left.checked_sub(1) {
@@ -276,13 +235,10 @@ macro_rules! over {
                 let mut owner = begin(&pool).await;
                 call(&idempotency, &mut owner, key).await.unwrap();
                 let ran = Arc::new(AtomicU32::new(0));
-                let started = Arc::new(tokio::sync::Semaphore::new(0));
                 let waiters: Vec<_> = (0..8)
                     .map(|_| {
-                        let (pool, idempotency, ran, started) =
-                            (pool.clone(), idempotency.clone(), ran.clone(), started.clone());
+                        let (pool, idempotency, ran) = (pool.clone(), idempotency.clone(), ran.clone());
                         tokio::spawn(async move {
-                            started.add_permits(1);
                             let operation = idempotency.operation("tx").key(key).wait(Duration::from_secs(20));
                             operation
                                 .transaction(&pool, async |tx| {
@@ -293,9 +249,8 @@ macro_rules! over {
                         })
                     })
                     .collect();
-                let _all = started.acquire_many(8).await.unwrap();
-                // Some of them wait by now; those that come later are duplicates all the same.
-                tokio::time::sleep(Duration::from_millis(200)).await;
+                // With a connection, each of them waits for the owner of the key, or is about to.
+                until("nine transactions are open", async || in_use(&pool) >= 9).await;
                 if commits {
                     owner.commit().await.unwrap()
                 } else {
@@ -447,6 +402,19 @@ async fn a_commit_that_a_deferred_constraint_refuses_is_an_error_and_nothing_is_
     assert!(idempotency.operation("tx").key("deferred").inspect().await.unwrap().is_none());
     let outcome = idempotency.operation("tx").key("deferred").run(async || Ok::<u32, Error>(5)).await.unwrap();
     assert!(!outcome.is_replayed());
+}
+
+/// The connection that is being opened takes up the pool, which then looks as if it were in use.
+#[tokio::test]
+async fn an_unreachable_database_is_an_error_in_time_for_a_pool_of_one_connection_too() {
+    // Connections are made, and nobody says anything.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://idem@{}/shop", silent.local_addr().unwrap());
+    let pool = PgPoolOptions::new().max_connections(1).connect_lazy(&url).unwrap();
+    let idempotency = Idempotency::new(PostgresStore::new(pool.clone()));
+    let called = idempotency.operation("tx").key("unreachable").transaction(&pool, async |_| Ok::<u32, Error>(1));
+    let error = tokio::time::timeout(TWO_SECONDS * 2, called).await.expect("it waits as for a busy pool").unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("check that the database runs"), "{error}");
 }
 
 /// An annotated function in the caller's transaction.

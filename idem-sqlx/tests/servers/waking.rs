@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use idem_core::Idempotency;
 
-use crate::{LONG, Server, over_both_servers, runtime};
+use crate::{LONG, Server, over_both_servers, runtime, until};
 
 /// One process holds a key for a while, and another one waits for it; how long the answer took from
 /// the end of the body on.
@@ -12,6 +12,7 @@ async fn answered_after(owner: &Idempotency, waiter: &Idempotency, key: &str) ->
     let (begun, begins) = tokio::sync::oneshot::channel();
     let owner = owner.operation("orders").key(key).run(async move || {
         let _ = begun.send(());
+        // A waiter that only looks does so ever more seldom: by then at its longest pause.
         tokio::time::sleep(Duration::from_millis(700)).await;
         Ok::<_, idem_core::Error>(1)
     });
@@ -50,12 +51,7 @@ async fn a_lost_connection_for_messages_is_replaced() {
     Server::execute(&server, &format!("SELECT pg_terminate_backend(pid) {listeners}")).await;
     answered_after(&owner, &waiter, "second").await;
     // One connection again, for the one store that has waited.
-    let looking = async {
-        while !one_listens(&server).await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(LONG, looking).await.expect("nobody listens again");
+    until("one listens again", async || one_listens(&server).await).await;
 }
 
 async fn one_listens(server: &idem_testkit::PostgresServer) -> bool {

@@ -27,10 +27,11 @@ trap '' HUP INT TERM
         kill "-$signal" "$server" && { kill "-$signal" $children $(cat "/proc/$server/task/"*/children); echo sent; }
     done
     # Stopped first, so that it writes no file into a directory that is being removed.
-    all="$server $(cat "/proc/$server/task/"*/children)"
-    kill -STOP $all
+    children=$(cat "/proc/$server/task/"*/children)
+    kill -STOP "$server" $children
     rm -rf -- "$dir"
-    kill -KILL $all
+    # The server last: its end is the end of this, and children that are stopped would stay so.
+    kill -KILL $children "$server"
 ) 2>/dev/null &
 watcher=$!
 exec 3<&- >/dev/null

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use super::{Errors, Operation};
 use crate::call::keeping::Policy;
 use crate::call::transaction::{
-    AnyThread, AnyThreadOnce, InTransaction, OneThread, OneThreadOnce, TransactionBody, sources,
+    AnyThread, AnyThreadOnce, InTransaction, OneThread, OneThreadOnce, RunsAgain, TransactionBody, sources,
 };
 use crate::call::witness::{Witness, outcome_of};
 use crate::error::Error;
@@ -144,7 +144,7 @@ impl<'a, P> Operation<'a, (), P> {
         P: InTransactionPolicy<E> + Send,
         F: AsyncFnOnce(&mut B::Transaction) -> Result<T, E>
             + for<'t> TransactionBody<&'t mut B::Transaction, Result<T, E>>
-            + Clone
+            + RunsAgain
             + Send,
         T: Storable<Via> + Send,
         E: From<Error> + Send + std::error::Error + 'static,
@@ -225,7 +225,7 @@ impl<P, E, W: Fn(&E) -> bool + Send> RerunWhen<'_, P, E, W> {
         P: InTransactionPolicy<E> + Send,
         F: AsyncFnOnce(&mut B::Transaction) -> Result<T, E>
             + for<'t> TransactionBody<&'t mut B::Transaction, Result<T, E>>
-            + Clone
+            + RunsAgain
             + Send,
         T: Storable<Via> + Send,
         E: From<Error> + Send,

@@ -28,6 +28,19 @@ where
     type Running = Running;
 }
 
+/// A body that may run again, if its transaction meets another one: `Clone`. No type implements it by
+/// hand.
+#[diagnostic::on_unimplemented(
+    message = "this body cannot run a second time, as it must if its transaction meets another one",
+    label = "not `Clone`",
+    note = "a body that owns what is not `Clone`: leave out `move`, so that it borrows, or put that into an `Arc`",
+    note = "a body that changes what it captures: return the change, or use `transaction_local`; `run_in` runs its body once, in a transaction of yours"
+)]
+pub trait RunsAgain: Clone {}
+
+#[diagnostic::do_not_recommend]
+impl<F: Clone> RunsAgain for F {}
+
 /// A body, and how it is run.
 pub(crate) trait Body<X, R> {
     fn run(&mut self, tx: &mut X) -> impl Future<Output = R>;

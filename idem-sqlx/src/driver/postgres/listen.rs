@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use self::sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use super::super::super::sqlx;
-use super::super::core::TIME_LIMIT;
+use super::super::opening::OPENING;
 use crate::hub::Hub;
 
 /// The pause before another try to connect doubles from the first to the second, each spread by
@@ -30,7 +30,7 @@ async fn listen(options: PgConnectOptions, channel: String, hub: Arc<Hub>, says:
     // Not a connection of the application's pool: with none left there, no waiter would be woken.
     let pool = PgPoolOptions::new()
         .max_connections(1)
-        .acquire_timeout(TIME_LIMIT)
+        .acquire_timeout(OPENING)
         .idle_timeout(None)
         .max_lifetime(None)
         .connect_lazy_with(options);

@@ -19,9 +19,10 @@ use self::sqlx::query::Query;
 use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Postgres, Row as _};
 use self::statements::Statements;
 use super::super::{sql, sqlx};
-use super::core::{Boxed, Core, Settings, TIME_LIMIT};
+use super::core::{Boxed, CONNECTING, Core, Settings, TIME_LIMIT};
 use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Place, Schema, Seen};
 use super::fault;
+use super::opening::OPENING;
 use crate::columns::{Columns, Row};
 use crate::hub::Hub;
 use crate::table::Table;
@@ -64,7 +65,7 @@ impl PostgresStore {
     /// Connects to the database that a URL names (`postgres://user:password@host:port/database`),
     /// with a pool of its own of up to 10 connections.
     ///
-    /// Does not create the table: [`migrate`](Self::migrate) does. Takes at most 0.9 s. Must be
+    /// Does not create the table: [`migrate`](Self::migrate) does. Takes at most 2 s. Must be
     /// called in a tokio runtime. When the future is dropped, the connection is closed.
     ///
     /// # Errors
@@ -89,14 +90,14 @@ impl PostgresStore {
         // Its statements are not for logs: those of MySQL have keys in them.
         let options = options.disable_statement_logging();
         // Directly, because the pool would try again and hide why.
-        let first = match timeout(TIME_LIMIT, options.connect()).await {
+        let first = match timeout(CONNECTING, options.connect()).await {
             Ok(first) => first.map_err(|error| fault::unconnected::<Postgresql>(&place, error))?,
-            Err(_) => return Err(fault::unconnected_in_time::<Postgresql>(&place, TIME_LIMIT, false)),
+            Err(_) => return Err(fault::unconnected_in_time::<Postgresql>(&place, CONNECTING, false)),
         };
         let _ = timeout(Duration::from_millis(100), first.close()).await;
         let pool = PgPoolOptions::new()
             .max_connections(CONNECTIONS)
-            .acquire_timeout(TIME_LIMIT)
+            .acquire_timeout(OPENING)
             .test_before_acquire(false)
             .connect_lazy_with(options);
         Ok(Self(Core::new(pool, &Settings::default())))
@@ -282,10 +283,6 @@ impl Dialect for Postgresql {
     async fn restart(on: &mut PgConnection, statement: &str) -> Result<(), sqlx::Error> {
         let text = format!("ROLLBACK; BEGIN; {statement}");
         on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
-    }
-
-    async fn begin(pool: &PgPool) -> Result<sqlx::Transaction<'static, Postgres>, sqlx::Error> {
-        pool.begin().await
     }
 
     #[cfg(test)]

@@ -192,6 +192,9 @@ impl Dialect for SqliteFile {
     /// again, and come last; here it has its turn.
     const AT_ONCE: u32 = 1;
 
+    /// A transaction that reads first could not write any more where another one has written since.
+    const BEGIN_AS_WRITER: Option<&'static str> = Some("BEGIN IMMEDIATE");
+
     fn new(table: &Table) -> Self {
         Self { statements: Statements::new(table), name: table.name().to_owned() }
     }
@@ -328,12 +331,6 @@ impl Dialect for SqliteFile {
         let _ = on.execute(sqlx::raw_sql("ROLLBACK")).await;
         let text = format!("BEGIN; {statement}");
         on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
-    }
-
-    async fn begin(pool: &SqlitePool) -> Result<sqlx::Transaction<'static, Sqlite>, sqlx::Error> {
-        // A transaction that reads first could not write any more where another one has written
-        // since.
-        pool.begin_with("BEGIN IMMEDIATE").await
     }
 
     #[cfg(test)]

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 use super::rows::{mariadb, postgres};
-use crate::transactions::Failed;
+use crate::failed::Failed;
 
 /// What is cut: the message that fits, counted from when this was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,5 +2,7 @@
 //! level, with other connections and other processes at the same key.
 
 mod cut;
+#[cfg(unix)]
+mod file;
 pub(super) mod rows;
 mod workers;

@@ -8,13 +8,14 @@ use idem_core::{Error, Idempotency, InFlight, Outcome, RecordState};
 use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
-use idem_sqlx::sqlx::{self, AssertSqlSafe, Executor as _, MySql, Postgres, Sqlite, Transaction};
+use idem_sqlx::sqlx::{self, AssertSqlSafe, Connection as _, Executor as _, MySql, Postgres, Sqlite, Transaction};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use idem_testkit::{MariaDbServer, PostgresServer};
 use tokio::sync::{Barrier, Notify};
 
-use crate::LONG;
-use crate::transactions::{CREATE, Failed, action, insert};
+use crate::failed::{Failed, action};
+use crate::transactions::{CREATE, insert};
+use crate::{LONG, in_use, until};
 
 /// How many calls wait for a key.
 const WAITERS: u32 = 4;
@@ -147,27 +148,24 @@ macro_rules! rows {
                         })
                     });
                     let calls = calls.collect();
-                    self.waits(key).await;
+                    self.waits(key, 1).await;
                     calls
                 }
 
-                /// Waits until another connection is in its claim of the key.
-                pub(crate) async fn waits(&self, key: &str) {
-                    if $one_writer {
-                        // Nobody can see who waits for a file.
-                        return tokio::time::sleep(Duration::from_millis(100)).await;
-                    }
+                /// Waits until another connection is in its claim of the key. Where nobody can see
+                /// that, because it waits for a file: until this pool has lent more connections
+                /// than the test itself holds.
+                pub(crate) async fn waits(&self, key: &str, held: usize) {
                     let text = $claiming.replace("{}", &hex(key));
-                    let begun = std::time::Instant::now();
-                    while begun.elapsed() < LONG {
+                    let claims = async || {
+                        if $one_writer {
+                            return in_use(&self.pool) > held;
+                        }
                         let text = AssertSqlSafe(text.clone());
                         let claiming: i64 = sqlx::query_scalar(text).fetch_one(&self.pool).await.unwrap();
-                        if claiming > 0 {
-                            return;
-                        }
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                    }
-                    panic!("{key}: nobody waits");
+                        claiming > 0
+                    };
+                    until(&format!("{key}: somebody waits"), claims).await;
                 }
             }
 
@@ -252,13 +250,19 @@ macro_rules! rows {
 
             async fn a_key_whose_connection_dies(world: &World) {
                 let (key, ran) = (&world.key("dead"), Arc::default());
+                if $one_writer {
+                    // The connection is a file, which nobody else can cut. Its process can close
+                    // it, or be killed as in `workers.rs`.
+                    let mut connection = world.pool.acquire().await.unwrap().detach();
+                    let mut owner = connection.begin_with(world.begin).await.unwrap();
+                    world.call(&mut owner, key).await.unwrap();
+                    let waiters = world.waiters(key, &ran).await;
+                    drop(owner);
+                    connection.close_hard().await.unwrap();
+                    return one_of_them_runs(world, key, waiters).await;
+                }
                 let mut owner = world.begin().await;
                 world.call(&mut owner, key).await.unwrap();
-                if $one_writer {
-                    // The connection is a file, which nobody else can close: `workers.rs` kills
-                    // the process.
-                    return owner.rollback().await.unwrap();
-                }
                 let [own, kill] = $kill;
                 let id: i64 = sqlx::query_scalar(own).fetch_one(&mut *owner).await.unwrap();
                 let waiters = world.waiters(key, &ran).await;
@@ -357,10 +361,25 @@ macro_rules! rows {
                 assert!(!world.answer(key).await.is_replayed(), "{key}");
             }
 
+            /// A transaction that has read, and finds that another one has written since: it can
+            /// never write.
+            async fn a_writer_too_late(world: &World) {
+                let (key, other) = (&world.key("too late"), &world.key("in time"));
+                let mut tx = world.pool.begin_with("BEGIN").await.unwrap();
+                sqlx::query("SELECT count(*) FROM business").fetch_one(&mut *tx).await.unwrap();
+                assert!(!world.answer(other).await.is_replayed());
+                let refused = world.call(&mut tx, key).await.unwrap_err();
+                assert!(matches!(&refused, Failed::Idem(error @ Error::Store { .. }) if error.is_retryable()), "{refused}");
+                // It commits all the same.
+                let _ = tx.commit().await;
+                assert!(!world.is_done(key).await);
+                assert!(!world.answer(key).await.is_replayed(), "{key}");
+            }
+
             /// Transactions that meet: over rows of the application, and over a row and the key.
             async fn conflicts(world: &World) {
                 if $one_writer {
-                    return;
+                    return a_writer_too_late(world).await;
                 }
                 let meet = Barrier::new(2);
                 let crossing = async |first: u32, second: u32| {
@@ -388,7 +407,7 @@ macro_rules! rows {
                 world.call(&mut one, key).await.unwrap();
                 let (one, other) = tokio::join!(
                     async {
-                        world.waits(key).await;
+                        world.waits(key, 2).await;
                         let added = sqlx::raw_sql(add(1)).execute(&mut *one).await;
                         if added.is_ok() { one.commit().await } else { added.map(drop) }
                     },

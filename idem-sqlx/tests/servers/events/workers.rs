@@ -123,7 +123,7 @@ macro_rules! works {
                     async move { world.answer(&key).await.is_replayed() }
                 });
                 if matches!(what, "in the body" | "after the call") {
-                    world.waits(&key).await;
+                    world.waits(&key, 0).await;
                     assert!(!waiter.is_finished(), "{what}: it waits for the other process");
                 }
                 worker.kill().await;

@@ -5,57 +5,17 @@ mod adapter;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use idem_core::{Error, ErrorAction, Idempotency, RecordState};
+use idem_core::{Error, Idempotency, RecordState};
 use idem_sqlx::PostgresStore;
 use idem_testkit::PostgresServer;
-use serde::{Deserialize, Serialize};
 use tokio_postgres::{Client, Config, GenericClient, NoTls};
 
 use self::adapter::{Connecting, Tx};
 use crate::LONG;
+use crate::failed::{FailedBy, action};
 use crate::transactions::insert;
 
-#[derive(Debug, Serialize, Deserialize)]
-enum Failed {
-    Declined,
-    Down,
-    #[serde(skip)]
-    Idem(Error),
-    #[serde(skip)]
-    Sql(tokio_postgres::Error),
-}
-
-impl std::fmt::Display for Failed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{self:?}")
-    }
-}
-
-impl std::error::Error for Failed {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Idem(error) => Some(error),
-            Self::Sql(error) => Some(error),
-            Self::Declined | Self::Down => None,
-        }
-    }
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Self::Idem(error)
-    }
-}
-
-impl From<tokio_postgres::Error> for Failed {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::Sql(error)
-    }
-}
-
-fn action(error: &Failed) -> ErrorAction {
-    if matches!(error, Failed::Declined) { ErrorAction::Keep } else { ErrorAction::Release }
-}
+type Failed = FailedBy<tokio_postgres::Error>;
 
 async fn setup() -> (Config, Client, Idempotency) {
     let url = PostgresServer::shared().await.unwrap().url();
