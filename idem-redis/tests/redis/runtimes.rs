@@ -65,7 +65,11 @@ fn asks_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
     ends(two);
     replica.go_on();
     one.block_on(async {
-        sleep(SECOND / 2).await;
+        until("the replica's acknowledgement", || async {
+            server.send::<String>(&["SET", "seen", "1"]).await;
+            server.send::<i64>(&["WAIT", "1", "100"]).await == 1
+        })
+        .await;
         for number in 0..10 {
             store.claim(&claim(&format!("k{number}"))).await.unwrap();
         }
