@@ -24,11 +24,6 @@ async fn a_policy_that_keeps_in_a_detached_call(idempotency: Idempotency) -> Res
     Ok(call.run_detached(async || Ok(1)).await?.into_inner())
 }
 
-async fn a_policy_that_gives_no_action(idempotency: Idempotency) -> Result<u32, Plain> {
-    let call = idempotency.operation("orders").key("k").errors(|_: &Plain| "keep");
-    Ok(call.run(async || Ok(1)).await?.into_inner())
-}
-
 impl ErrorPolicy for Plain {
     type Keeps = Sometimes;
     type Retries = Never;
@@ -40,11 +35,6 @@ impl ErrorPolicy for Plain {
 
 async fn a_policy_of_the_type(idempotency: Idempotency) -> Result<u32, Plain> {
     let call = idempotency.operation("orders").key("k").errors_by_type::<Plain>();
-    Ok(call.run(async || Ok(1)).await?.into_inner())
-}
-
-async fn the_policy_of_another_error(idempotency: Idempotency) -> Result<u32, Plain> {
-    let call = idempotency.operation("orders").key("k").errors(|_: &String| ErrorAction::Release);
     Ok(call.run(async || Ok(1)).await?.into_inner())
 }
 
