@@ -1,8 +1,10 @@
 //! The tools of one trial: handles, its own ids, records in every state, and time.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use idem_core::record::{
@@ -10,6 +12,7 @@ use idem_core::record::{
     ReleaseTo, Renewal,
 };
 use idem_core::{CodecId, Fingerprint, Key, KeyPart};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -352,6 +355,30 @@ pub(crate) struct Task<T>(JoinHandle<Result<T, Failure>>);
 impl<T: Send + 'static> Task<T> {
     pub(crate) fn spawn(future: impl Future<Output = Result<T, Failure>> + Send + 'static) -> Self {
         Self(tokio::spawn(future))
+    }
+
+    /// Returns when the future was polled for the first time.
+    pub(crate) async fn begun(future: impl Future<Output = Result<T, Failure>> + Send + 'static) -> Self {
+        let (begins, begun) = oneshot::channel();
+        let task = Self::spawn(async move {
+            let mut future = pin!(future);
+            let first = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
+            // Whoever began it may be gone.
+            let _ = begins.send(());
+            match first {
+                Poll::Ready(result) => result,
+                Poll::Pending => future.await,
+            }
+        });
+        // Where the task has panicked, its result says so.
+        let _ = begun.await;
+        task
+    }
+
+    /// Drops the future, and returns when that is done.
+    pub(crate) async fn ends_cut_off(mut self) {
+        self.0.abort();
+        let _ = (&mut self.0).await;
     }
 
     /// Returns its result, which must come soon.

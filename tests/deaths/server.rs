@@ -74,13 +74,14 @@ pub(crate) const FIRST: &str = "first";
 
 /// A process, as far as that can be had inside one: a runtime with connections of its own.
 pub(crate) async fn process(url: &str) -> Idempotency {
-    let idempotency = match url.split("://").next() {
+    let database: Option<Idempotency> = match url.split("://").next() {
         #[cfg(feature = "postgres")]
-        Some("postgres") => Idempotency::new(idem::PostgresStore::connect(url).await.unwrap()),
+        Some("postgres") => Some(Idempotency::new(idem::PostgresStore::connect(url).await.unwrap())),
         #[cfg(feature = "mysql")]
-        Some("mysql") => Idempotency::new(idem::MySqlStore::connect(url).await.unwrap()),
-        _ => return Idempotency::new(RedisStore::connect(url).await.unwrap()),
+        Some("mysql") => Some(Idempotency::new(idem::MySqlStore::connect(url).await.unwrap())),
+        _ => None,
     };
+    let Some(idempotency) = database else { return Idempotency::new(RedisStore::connect(url).await.unwrap()) };
     // Connects, and looks at the table: on a busy machine that takes longer than a lease of these
     // tests.
     let first = idempotency.operation(FIRST).key("k").inspect().await;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::runtime::{Handle, Id};
 
 use crate::base::clock;
+use crate::base::jitter::jittered;
 use crate::call::audit::By;
 use crate::call::request::Request;
 use crate::call::retention::Retention;
@@ -568,10 +569,4 @@ impl Drop for Retrying {
         let (counted, moves) = (self.counted.take(), self.moves + 1);
         Self { parts: Some(parts), counted, on: None, moves }.start(Some(handle));
     }
-}
-
-/// Between half of a pause and the whole, so that those who failed together do not come back
-/// together.
-fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
 }

@@ -501,6 +501,20 @@ mod tests {
         assert!(lease.keeper.as_ref().is_some_and(|keeper| !Arc::ptr_eq(keeper, &ended)));
         assert!(keepers.known.another(None).is_some() && keepers.known.another(Some(Handle::current().id())).is_none());
     }
+
+    #[test]
+    fn a_keeper_ends_with_its_tokio_runtime_which_is_no_place_for_work_then() {
+        let keepers = keepers();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+        let handle = runtime.handle().clone();
+        keepers.learn(&handle);
+        assert!(keepers.known.another(None).is_some());
+        drop(runtime);
+        assert!(keepers.known.another(None).is_none());
+        // A lease that is enrolled there all the same is nobody's to renew, and is not left waiting.
+        let lease = keepers.enrol_on(&handle, Arc::new(term(HOUR)));
+        assert!(lease.keeper.is_none() && lease.place.is_none());
+    }
 }
 
 /// A keeper without a tokio runtime, for the explorer of schedules.

@@ -281,7 +281,8 @@ impl<E: ErrorPolicy + ?Sized> ErrorPolicy for Box<E> {
     }
 }
 
-/// How often an [`ErrorPolicy`] does a thing: [`Sometimes`] or [`Never`].
+/// How often an [`ErrorPolicy`] does a thing: [`Sometimes`] or [`Never`]. Derived policies
+/// implement it for a type of their own.
 pub trait Frequency {
     /// [`Never`] only if both are.
     type Or<Other: Frequency>: Frequency;

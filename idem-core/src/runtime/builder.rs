@@ -358,8 +358,14 @@ impl Builder {
     ///
     /// ```
     /// # use idem_core as idem;
-    /// # fn example(store: impl idem::Store) {
+    /// use opentelemetry::trace::TracerProvider as _;
+    /// use tracing_subscriber::layer::SubscriberExt as _;
+    ///
+    /// # fn example(store: impl idem::Store, provider: opentelemetry_sdk::trace::SdkTracerProvider) -> Result<(), Box<dyn std::error::Error>> {
+    /// let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("shop"));
+    /// tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer))?;
     /// let idempotency = idem::Idempotency::builder(store).opentelemetry().build();
+    /// # Ok(())
     /// # }
     /// ```
     #[cfg(feature = "opentelemetry")]

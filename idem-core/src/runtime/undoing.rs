@@ -17,6 +17,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
 use crate::base::clock;
+use crate::base::jitter::jittered;
 use crate::base::sync::{Mutex, MutexGuard, Notify};
 use crate::lease::keeper::{Known, LeaseKeepers};
 use crate::observe::{Decision, Observer};
@@ -217,7 +218,7 @@ impl Undoing {
         }
         // Not there: the claim may still be on its way. The pause grows with no bound but the
         // lease, so this is a handful of looks.
-        let pause = claim.pause.mul_f64(0.5 + fastrand::f64() / 2.0).min(left);
+        let pause = jittered(claim.pause).min(left);
         claim.pause *= 2;
         After::Again(clock::after(now, pause))
     }

@@ -74,13 +74,12 @@ async fn a_hundred_duplicates_at_once_over_two_processes_run_one_body() {
         asked.text().await.unwrap().parse::<usize>().unwrap()
     };
     // One body has begun, in one of them, and waits there.
-    loop {
-        let begun = runs(&processes[0].1).await + runs(&processes[1].1).await;
-        if begun > 0 {
-            break;
+    let begun = async {
+        while runs(&processes[0].1).await + runs(&processes[1].1).await == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    };
+    tokio::time::timeout(Duration::from_secs(30), begun).await.expect("a body begins");
     for (process, _) in &mut processes {
         process.stdin.as_mut().unwrap().write_all(b"open\n").await.unwrap();
     }

@@ -20,17 +20,28 @@ macro_rules! script {
     };
 }
 
+/// The text of a script that replaces a record that was read. Its flags must come first.
+macro_rules! swapping {
+    ($flags:literal, $file:literal) => {
+        concat!($flags, include_str!("lua/swap.lua"), include_str!(concat!("lua/", $file, ".lua")))
+    };
+}
+
+const TAKEOVER_TEXT: &str = swapping!("", "takeover");
+
 pub(crate) static COMMIT: LazyLock<Script> = script!("commit");
 pub(crate) static RELEASE: LazyLock<Script> = script!("release");
 pub(crate) static RENEW: LazyLock<Script> = script!("renew");
-pub(crate) static TAKEOVER: LazyLock<Script> = script!("takeover");
+pub(crate) static TAKEOVER: LazyLock<Script> = LazyLock::new(|| Script::new(TAKEOVER_TEXT));
 pub(crate) static ISSUED: LazyLock<Script> = script!("issued");
 pub(crate) static WATCH: LazyLock<Script> = script!("watch");
 pub(crate) static TOUCH: LazyLock<Script> = script!("touch");
 pub(crate) static INSPECT: LazyLock<Script> = script!("inspect");
-pub(crate) static REMOVE: LazyLock<Script> = script!("remove");
+pub(crate) static REMOVE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(swapping!("#!lua flags=allow-oom\n", "remove")));
 pub(crate) static PEEK: LazyLock<Script> = script!("peek");
-pub(crate) static INTERVENE: LazyLock<Script> = script!("intervene");
+pub(crate) static INTERVENE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(swapping!("#!lua flags=allow-oom\n", "intervene")));
 pub(crate) static COMFORT: LazyLock<Script> = script!("comfort");
 pub(crate) static RIGHTS: LazyLock<Script> = script!("rights");
 
@@ -46,7 +57,7 @@ const LOADED: [&str; 7] = [
     include_str!("lua/commit.lua"),
     include_str!("lua/release.lua"),
     include_str!("lua/renew.lua"),
-    include_str!("lua/takeover.lua"),
+    TAKEOVER_TEXT,
     include_str!("lua/watch.lua"),
     include_str!("lua/issued.lua"),
 ];

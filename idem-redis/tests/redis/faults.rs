@@ -13,8 +13,11 @@ use crate::server::{Server, until};
 use crate::{SECOND, claim, commit, give_up, id, outcome, release, renewal, server_and_store};
 
 /// Within this time every call on a dead or stopped server must have failed: the limit of 900 ms,
-/// and what a busy machine adds.
-const FAILS_WITHIN: Duration = Duration::from_millis(1300);
+/// and what a busy machine adds, but not a second limit.
+const FAILS_WITHIN: Duration = Duration::from_millis(1700);
+/// Within this time a store works again when its server does: its longest pause is a quarter of a
+/// second, and a connection that is given up for its silence costs three seconds.
+const BACK_WITHIN: Duration = Duration::from_millis(2500);
 
 /// Every method fails in time with an error that says nothing is known.
 async fn assert_all_fail(store: &RedisStore) {
@@ -95,7 +98,7 @@ async fn on_a_stopped_server_every_call_fails_in_time_and_works_when_it_goes_on(
     assert!(error.to_string().contains(&format!("127.0.0.1:{}", server.port())), "{error}");
     server.go_on();
     let took = until_usable(&store).await;
-    assert!(took < SECOND, "{took:?}");
+    assert!(took < BACK_WITHIN, "{took:?}");
 }
 
 #[tokio::test]
@@ -112,7 +115,7 @@ async fn a_server_that_was_stopped_for_long_works_when_it_goes_on() {
     }
     server.go_on();
     let took = until_usable(&store).await;
-    assert!(took < SECOND, "{took:?}");
+    assert!(took < BACK_WITHIN, "{took:?}");
 }
 
 #[tokio::test]
@@ -126,7 +129,7 @@ async fn on_a_dead_server_every_call_fails_in_time_and_works_when_it_is_back() {
     assert!(error.to_string().contains("cannot connect") && error.to_string().contains("refused"), "{error}");
     server.restart();
     let took = until_usable(&store).await;
-    assert!(took < SECOND, "{took:?}");
+    assert!(took < BACK_WITHIN, "{took:?}");
     let first = claim("2");
     store.claim(&first).await.unwrap();
     assert_eq!(store.commit(&commit(&first, 1, "1")).await.unwrap(), Ownership::Held);
@@ -173,7 +176,7 @@ async fn waiters_look_again_when_the_connection_is_lost() {
     };
     until("the subscription", || async { !server.channels().await.is_empty() }).await;
     store.commit(&commit(&first, 1, "1")).await.unwrap();
-    timeout(SECOND / 2, waiter).await.expect("woken").unwrap().unwrap();
+    timeout(SECOND * 9 / 10, waiter).await.expect("woken").unwrap().unwrap();
 }
 
 /// A way to the server whose first connection carries nothing when that is said, and is never
@@ -281,7 +284,7 @@ async fn a_master_that_became_a_replica_is_unavailable_until_it_is_a_master_agai
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     let () = server.send(&["REPLICAOF", "NO", "ONE"]).await;
     let took = until_usable(&store).await;
-    assert!(took < SECOND, "{took:?}");
+    assert!(took < BACK_WITHIN, "{took:?}");
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, Value};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::server::Server;
 use crate::{SECOND, claim_for};
@@ -93,6 +93,20 @@ impl Earlier {
             (Some(later), _) if later.starts_with("i2") => Saw::Busy,
             _ => panic!("the earlier build cannot read {found}"),
         }
+    }
+
+    /// Returns when a waiter has marked the record. Its lease is longer than this may take.
+    async fn is_waited_for(&mut self) {
+        let marked = async {
+            loop {
+                let found: String = redis::cmd("GET").arg(&self.key).query_async(&mut self.connection).await.unwrap();
+                if found.ends_with('w') {
+                    return;
+                }
+                sleep(PAUSE).await;
+            }
+        };
+        timeout(25 * SECOND, marked).await.expect("a waiter of the other build");
     }
 
     async fn commit(&mut self, attempt: u64, payload: &str) -> bool {
@@ -205,7 +219,7 @@ async fn the_earlier_build() {
             _ => {
                 tokio::spawn(async move {
                     body(&mut own.connection, key, true).await;
-                    sleep(20 * PAUSE).await;
+                    own.is_waited_for().await;
                     assert!(own.commit(1, "\"late\"").await);
                 });
             }

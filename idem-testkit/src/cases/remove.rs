@@ -3,7 +3,7 @@
 use idem_core::record::{Claimed, Origin, Ownership, RecordState, Removed};
 
 use super::trials;
-use crate::bench::{Bench, Given, LONG, abandon, claim, commit, print, renewal};
+use crate::bench::{Bench, Given, LONG, abandon, claim, commit, outcome, print, renewal};
 use crate::check::{Verdict, broken, matches_or_broken, same};
 use crate::trial::Trial;
 
@@ -18,6 +18,7 @@ pub(super) const TRIALS: &[Trial] = trials!(
         committed_is_removed_and_begins_at_attempt_one,
         done_is_removed_and_begins_at_attempt_one,
         a_late_owner_cannot_bring_it_back,
+        a_late_owner_changes_nothing_in_the_next_life,
         the_fingerprint_goes_with_it,
         the_outcome_goes_with_it,
         by_another_handle,
@@ -82,6 +83,34 @@ async fn a_late_owner_cannot_bring_it_back(t: &Bench) -> Verdict {
     same("the late owner's renewal", t.store.renew(renewal(&given.claim)).await?, Ownership::Lost)?;
     same("the late owner's giving up", t.store.release(&abandon(&given.claim)).await?, Ownership::Lost)?;
     same("the state then", t.state(&given.id).await?, None)
+}
+
+async fn a_late_owner_changes_nothing_in_the_next_life(t: &Bench) -> Verdict {
+    for remember in [LONG, LONG * 2] {
+        let late = t.given(RecordState::Abandoned).await?;
+        let late_commit = late.commit.with_remember(remember);
+        t.store.remove(&late.id).await?;
+        let next = claim(&late.id);
+        same("the first attempt of the next life", t.own(&next).await?, 1)?;
+        let before = t.look(&late.id).await?;
+        let answer = t.store.commit(&late_commit).await?;
+        same("the late owner's commit while the next owner's body runs", answer, Ownership::Lost)?;
+        same("the late owner's renewal", t.store.renew(renewal(&late.claim)).await?, Ownership::Lost)?;
+        same("the late owner's giving up", t.store.release(&abandon(&late.claim)).await?, Ownership::Lost)?;
+        t.unchanged("the next owner's record", &late.id, &before).await?;
+
+        let commit = commit(&next, 1).with_remember(remember).with_outcome(Some(outcome(b"\"the next life\"")));
+        same("the next owner's commit", t.store.commit(&commit).await?, Ownership::Held)?;
+        let before = t.look(&late.id).await?;
+        same("the late owner's commit then", t.store.commit(&late_commit).await?, Ownership::Lost)?;
+        // Of an equal outcome a store may take it for the next owner's commit, sent again.
+        let equal = late_commit.with_outcome(commit.outcome.clone());
+        let _: Ownership = t.store.commit(&equal).await?;
+        t.unchanged("the committed record", &late.id, &before).await?;
+        let answer = t.store.claim(&claim(&late.id)).await?;
+        matches_or_broken!("a claim then", answer, Claimed::Committed { attempt: 1, outcome } if Some(&outcome) == commit.outcome.as_ref())?;
+    }
+    Ok(())
 }
 
 async fn the_fingerprint_goes_with_it(t: &Bench) -> Verdict {

@@ -6,9 +6,12 @@ use idem_core::record::{Claimed, Ownership, RecordId, RecordState, Removed};
 
 use super::trials;
 use crate::bench::{Bench, Given, LONG, Task, abandon, claim, commit, release, renewal, undo};
-use crate::check::{Verdict, matches_or_broken, same};
+use crate::check::{Failure, Verdict, matches_or_broken, same};
 use crate::handle::{Handle, soon};
 use crate::trial::Trial;
+
+/// More steps than a store needs to begin a wait.
+const STEPS: usize = 8;
 
 pub(super) const TRIALS: &[Trial] = trials!(
     wait,
@@ -43,16 +46,29 @@ pub(super) const TRIALS: &[Trial] = trials!(
     ]
 );
 
-/// A wait that would take longer than any trial, in a task of its own, after it was given the time
-/// to begin.
-///
-/// Nothing outside of a store tells that a wait has begun. A trial is right without knowing, since
-/// a wait that begins late finds what it would have waited for; only it would try less then.
-async fn waiter(store: &Handle, id: &RecordId, attempt: u64) -> Task<()> {
+/// A wait that would take longer than any trial, in a task of its own, once it has begun.
+async fn waiter(store: &Handle, id: &RecordId, attempt: u64) -> Result<Task<()>, Failure> {
+    let task = begun(store, id, attempt, LONG).await;
+    settled(store, id).await?;
+    Ok(task)
+}
+
+/// A wait that was polled, in a task of its own.
+async fn begun(store: &Handle, id: &RecordId, attempt: u64, limit: Duration) -> Task<()> {
     let (store, id) = (store.clone(), id.clone());
-    let task = Task::spawn(async move { store.wait(&id, attempt, LONG).await });
-    tokio::time::sleep(Duration::from_millis(30)).await;
-    task
+    Task::begun(async move { store.wait(&id, attempt, limit).await }).await
+}
+
+/// Gives a wait that was polled, or dropped, the time of some steps of the same store.
+///
+/// Nothing outside of a store tells that a server knows of a wait. A trial is right without that,
+/// since a wait that begins late finds what it would have waited for; only it would try less then.
+async fn settled(store: &Handle, id: &RecordId) -> Verdict {
+    for _ in 0..STEPS {
+        store.inspect(id).await?;
+        tokio::task::yield_now().await;
+    }
+    Ok(())
 }
 
 async fn returns_at_once(t: &Bench, id: &RecordId, attempt: u64) -> Verdict {
@@ -94,9 +110,7 @@ async fn for_another_attempt_returns_at_once(t: &Bench) -> Verdict {
 async fn ends_at_its_limit(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     let limit = Duration::from_millis(50);
-    let (store, id) = (t.store.clone(), given.id.clone());
-    let task = Task::spawn(async move { store.wait(&id, 1, limit).await });
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    let task = begun(&t.store, &given.id, 1, limit).await;
     t.pass(limit).await;
     task.ends_soon("a wait whose limit has passed").await?;
     same("the state then", t.state(&given.id).await?, Some(RecordState::InFlight))
@@ -122,7 +136,8 @@ async fn that_is_dropped_changes_nothing(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     let before = t.look(&given.id).await?;
     t.pass(t.unit() / 4).await;
-    drop(waiter(&t.store, &given.id, 1).await);
+    waiter(&t.store, &given.id, 1).await?.ends_cut_off().await;
+    settled(&t.store, &given.id).await?;
     t.unchanged("the record after a wait that was dropped", &given.id, &before).await?;
     goes_on(t, &given).await
 }
@@ -141,7 +156,7 @@ async fn goes_on(t: &Bench, given: &Given) -> Verdict {
 async fn is_woken_by_a_commit(t: &Bench) -> Verdict {
     for remember in [LONG, LONG * 2] {
         let given = t.given(RecordState::InFlight).await?;
-        let waiter = waiter(&t.store, &given.id, 1).await;
+        let waiter = waiter(&t.store, &given.id, 1).await?;
         same("the commit", t.store.commit(&given.commit.with_remember(remember)).await?, Ownership::Held)?;
         waiter.ends_soon("a wait after the commit").await?;
         let answer = t.store.claim(&claim(&given.id)).await?;
@@ -152,7 +167,7 @@ async fn is_woken_by_a_commit(t: &Bench) -> Verdict {
 
 async fn is_woken_by_a_commit_without_an_outcome(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    let waiter = waiter(&t.store, &given.id, 1).await;
+    let waiter = waiter(&t.store, &given.id, 1).await?;
     let without = given.commit.with_outcome(None);
     same("the commit", t.store.commit(&without).await?, Ownership::Held)?;
     waiter.ends_soon("a wait after the commit").await
@@ -160,14 +175,14 @@ async fn is_woken_by_a_commit_without_an_outcome(t: &Bench) -> Verdict {
 
 async fn is_woken_by_a_release(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    let waiter = waiter(&t.store, &given.id, 1).await;
+    let waiter = waiter(&t.store, &given.id, 1).await?;
     same("the release", t.store.release(&release(&given.claim)).await?, Ownership::Held)?;
     waiter.ends_soon("a wait after the release").await
 }
 
 async fn is_woken_by_a_release_to_abandoned(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    let waiter = waiter(&t.store, &given.id, 1).await;
+    let waiter = waiter(&t.store, &given.id, 1).await?;
     same("the release", t.store.release(&abandon(&given.claim)).await?, Ownership::Held)?;
     waiter.ends_soon("a wait after the release to abandoned").await
 }
@@ -177,7 +192,7 @@ async fn is_woken_by_a_release_to_undone(t: &Bench) -> Verdict {
     for id in [t.id()?, released.id, abandoned.id] {
         let claim = claim(&id);
         let attempt = t.own(&claim).await?;
-        let waiter = waiter(&t.store, &id, attempt).await;
+        let waiter = waiter(&t.store, &id, attempt).await?;
         same("the release", t.store.release(&undo(&claim)).await?, Ownership::Held)?;
         waiter.ends_soon("a wait after the release to undone").await?;
     }
@@ -187,26 +202,26 @@ async fn is_woken_by_a_release_to_undone(t: &Bench) -> Verdict {
 async fn is_woken_across_handles(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     let (second, third) = (t.second().await?, t.second().await?);
-    let waiters = vec![waiter(&t.store, &given.id, 1).await, waiter(&second, &given.id, 1).await];
+    let waiters = vec![waiter(&t.store, &given.id, 1).await?, waiter(&second, &given.id, 1).await?];
     same("the commit by a third handle", third.commit(&given.commit).await?, Ownership::Held)?;
     Task::all_end_soon("a wait after the commit", waiters).await.map(drop)
 }
 
 async fn is_woken_in_a_later_attempt(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    let first = waiter(&t.store, &given.id, 1).await;
+    let first = waiter(&t.store, &given.id, 1).await?;
     t.store.release(&release(&given.claim)).await?;
     first.ends_soon("a wait for attempt 1").await?;
     let second = claim(&given.id);
     t.own(&second).await?;
-    let waiter = waiter(&t.store, &given.id, 2).await;
+    let waiter = waiter(&t.store, &given.id, 2).await?;
     same("the commit", t.store.commit(&commit(&second, 2)).await?, Ownership::Held)?;
     waiter.ends_soon("a wait for attempt 2").await
 }
 
 async fn is_woken_after_a_renewal(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    let waiter = waiter(&t.store, &given.id, 1).await;
+    let waiter = waiter(&t.store, &given.id, 1).await?;
     same("the renewal", t.store.renew(renewal(&given.claim)).await?, Ownership::Held)?;
     same("the commit", t.store.commit(&given.commit).await?, Ownership::Held)?;
     waiter.ends_soon("a wait that began before a renewal").await
@@ -214,7 +229,7 @@ async fn is_woken_after_a_renewal(t: &Bench) -> Verdict {
 
 async fn is_woken_after_somebody_else_gave_up(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    let waiter = waiter(&t.store, &given.id, 1).await;
+    let waiter = waiter(&t.store, &given.id, 1).await?;
     t.store.wait(&given.id, 1, Duration::from_millis(10)).await?;
     same("the commit", t.store.commit(&given.commit).await?, Ownership::Held)?;
     waiter.ends_soon("a wait beside one that gave up").await
@@ -222,17 +237,17 @@ async fn is_woken_after_somebody_else_gave_up(t: &Bench) -> Verdict {
 
 async fn is_woken_after_somebody_else_was_dropped(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    let dropped = waiter(&t.store, &given.id, 1).await;
-    let stays = waiter(&t.store, &given.id, 1).await;
-    drop(dropped);
-    tokio::time::sleep(Duration::from_millis(10)).await;
+    let dropped = waiter(&t.store, &given.id, 1).await?;
+    let stays = waiter(&t.store, &given.id, 1).await?;
+    dropped.ends_cut_off().await;
+    settled(&t.store, &given.id).await?;
     same("the commit", t.store.commit(&given.commit).await?, Ownership::Held)?;
     stays.ends_soon("a wait beside one that was dropped").await
 }
 
 async fn for_another_key_is_left_alone(t: &Bench) -> Verdict {
     let (one, other) = (t.given(RecordState::InFlight).await?, t.given(RecordState::InFlight).await?);
-    let waiter = waiter(&t.store, &one.id, 1).await;
+    let waiter = waiter(&t.store, &one.id, 1).await?;
     same("the commit of another key", t.store.commit(&other.commit).await?, Ownership::Held)?;
     // It may return early, for no reason, but it must be woken by its own key still.
     same("the commit of its key", t.store.commit(&one.commit).await?, Ownership::Held)?;
@@ -242,25 +257,27 @@ async fn for_another_key_is_left_alone(t: &Bench) -> Verdict {
 async fn of_many_is_woken_for_all(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     let second = t.second().await?;
-    let wait = |number: usize| {
-        let (store, id) = (if number.is_multiple_of(2) { t.store.clone() } else { second.clone() }, given.id.clone());
-        Task::spawn(async move { store.wait(&id, 1, LONG).await })
-    };
-    let waiters: Vec<Task<()>> = (0..64).map(wait).collect();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut waiters = Vec::new();
+    for number in 0..64 {
+        let store = if number % 2 == 0 { &t.store } else { &second };
+        waiters.push(begun(store, &given.id, 1, LONG).await);
+    }
+    for store in [&t.store, &second] {
+        settled(store, &given.id).await?;
+    }
     same("the commit", t.store.commit(&given.commit).await?, Ownership::Held)?;
     Task::all_end_soon("one of 64 waits after the commit", waiters).await.map(drop)
 }
 
 async fn does_not_keep_the_owner_from_its_record(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    let _waiter = waiter(&t.store, &given.id, 1).await;
+    let _waiter = waiter(&t.store, &given.id, 1).await?;
     goes_on(t, &given).await
 }
 
 async fn does_not_let_a_stranger_in(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    let _waiter = waiter(&t.store, &given.id, 1).await;
+    let _waiter = waiter(&t.store, &given.id, 1).await?;
     let stranger = claim(&given.id);
     same("a stranger's renewal", t.store.renew(renewal(&stranger)).await?, Ownership::Lost)?;
     same("a stranger's commit", t.store.commit(&commit(&stranger, 1)).await?, Ownership::Lost)?;
@@ -273,14 +290,14 @@ async fn is_not_seen_by_an_inspection(t: &Bench) -> Verdict {
     let given = t.given_with(RecordState::InFlight, crate::bench::print("one")?).await?;
     let before = t.look(&given.id).await?;
     t.pass(t.unit() / 4).await;
-    let _waiter = waiter(&t.store, &given.id, 1).await;
+    let _waiter = waiter(&t.store, &given.id, 1).await?;
     t.unchanged("a record in flight with a waiter", &given.id, &before).await
 }
 
 async fn does_not_keep_an_abandoned_record_from_being_removed(t: &Bench) -> Verdict {
     let first = claim(&t.id()?).with_lease(t.unit());
     t.own(&first).await?;
-    let _waiter = waiter(&t.store, &first.id, 1).await;
+    let _waiter = waiter(&t.store, &first.id, 1).await?;
     t.pass_until(t.unit(), &first.id, Some(RecordState::Abandoned)).await?;
     same("the removal", t.store.remove(&first.id).await?, Removed::Removed)?;
     same("the state then", t.state(&first.id).await?, None)
@@ -289,7 +306,7 @@ async fn does_not_keep_an_abandoned_record_from_being_removed(t: &Bench) -> Verd
 async fn does_not_keep_a_lease_from_running_out(t: &Bench) -> Verdict {
     let first = claim(&t.id()?).with_lease(t.unit());
     t.own(&first).await?;
-    let _waiter = waiter(&t.store, &first.id, 1).await;
+    let _waiter = waiter(&t.store, &first.id, 1).await?;
     t.pass_until(t.unit(), &first.id, Some(RecordState::Abandoned)).await?;
     let answer = t.store.claim(&claim(&first.id)).await?;
     matches_or_broken!("a claim then", answer, Claimed::Owned { attempt: 2, .. })

@@ -51,6 +51,7 @@ flaws![
     CommitForgetsTheOutcomeAndSaysHeld,
     CommitKeepsTheOutcomeTooLong,
     CommitMakesTextOfTheOutcome,
+    CommitOfAnEarlierLifeIsHeld,
     CommitOfIssuedByAnybody,
     CommitOfNothingIsHeld,
     CommitRemembersForTheTtlOnly,

@@ -291,6 +291,14 @@ impl FlawedStore {
                     return Ok(Ownership::Lost);
                 }
             }
+            (Some(Flaw::CommitOfAnEarlierLifeIsHeld), _) => {
+                // As if the owners of a removed record were still known.
+                let attempt = self.inner.inspect(&id).await?.map(|info| info.attempt);
+                let (before, _) = self.claim_before(&id, commit.owner);
+                if attempt == Some(commit.attempt) && before.is_some_and(|claim| claim.owner == commit.owner) {
+                    commit.owner = self.last_claim(&id).map_or(commit.owner, |claim| claim.owner);
+                }
+            }
             (Some(Flaw::CommitOfIssuedByAnybody), _) if state == Some(RecordState::Issued) => {
                 let (owner, hold) = (commit.owner, commit.ttl);
                 self.inner.claim(&Self::any_claim(&id).with_id(id.clone()).with_owner(owner).with_hold(hold)).await?;

@@ -8,37 +8,12 @@
 --       age; '' or for how long, in ms, nothing must have been heard of the owner, else none is written
 -- gives {0}: no record; {1, record}: another record; {2}: no expiry; {3, ms}: alive for so long; {4}: may be taken; {5}: taken; {6, ms}: it
 --       may have been renewed later by so much, because the clock was set
-local found = redis.call('GET', KEYS[1])
-if not found then
-  return {0}
+local found, answer = as_read(KEYS[1], ARGV[1])
+if found and ARGV[4] == '1' then
+  answer = not_over(KEYS[1], found, ARGV[5], ARGV[6])
 end
-if found ~= ARGV[1] and found ~= ARGV[1] .. 'w' then
-  return {1, found}
-end
-if ARGV[4] == '1' then
-  local left = redis.call('PTTL', KEYS[1])
-  if left < 0 then
-    return {2}
-  end
-  local lease, hold = string.match(found, '^i[123]f%S+ %d+ (%d+) (%d+) ')
-  local age = math.max(tonumber(hold) - left, 0)
-  local alive = tonumber(lease) - age
-  if alive > 0 then
-    return {3, alive}
-  end
-  if ARGV[6] ~= '' and age < tonumber(ARGV[6]) then
-    return {4}
-  end
-  if (tonumber(lease) > 0 or ARGV[6] ~= '') and ARGV[5] ~= '' then
-    -- pcall: a user who may not ask for the time has to trust it.
-    local time = redis.pcall('TIME')
-    if not time.err then
-      local renewed = time[1] * 1000 + time[2] / 1000 + left - tonumber(hold)
-      if renewed > tonumber(ARGV[5]) then
-        return {6, math.ceil(renewed - tonumber(ARGV[5]))}
-      end
-    end
-  end
+if answer then
+  return answer
 end
 if ARGV[2] == '' then
   return {4}
