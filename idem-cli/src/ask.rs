@@ -12,8 +12,9 @@ pub(crate) fn confirm(consent: &Consent, question: &str) -> Result<(), Failure> 
     if consent.yes {
         return Ok(());
     }
-    eprint!("{question}\nGo on? [y/N] ");
-    let _ = io::stderr().flush();
+    let mut err = io::stderr().lock();
+    let _ = write!(err, "{question}\nGo on? [y/N] ").and_then(|()| err.flush());
+    drop(err);
     let mut answer = String::new();
     let _ = io::stdin().lock().read_line(&mut answer);
     if matches!(answer.trim(), "y" | "Y" | "yes") {

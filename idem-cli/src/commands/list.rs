@@ -55,7 +55,11 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
     let rows: Vec<_> = records.iter().map(|listed| print::row(&listed.id, &listed.info)).collect();
     print::table(&print::COLUMNS, &rows)?;
     if let Some(cursor) = cursor {
-        eprintln!("there may be more: --cursor {}", cursor.as_str());
+        print::aside(&format!("there may be more: --cursor {}", cursor.as_str()));
+    } else if rows.is_empty() && args.cursor.is_none() {
+        print::aside(
+            "no such records; if there should be some, check the database in the URL, `--prefix` or `--table`",
+        );
     }
     Ok(())
 }
@@ -84,6 +88,7 @@ pub(crate) fn valid(operation: &str) -> Result<&str, Failure> {
 /// Says on the side what cannot be read.
 pub(crate) fn tell(unreadable: &[Unreadable]) {
     for Unreadable { id, error, .. } in unreadable {
-        eprintln!("idem: `{}` of `{}` cannot be read: {error}", print::shown(id.key()), id.operation());
+        let key = print::shown(id.key());
+        print::aside(&format!("idem: `{key}` of `{}` cannot be read: {error}", id.operation()));
     }
 }

@@ -1,6 +1,6 @@
 //! Each exit code, and what stands on the error output.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use idem_core::{Begin, Idempotency};
 use idem_testkit::RedisServer;
 use serde_json::json;
 
-use crate::support::{OPERATION, charge, idem, idem_answering, killed_worker, runtime};
+use crate::support::{OPERATION, charge, command, idem, idem_answering, killed_worker, runtime};
 
 async fn sqlite() -> (tempfile::TempDir, String, Idempotency) {
     let dir = tempfile::tempdir().unwrap();
@@ -141,6 +141,48 @@ async fn help_completions_and_the_manual_end_with_0() {
     }
     assert!(idem("", &["completions", "zsh"]).with(0).out.contains("--older-than"));
     assert!(idem("", &["man"]).with(0).out.contains("doctor"));
+}
+
+#[tokio::test]
+async fn a_closed_pipe_ends_no_change_halfway_and_is_no_failure() {
+    let (_dir, url, _) = sqlite().await;
+    killed_worker(&url, "k").await;
+    let settle = ["settle", OPERATION, "k", "--value", "-", "--yes"];
+    let commands = [
+        &["list"][..],
+        &["list", "--json"],
+        &["show", OPERATION, "k"],
+        &["stats"],
+        &["watch", "--interval", "10ms"],
+        &["doctor"],
+        &["completions", "bash"],
+        &["man"],
+        &["--help"],
+        &settle,
+        &["purge", "--operation", "nothing", "--yes"],
+    ];
+    for args in commands {
+        // Both outputs are closed, as `2>&1 | true` leaves them.
+        let pipe = || std::io::pipe().unwrap().1;
+        let mut command = command(&url, args);
+        let mut child = command.stdin(Stdio::piped()).stdout(pipe()).stderr(pipe()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"\"paid\"").ok();
+        let ended = tokio::task::spawn_blocking(move || child.wait().unwrap());
+        let ended = tokio::time::timeout(Duration::from_secs(60), ended).await.expect("it ends").unwrap();
+        // A closed pipe ends `doctor` too before it can count.
+        assert_eq!(ended.code(), Some(0), "{args:?}");
+    }
+    let settled = idem(&url, &["show", OPERATION, "k", "--json"]).with(0).json();
+    assert_eq!((&settled["state"], &settled["outcome"]), (&json!("committed"), &json!("paid")));
+}
+
+#[tokio::test]
+async fn an_empty_listing_says_where_to_look() {
+    let (_dir, url, _) = sqlite().await;
+    let nothing = idem(&url, &["list", "--state", "abandoned"]).with(0);
+    assert!(nothing.out.starts_with("OPERATION") && nothing.err.contains("--table"), "{nothing:?}");
+    let json = idem(&url, &["list", "--json"]).with(0);
+    assert!(json.err.is_empty(), "{json:?}");
 }
 
 #[tokio::test]

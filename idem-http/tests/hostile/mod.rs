@@ -202,7 +202,8 @@ async fn closures_that_panic_share_no_key_and_lock_none() {
         assert!(parts.headers["x-count"] != "1", "a bug");
         true
     });
-    let keep = Site::over(site.idempotency.clone()).router_of(keep, |n| ([("x-count", n)], n.to_string()).into_response());
+    let keep =
+        Site::over(site.idempotency.clone()).router_of(keep, |n| ([("x-count", n)], n.to_string()).into_response());
     for (app, user, key, then, expected) in
         [(site.router(key_from), "alice", "bug", "fine", "1"), (keep, "alice", "k", "k", "2")]
     {
@@ -229,12 +230,18 @@ async fn a_lookup_is_for_no_cache_and_says_which_methods_it_has() {
         send(&app, request.body(Body::empty()).unwrap()).await
     };
     let unknown = ask(Method::GET).await;
-    assert_eq!((unknown.status, &unknown.headers[CACHE_CONTROL]), (StatusCode::NOT_FOUND, &"no-store".parse().unwrap()));
+    assert_eq!(
+        (unknown.status, &unknown.headers[CACHE_CONTROL]),
+        (StatusCode::NOT_FOUND, &"no-store".parse().unwrap())
+    );
     send(&app, empty("k")).await;
     let found = ask(Method::GET).await;
     assert_eq!((&*found.text, &found.headers[CACHE_CONTROL]), ("1", &"no-store".parse().unwrap()));
     let refused = ask(Method::DELETE).await;
-    assert_eq!((refused.status, &refused.headers[ALLOW]), (StatusCode::METHOD_NOT_ALLOWED, &"GET, HEAD".parse().unwrap()));
+    assert_eq!(
+        (refused.status, &refused.headers[ALLOW]),
+        (StatusCode::METHOD_NOT_ALLOWED, &"GET, HEAD".parse().unwrap())
+    );
 }
 
 #[tokio::test]
@@ -256,6 +263,10 @@ async fn the_replays_of_guarded_handlers_are_marked_and_nothing_else_is() {
     for (body, replayed) in [("a", false), ("a", true), ("b", false), ("free", false), ("free", false), ("a", true)] {
         let response = app.clone().oneshot(Request::post("/transfers").body(Body::from(body)).unwrap()).await.unwrap();
         assert_eq!(response.extensions().get::<idem_http::Replayed>().is_some(), replayed, "{body}");
-        assert_eq!(response.headers().get("idempotent-replayed").is_some_and(|mark| mark == "true"), replayed, "{body}");
+        assert_eq!(
+            response.headers().get("idempotent-replayed").is_some_and(|mark| mark == "true"),
+            replayed,
+            "{body}"
+        );
     }
 }

@@ -14,6 +14,9 @@ use tokio::process::{Child, Command};
 use super::serve;
 use super::support::{Site, layer};
 
+/// How long the test waits for what must come. It is long, for machines under load.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Names the server to the processes.
 const URL: &str = "WIRE_REDIS_URL";
 
@@ -48,7 +51,8 @@ async fn start(url: &str) -> (Child, String) {
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     loop {
-        let line = lines.next_line().await.unwrap().expect("the process has ended");
+        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("the process says its address");
+        let line = line.unwrap().expect("the process has ended");
         if let Some(address) = line.strip_prefix("address ") {
             let address = address.to_owned();
             tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
@@ -74,13 +78,12 @@ async fn a_hundred_duplicates_at_once_over_two_processes_run_one_body() {
         asked.text().await.unwrap().parse::<usize>().unwrap()
     };
     // One body has begun, in one of them, and waits there.
-    loop {
-        let begun = runs(&processes[0].1).await + runs(&processes[1].1).await;
-        if begun > 0 {
-            break;
+    let begun = async {
+        while runs(&processes[0].1).await + runs(&processes[1].1).await == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    };
+    tokio::time::timeout(PATIENCE, begun).await.expect("a body begins in one of the processes");
     for (process, _) in &mut processes {
         process.stdin.as_mut().unwrap().write_all(b"open\n").await.unwrap();
     }
