@@ -26,6 +26,7 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
     listing.digest = args.digest;
     listing.cursor = args.cursor.as_deref().map(Cursor::from_text);
     let most = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let mut found_any = false;
     let (mut records, mut seen) = (Vec::<Listed>::new(), HashSet::<RecordId>::new());
     let cursor = loop {
         listing.limit = most - records.len();
@@ -40,6 +41,7 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
             }
         })?;
         tell(&page.unreadable);
+        found_any |= !page.unreadable.is_empty() || !page.records.is_empty();
         records.extend(page.records.into_iter().filter(|listed| seen.insert(listed.id.clone())));
         match page.next {
             Some(cursor) if records.len() < most => listing = listing.after(cursor),
@@ -56,7 +58,7 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
     print::table(&print::COLUMNS, &rows)?;
     if let Some(cursor) = cursor {
         print::aside(&format!("there may be more: --cursor {}", cursor.as_str()));
-    } else if rows.is_empty() && args.cursor.is_none() {
+    } else if !found_any && args.cursor.is_none() {
         print::aside(
             "no such records; if there should be some, check the database in the URL, `--prefix` or `--table`",
         );

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use idem_core::{Begin, Idempotency};
-use idem_testkit::RedisServer;
+use idem_testkit::{RedisServer, Reply};
 use serde_json::json;
 
 use crate::support::{OPERATION, charge, command, idem, idem_answering, killed_worker, runtime};
@@ -25,6 +25,7 @@ async fn wrong_arguments_end_with_2_and_say_what_is_right() {
     let path = file.path().to_str().unwrap();
     for (store, args, says) in [
         ("", &["list"][..], "IDEM_STORE"),
+        ("", &["list", "--store", ""], "IDEM_STORE"),
         ("ftp://host/", &["list"], "redis://"),
         (&url, &["list", "--state", "lost"], "in_flight"),
         (&url, &["list", "--digest", "12"], "16 hexadecimal"),
@@ -34,6 +35,7 @@ async fn wrong_arguments_end_with_2_and_say_what_is_right() {
         (&url, &["list", "--operation", "a b"], "operation"),
         (&url, &["list", "--prefix", "idem"], "--table"),
         (&url, &["show", OPERATION], "KEY"),
+        (&url, &["show"], "--digest"),
         (&url, &["show", OPERATION, ""], "idem list"),
         (&url, &["settle", OPERATION, "k"], "--value"),
         (&url, &["settle", OPERATION, "k", "--value", path, "--yes"], "JSON"),
@@ -174,6 +176,26 @@ async fn a_closed_pipe_ends_no_change_halfway_and_is_no_failure() {
     }
     let settled = idem(&url, &["show", OPERATION, "k", "--json"]).with(0).json();
     assert_eq!((&settled["state"], &settled["outcome"]), (&json!("committed"), &json!("paid")));
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_named_and_left_as_it_is() {
+    let server = RedisServer::start().await.unwrap();
+    let url = server.url();
+    let record = "idem:payments.charge:o-1";
+    server.cli(&["SET", record, "text of another program"]).await.unwrap();
+    for args in [
+        &["show", OPERATION, "o-1"][..],
+        &["forget", OPERATION, "o-1", "--yes", "--force"],
+        &["release", OPERATION, "o-1", "--yes"],
+    ] {
+        let refused = idem(&url, args).with(5);
+        assert!(refused.err.contains("not written by idem") && refused.err.contains("own client"), "{refused:?}");
+    }
+    let listed = idem(&url, &["list"]).with(0);
+    assert!(listed.err.contains("`o-1` of `payments.charge`") && !listed.err.contains("--prefix"), "{listed:?}");
+    let Reply::Value(found) = server.cli(&["GET", record]).await.unwrap() else { panic!() };
+    assert_eq!(found, b"text of another program");
 }
 
 #[tokio::test]

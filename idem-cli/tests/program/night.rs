@@ -59,6 +59,8 @@ async fn is_found_and_settled(url: &str) {
     let shown = idem(url, &["show", OPERATION, key, "--json"]).with(0).json();
     assert_eq!((&shown["state"], &shown["outcome"], &shown["attempt"]), (&json!("committed"), &receipt, &json!(1)));
     assert_eq!((&shown["trace"], &shown["audit"]["reason"]), (&json!(TRACE), &json!("ticket 12")));
+    assert!(shown["audit"]["who"].as_str().unwrap().starts_with("ada@"), "{shown}");
+    assert!(shown["audit"]["age_ms"].as_u64().unwrap() < 60_000, "{shown}");
     // The fingerprint is what it was.
     let other = idempotency.operation(OPERATION).key(key.as_str()).fingerprint(&5);
     let mismatch = other.run(async || Ok::<_, Error>(())).await.unwrap_err();

@@ -40,7 +40,7 @@ async fn send(app: &Router, accepts: &str) -> Decoded {
 }
 
 fn text() -> String {
-    (0..1000).map(|line| format!("charge {line}\n")).collect()
+    (0..1000).map(|line| line.to_string()).collect::<Vec<_>>().join(" charge\n")
 }
 
 /// The encodings of a request, and that of its response.

@@ -44,17 +44,17 @@ const MESSAGE: &[u8] = b"\0\0\0\0\x03one";
 
 #[tokio::test(start_paused = true)]
 async fn a_response_that_never_ends_passes_from_its_first_byte_and_its_request_is_done() {
-    type Rest = futures::stream::Pending<Result<&'static [u8], std::io::Error>>;
-    let cases: [(&str, &[&[u8]], fn() -> Rest); 4] = [
-        ("text/event-stream", &[b"data: 1\n\n"], futures::stream::pending),
+    let cases: [(&str, &[&[u8]]); 4] = [
+        ("text/event-stream", &[b"data: 1\n\n"]),
         // A stream of messages: one and a pause, one and a part of the next, all of two.
-        ("application/grpc", &[MESSAGE], futures::stream::pending),
-        ("application/grpc+proto", &[b"\0\0\0\0\x03one\0"], futures::stream::pending),
-        ("Application/gRPC", &[b"\0\0", b"\0\0\x03one", MESSAGE], futures::stream::pending),
+        ("application/grpc", &[MESSAGE]),
+        ("application/grpc+proto", &[b"\0\0\0\0\x03one\0"]),
+        ("Application/gRPC", &[b"\0\0", b"\0\0\x03one", MESSAGE]),
     ];
-    for (content_type, first, rest) in cases {
+    for (content_type, first) in cases {
         let site = Site::new();
-        let app = site.app(move |_| ([(CONTENT_TYPE, content_type)], chunks(first, rest())).into_response());
+        let app = site
+            .app(move |_| ([(CONTENT_TYPE, content_type)], chunks(first, futures::stream::pending())).into_response());
         let response = app.clone().oneshot(empty("k"));
         // The clock is paused: it goes on only when nothing else can.
         let response = tokio::time::timeout(Duration::from_secs(60), response).await;
@@ -87,6 +87,27 @@ async fn a_unary_response_of_grpc_that_comes_in_pieces_is_recorded() {
         let got = send(&app, empty("k")).await;
         assert_eq!((&got.bytes[..], is_replay(&got)), (MESSAGE, replayed));
     }
+}
+
+#[tokio::test]
+async fn paths_without_a_route_are_unguarded_behind_a_route_layer() {
+    let site = Site::new();
+    let runs = site.runs.clone();
+    let charge = move || async move { (runs.fetch_add(1, SeqCst) + 1).to_string() };
+    let app: Router = Router::new().route("/charges/{id}", post(charge)).route_layer(layer(&site.idempotency));
+    let sent = |path: &str| {
+        let request = request("k").uri(path.to_owned()).body(Body::empty()).unwrap();
+        let app = app.clone();
+        async move { send(&app, request).await }
+    };
+    for _ in 0..2 {
+        let unknown = sent("/nothing").await;
+        assert!(unknown.status == StatusCode::NOT_FOUND && !is_replay(&unknown));
+    }
+    assert_eq!(sent("/charges/1").await.text, "1");
+    assert!(is_replay(&sent("/charges/1").await));
+    // One route, one operation.
+    assert_eq!(sent("/charges/2").await.code(), "fingerprint_mismatch");
 }
 
 /// A body that says a length, and breaks off before it.

@@ -66,7 +66,7 @@ async fn a_hundred_duplicates_at_once_over_two_processes_run_one_body() {
     use tokio::io::AsyncWriteExt as _;
     let redis = idem_testkit::RedisServer::start().await.unwrap();
     let mut processes = [start(&redis.url()).await, start(&redis.url()).await];
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = super::reqwest_builder().no_proxy().build().unwrap();
     let calls: Vec<_> = (0..100)
         .map(|n| {
             let request = client.post(format!("http://{}/charges", processes[n % 2].1)).body("10");
