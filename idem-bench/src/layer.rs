@@ -129,7 +129,9 @@ impl Services {
                     .with_cookie_options(CookieOptions::build().name("session").max_age(3600).path("/")),
             )
             .layer(CookieManagerLayer::new());
-        let login = beside.clone().oneshot(Request::post("/login").body(Body::empty())?).await?;
+        // It refuses requests without a key, this one too.
+        let login = Request::post("/login").header(KEY, "login").body(Body::empty())?;
+        let login = beside.clone().oneshot(login).await?;
         let cookie = login.headers().get(SET_COOKIE).context("axum-idempotent has made no session")?.to_str()?;
         let session = HeaderValue::from_str(cookie.split(';').next().unwrap_or_default())?;
         let routers =

@@ -25,6 +25,7 @@ use crate::policy::errors::ErrorAction;
 pub use crate::policy::errors::RunsOnce;
 use crate::runtime::handle::Idempotency;
 use crate::store::{Store, Transaction};
+pub use crate::task::carried::{CarriedOn, carried_on};
 pub use crate::task::waiting::waiting_at_most;
 use crate::task::{current, scope, unguarded, watch};
 

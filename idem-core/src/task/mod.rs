@@ -1,5 +1,6 @@
 //! State that follows a task: the runtime of a scope, the call whose body runs, watches.
 
+pub(crate) mod carried;
 pub(crate) mod current;
 pub(crate) mod inherited;
 pub(crate) mod recording;

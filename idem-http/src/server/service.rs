@@ -1,6 +1,5 @@
 //! The service that the layer makes: one request, from its key to its response.
 
-use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
@@ -14,10 +13,10 @@ use futures_util::future::BoxFuture;
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, request};
 use http_body::Body as HttpBody;
+use idem_core::__private::carried_on;
 use idem_core::{Error, UnkeptAction};
 use serde::{Deserialize, Serialize};
 use tower_service::Service;
-use tracing::Instrument as _;
 
 use super::body::{Body, Read, Whole, read, read_unary};
 use super::route::operation;
@@ -319,17 +318,9 @@ where
         Failed::Released(_) => UnkeptAction::Release,
         Failed::Service(_) | Failed::Idempotency(_) | Failed::UsedUp => UnkeptAction::Unlisted,
     });
-    // The claim too is in a task of its own: a client that goes away while it is on its way leaves
-    // no key locked.
-    let running = tokio::spawn(operation.run_detached(body).in_current_span());
-    let ended = match running.await {
-        Ok(ended) => ended,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => resume(panic),
-            // The tokio runtime is shutting down, and this future with it.
-            Err(_) => std::future::pending().await,
-        },
-    };
+    // A client that goes away stops neither the claim, which would leave the key locked, nor the
+    // body: both go on in a task then. Until then they need none.
+    let ended = carried_on(&settings.idempotency, operation.run(body)).await;
     match ended {
         Ok(outcome) => {
             let Ran { stored, live } = outcome.into_inner();
@@ -350,10 +341,6 @@ where
             Ok(refusal(&settings, &problem))
         }
     }
-}
-
-fn resume(panic: Box<dyn Any + Send>) -> ! {
-    std::panic::resume_unwind(panic)
 }
 
 /// The body of the operation: the service, and what is recorded of its response.

@@ -1,0 +1,211 @@
+//! A future that goes on in a task of its own if its caller is dropped.
+
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::runtime::Handle;
+use tracing::{Instrument as _, Span};
+
+use crate::runtime::Runtime;
+use crate::runtime::handle::Idempotency;
+use crate::task::inherited::Inherited;
+
+/// The future of [`carried_on`].
+pub struct CarriedOn<T: Send + 'static> {
+    state: State<T>,
+    /// Where it goes on: the tokio runtime on which it began.
+    handle: Option<Handle>,
+    /// `None`: it is disabled, and counts nothing.
+    runtime: Option<Arc<Runtime>>,
+    inherited: Option<Inherited>,
+    span: Span,
+}
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+enum State<T> {
+    /// It was never polled.
+    New(Boxed<T>),
+    Begun(Boxed<T>),
+    /// It has ended, or panicked.
+    Over,
+}
+
+/// Polls a future where the caller is polled, which costs no task. If the caller is dropped after
+/// the first poll, the future goes on in a task of its own, with the state that follows the task,
+/// and counts as a detached body.
+///
+/// What its output is then is not seen. A future that was never polled, or panicked, is dropped.
+/// So is one that began outside of a tokio runtime.
+pub fn carried_on<T: Send + 'static>(
+    runtime: &Idempotency,
+    future: impl Future<Output = T> + Send + 'static,
+) -> CarriedOn<T> {
+    CarriedOn {
+        state: State::New(Box::pin(future)),
+        handle: Handle::try_current().ok(),
+        runtime: runtime.runtime.clone(),
+        inherited: Some(Inherited::here()),
+        span: Span::current(),
+    }
+}
+
+impl<T: Send + 'static> Future for CarriedOn<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        // Taken, so that a future that panics does not go on.
+        let (State::New(mut future) | State::Begun(mut future)) = mem::replace(&mut self.state, State::Over) else {
+            return Poll::Pending;
+        };
+        let polled = future.as_mut().poll(context);
+        if polled.is_pending() {
+            self.state = State::Begun(future);
+        }
+        polled
+    }
+}
+
+impl<T: Send + 'static> Drop for CarriedOn<T> {
+    fn drop(&mut self) {
+        let State::Begun(future) = mem::replace(&mut self.state, State::Over) else { return };
+        let (Some(handle), Some(inherited)) = (&self.handle, self.inherited.take()) else { return };
+        let counted = self.runtime.as_ref().map(|runtime| runtime.background.body());
+        let rest = async move {
+            // Dropped after the future, which may leave a step behind: `shutdown` sees the one or
+            // the other.
+            let _counted = counted;
+            inherited.around(future).await;
+        };
+        handle.spawn(rest.instrument(mem::replace(&mut self.span, Span::none())));
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for CarriedOn<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CarriedOn").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::future::pending;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::store::MemoryStore;
+    use crate::task::scope::{default_runtime, scope};
+
+    /// Polls a future once, with a waker that does nothing.
+    fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+        Pin::new(future).poll(&mut Context::from_waker(std::task::Waker::noop()))
+    }
+
+    /// Counts the runs that came to their end, after a signal.
+    fn gated() -> (Arc<Notify>, Arc<AtomicU32>, impl Future<Output = ()> + Send + 'static) {
+        let (gate, ended) = (Arc::new(Notify::new()), Arc::new(AtomicU32::new(0)));
+        let future = {
+            let (gate, ended) = (gate.clone(), ended.clone());
+            async move {
+                gate.notified().await;
+                ended.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        (gate, ended, future)
+    }
+
+    #[tokio::test]
+    async fn p9_a_dropped_future_goes_on_and_shutdown_waits_for_it() {
+        let runtime = Idempotency::new(MemoryStore::new());
+        let (gate, ended, future) = gated();
+        let mut carried = carried_on(&runtime, future);
+        assert!(poll_once(&mut carried).is_pending());
+        // While somebody waits for it, it is no work without a caller.
+        runtime.shutdown(Duration::ZERO).await.unwrap();
+        drop(carried);
+        assert_eq!(runtime.shutdown(Duration::ZERO).await.unwrap_err().bodies, 1);
+        gate.notify_one();
+        runtime.shutdown(Duration::from_secs(10)).await.unwrap();
+        assert_eq!(ended.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn a_future_that_has_not_begun_or_has_ended_does_not_go_on() {
+        let runtime = Idempotency::new(MemoryStore::new());
+        let (gate, ended, future) = gated();
+        gate.notify_one();
+        drop(carried_on(&runtime, future));
+        let (gate, other, future) = gated();
+        gate.notify_one();
+        let mut carried = carried_on(&runtime, future);
+        assert!(poll_once(&mut carried).is_ready());
+        assert!(poll_once(&mut carried).is_pending());
+        drop(carried);
+        runtime.shutdown(Duration::ZERO).await.unwrap();
+        assert_eq!((ended.load(Ordering::SeqCst), other.load(Ordering::SeqCst)), (0, 1));
+    }
+
+    #[tokio::test]
+    async fn p8_a_future_that_panicked_does_not_go_on() {
+        let runtime = Idempotency::new(MemoryStore::new());
+        let mut carried = carried_on(&runtime, async {
+            tokio::task::yield_now().await;
+            panic!("a bug");
+        });
+        assert!(poll_once(&mut carried).is_pending());
+        let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll_once(&mut carried)));
+        assert!(polled.is_err());
+        drop(carried);
+        runtime.shutdown(Duration::ZERO).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_goes_on_has_the_scope_of_its_caller() {
+        let (runtime, scoped) = (Idempotency::new(MemoryStore::new()), Idempotency::new(MemoryStore::new()));
+        let (gate, _, future) = gated();
+        let (heard, hears) = tokio::sync::oneshot::channel();
+        let mut carried = scope(scoped.clone(), async {
+            carried_on(&runtime, async move {
+                future.await;
+                heard.send(default_runtime().and_then(|here| here.runtime)).map_err(drop).unwrap();
+            })
+        })
+        .await;
+        assert!(poll_once(&mut carried).is_pending());
+        drop(carried);
+        gate.notify_one();
+        let here = hears.await.unwrap().unwrap();
+        assert!(Arc::ptr_eq(&here, scoped.runtime.as_ref().unwrap()));
+    }
+
+    #[test]
+    fn where_the_tokio_runtime_has_ended_it_ends_too() {
+        let runtime = Idempotency::new(MemoryStore::new());
+        let held = Arc::new(());
+        let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let carried = tokio.block_on(async {
+            let held = held.clone();
+            let mut carried = carried_on(&runtime, async move {
+                let _held = held;
+                pending::<()>().await;
+            });
+            assert!(poll_once(&mut carried).is_pending());
+            carried
+        });
+        drop(tokio);
+        drop(carried);
+        assert_eq!(Arc::strong_count(&held), 1);
+        // Nor does it where there was none.
+        let mut carried = carried_on(&runtime, pending::<()>());
+        assert!(poll_once(&mut carried).is_pending());
+        drop(carried);
+    }
+}
