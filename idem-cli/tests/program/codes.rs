@@ -199,6 +199,16 @@ async fn what_cannot_be_read_is_named_and_left_as_it_is() {
 }
 
 #[tokio::test]
+async fn the_person_behind_sudo_is_who_changed_a_record() {
+    let (_dir, url, idempotency) = sqlite().await;
+    charge(&idempotency, "k").await.unwrap();
+    let mut forget = command(&url, &["forget", OPERATION, "k", "--yes", "--json"]);
+    let forgotten = forget.env("USER", "root").env("SUDO_USER", "joe").output().unwrap();
+    let forgotten: serde_json::Value = serde_json::from_slice(&forgotten.stdout).unwrap();
+    assert!(forgotten["who"].as_str().unwrap().starts_with("joe@"), "{forgotten}");
+}
+
+#[tokio::test]
 async fn an_empty_listing_says_where_to_look() {
     let (_dir, url, _) = sqlite().await;
     let nothing = idem(&url, &["list", "--state", "abandoned"]).with(0);

@@ -56,7 +56,7 @@ pub(crate) fn idem_logging(store: &str, args: &[&str]) -> Ended {
 /// The program, as Ada uses it.
 pub(crate) fn command(store: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_idem"));
-    command.args(args).env("IDEM_STORE", store).env("USER", "ada").env_remove("IDEM_LOG");
+    command.args(args).env("IDEM_STORE", store).env("USER", "ada").env_remove("SUDO_USER").env_remove("IDEM_LOG");
     if store.is_empty() {
         command.env_remove("IDEM_STORE");
     }

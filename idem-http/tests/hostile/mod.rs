@@ -72,6 +72,25 @@ async fn a_response_that_never_ends_passes_from_its_first_byte_and_its_request_i
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stream_of_messages_that_never_pauses_for_long_passes_from_its_second_message() {
+    let site = Site::new();
+    let messages = || {
+        futures::stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            Some((Ok(MESSAGE), ()))
+        })
+    };
+    let app = site.app(move |_| ([(CONTENT_TYPE, "application/grpc")], chunks(&[], messages())).into_response());
+    let response = tokio::time::timeout(Duration::from_secs(60), app.clone().oneshot(empty("k"))).await;
+    let mut body = response.expect("the response has begun").unwrap().into_body();
+    for expected in [2, 1, 1] {
+        let data = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(data, MESSAGE.repeat(expected));
+    }
+    assert_eq!(send(&app, empty("k")).await.code(), "already_done");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_unary_response_of_grpc_that_comes_in_pieces_is_recorded() {
     let site = Site::new();
     let pieces = || {
