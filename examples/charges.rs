@@ -25,6 +25,8 @@
 //! ```
 //!
 //! `--port 8080` listens elsewhere (0: any free port, which the first line of the output names).
+//! `--wait 0` holds no duplicate: it gets 409 and `Retry-After` while the first request runs. The
+//! number is in milliseconds, and 1200 by default.
 //! The clients of Stripe work against it: set their base URL to this server.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -130,12 +132,13 @@ fn error(status: StatusCode, kind: &str, code: &str, message: &str) -> Response 
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut port = 3000;
+    let (mut port, mut wait) = (3000, 1200);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match (word.as_str(), words.next()) {
             ("--port", Some(value)) => port = value.parse().map_err(|error| format!("--port {value}: {error}"))?,
-            _ => return Err("usage: charges [--port PORT]".into()),
+            ("--wait", Some(value)) => wait = value.parse().map_err(|error| format!("--wait {value}: {error}"))?,
+            _ => return Err("usage: charges [--port PORT] [--wait MILLISECONDS]".into()),
         }
     }
     let idempotency = Idempotency::new(MemoryStore::new());
@@ -143,7 +146,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .name("payments")
         .scope(|parts| header(parts, AUTHORIZATION))
         .required(true)
-        .wait(Duration::from_millis(1200))
+        .wait(Duration::from_millis(wait))
         .mismatch(StatusCode::BAD_REQUEST)
         .problem(idem::http::stripe);
     let lookup = idem::http::lookup(idempotency)

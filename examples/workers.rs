@@ -3,8 +3,11 @@
 //!
 //! ```text
 //! cargo run --example workers --features redis                                 # starts a redis-server of its own
-//! cargo run --example workers --features redis -- --redis redis://127.0.0.1/
+//! cargo run --example workers --features redis -- --store redis://127.0.0.1/
 //! ```
+//!
+//! `--store sqlite://workers.db` and `--store postgres://user@host/db` build the example again, with
+//! that store.
 //!
 //! The first process that gets a job does it; the others get its result. When the killed one's
 //! lease runs out, another finishes its job, as the second attempt.
@@ -12,7 +15,7 @@
 //! # Where a person decides
 //!
 //! ```text
-//! cargo run --example workers --features redis -- --reject --redis redis://127.0.0.1/
+//! cargo run --example workers --features redis -- --reject --store redis://127.0.0.1/
 //! ```
 //!
 //! This worker pays, under `abandoned = reject`, and is killed meanwhile. It is unknown whether the
@@ -37,10 +40,14 @@ use std::error::Error;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use idem::{Idempotency, RedisStore, idempotent};
+use idem::{Idempotency, idempotent};
 use idem_testkit::RedisServer;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
+
+#[allow(dead_code, unused_imports, unreachable_code)]
+#[path = "store/mod.rs"]
+mod store;
 
 const WORKERS: u32 = 3;
 const JOBS: u32 = 12;
@@ -72,7 +79,9 @@ async fn pay(order: &str) -> Result<String, idem::Error> {
 
 /// Kills a worker that pays, then calls again until an operator has decided about the payment.
 async fn reject(url: &str) -> Result<(), Box<dyn Error>> {
-    let (mut victim, mut lines) = spawn(&["--pay", ORDER, "--redis", url])?;
+    // A store in SQL has its table before the workers come.
+    idem::install(open(url).await?)?;
+    let (mut victim, mut lines) = spawn(&["--pay", ORDER, "--store", url])?;
     if lines.next_line().await?.as_deref() != Some("paying o-1 1") {
         return Err("the payment was made or begun before; `idem forget workers.payment o-1` begins again".into());
     }
@@ -84,7 +93,6 @@ async fn reject(url: &str) -> Result<(), Box<dyn Error>> {
     println!(
         "  echo '\"paid, receipt 7\"' | idem settle workers.payment {ORDER} --value - --yes --reason 'the bank has it'\n"
     );
-    idem::install(Idempotency::new(RedisStore::connect(url).await?))?;
     let mut told = String::new();
     loop {
         match pay(ORDER).await {
@@ -104,9 +112,14 @@ async fn reject(url: &str) -> Result<(), Box<dyn Error>> {
     }
 }
 
+/// A runtime over the store of a URL.
+async fn open(url: &str) -> Result<Idempotency, Box<dyn Error>> {
+    Ok(store::open(url).await?.0.build())
+}
+
 /// One process. It does all jobs; other processes may do each of them as well.
 async fn worker(url: &str, run: &str, number: u32) -> Result<(), Box<dyn Error>> {
-    let idempotency = Idempotency::new(RedisStore::connect(url).await?);
+    let idempotency = open(url).await?;
     idem::install(idempotency.clone())?;
     for step in 0..JOBS {
         // Everybody begins somewhere else in the queue.
@@ -120,15 +133,22 @@ async fn worker(url: &str, run: &str, number: u32) -> Result<(), Box<dyn Error>>
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    // The older name of the option.
+    arguments.iter_mut().filter(|word| *word == "--redis").for_each(|word| "--store".clone_into(word));
+    let url = arguments.iter().skip_while(|word| *word != "--store").nth(1);
+    if let Some(feature) = url.and_then(|url| store::missing_feature(url)) {
+        let has_ended_well = store::run_with_features("workers", &format!("redis,{feature}"))?;
+        return if has_ended_well { Ok(()) } else { Err("the example failed, as it says above".into()) };
+    }
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["--worker", number, "--run", run, "--redis", url] => worker(url, run, number.parse()?).await,
-        ["--pay", order, "--redis", url] => {
-            idem::install(Idempotency::new(RedisStore::connect(*url).await?))?;
+        ["--worker", number, "--run", run, "--store", url] => worker(url, run, number.parse()?).await,
+        ["--pay", order, "--store", url] => {
+            idem::install(open(url).await?)?;
             pay(order).await.map(drop).map_err(Into::into)
         }
-        ["--redis", url] => conduct(url).await,
-        ["--reject", "--redis", url] => reject(url).await,
+        ["--store", url] => conduct(url).await,
+        ["--reject", "--store", url] => reject(url).await,
         ["--reject"] => {
             let server = RedisServer::start().await?;
             reject(&server.url()).await
@@ -138,7 +158,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             println!("a redis-server of our own, on port {}", server.port());
             conduct(&server.url()).await
         }
-        _ => Err("usage: workers [--reject] [--redis URL]".into()),
+        _ => Err("usage: workers [--reject] [--store URL]".into()),
     }
 }
 
@@ -148,6 +168,8 @@ async fn conduct(url: &str) -> Result<(), Box<dyn Error>> {
     let begun = Instant::now();
     let clock = move || format!("{:5.1} s", begun.elapsed().as_secs_f64());
 
+    // A store in SQL has its table before the workers come.
+    drop(open(url).await?);
     let (mut victim, mut lines) = start(url, &run, 1)?;
     // It has begun its first job, the long one; now it dies, without a word to anybody.
     while lines.next_line().await?.ok_or("the first worker ended early")? != "begun 1 1" {}
@@ -193,7 +215,7 @@ async fn conduct(url: &str) -> Result<(), Box<dyn Error>> {
 type Worker = (Child, Lines<BufReader<ChildStdout>>);
 
 fn start(url: &str, run: &str, number: u32) -> Result<Worker, Box<dyn Error>> {
-    spawn(&["--worker", &number.to_string(), "--run", run, "--redis", url])
+    spawn(&["--worker", &number.to_string(), "--run", run, "--store", url])
 }
 
 /// This program again, as another process.

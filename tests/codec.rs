@@ -148,6 +148,25 @@ over_both_stores! {
         }
     }
 
+    async fn each_upgrade_reads_the_version_that_it_is_for_and_kept_errors_have_none(world: World) {
+        let idempotency = world.process().await;
+        let call = |key: &'static str| idempotency.operation("codec.upgrades").key(key);
+        call("first").run(async || Ok::<_, Error>(V1 { cents: 1 })).await.unwrap();
+        call("second").outcome_version(2).run(async || Ok::<_, Error>(V2 { amount: "2 cents".into() })).await.unwrap();
+        for (key, expected) in [("first", "1 of the first version"), ("second", "2 cents of the second")] {
+            let third = call(key).outcome_version(3).upgrade(2, |old: V2| format!("{} of the second", old.amount));
+            let third = third.upgrade(1, |old: V1| format!("{} of the first version", old.cents));
+            let read = third.run(async || Ok::<_, Error>(String::new())).await.unwrap();
+            assert_eq!((read.is_replayed(), read.into_inner().as_str()), (true, expected));
+        }
+        let keeps = |_: &Declined| ErrorAction::Keep;
+        let before = call("failed").errors(keeps).run(async || Err::<V1, _>(Declined)).await;
+        assert_eq!(before.unwrap_err(), Declined);
+        let after = call("failed").outcome_version(2).upgrade(1, from_v1).errors(keeps);
+        let after = after.run(async || Ok(V2 { amount: "no body runs".into() })).await;
+        assert_eq!(after.unwrap_err(), Declined);
+    }
+
     async fn the_attribute_upgrades_an_earlier_version(world: World) {
         idem::scope(world.process().await, async {
             assert_eq!(charge_before(7).await.unwrap(), V1 { cents: 7 });

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use idem::{Error, StoreFailure};
+use idem::{Error, RecordState, StoreFailure};
 use idem_testkit::{Fault, Gate, Step};
-use support::{Failure, LEASE, LONG, World};
+use support::{Failure, LEASE, LONG, World, eventually};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -99,6 +99,32 @@ impl<'de> serde::Deserialize<'de> for Kept {
 }
 
 over_both_stores! {
+    async fn p12_a_change_by_hand_says_who_made_it_and_why(world: World) {
+        let log = Log::default();
+        let _logging = tracing::subscriber::set_default(log.clone());
+        let idempotency = world.builder().await.lease(LEASE).build();
+        let call = |key: &'static str| idempotency.operation("events.by_hand").key(key);
+        for key in ["settled", "released", "forgotten"] {
+            let dropped = call(key).run(std::future::pending::<Result<u32, Error>>);
+            tokio::time::timeout(LEASE / 10, dropped).await.unwrap_err();
+        }
+        for key in ["settled", "released", "forgotten"] {
+            let state = async || call(key).inspect().await.unwrap().unwrap().state;
+            eventually("it is abandoned", async || state().await == RecordState::Abandoned).await;
+        }
+        log.decisions();
+        call("settled").audit("jane", "ticket 1").settle(&7_u32).await.unwrap();
+        assert!(call("released").audit("jane", "ticket 2").release().await.unwrap());
+        assert!(call("forgotten").audit("jane\n", "ticket 3\u{202e}").forget().await.unwrap());
+        let decisions = log.decisions();
+        for decision in ["settled", "released_by_hand", "forgotten"] {
+            assert!(decisions.contains(&(Level::INFO, decision.to_owned())), "{decision}: {decisions:?}");
+        }
+        let text = log.text();
+        assert!(text.contains("by jane: ticket 1") && text.contains("by jane: ticket 2"), "{text}");
+        assert!(text.contains("ticket 3") && !text.contains(['\n', '\u{202e}']), "{text}");
+    }
+
     async fn p12_every_decision_is_an_event_and_keys_are_redacted(world: World) {
         let log = Log::default();
         let _logging = tracing::subscriber::set_default(log.clone());

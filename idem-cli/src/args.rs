@@ -84,6 +84,7 @@ pub(crate) struct List {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "idem show [OPTIONS] <OPERATION> <KEY>\n       idem show [OPTIONS] --digest <DIGEST>")]
 pub(crate) struct Show {
     #[command(flatten)]
     pub(crate) which: Which,

@@ -12,8 +12,9 @@ pub(crate) fn confirm(consent: &Consent, question: &str) -> Result<(), Failure> 
     if consent.yes {
         return Ok(());
     }
-    eprint!("{question}\nGo on? [y/N] ");
-    let _ = io::stderr().flush();
+    let mut err = io::stderr().lock();
+    let _ = write!(err, "{question}\nGo on? [y/N] ").and_then(|()| err.flush());
+    drop(err);
     let mut answer = String::new();
     let _ = io::stdin().lock().read_line(&mut answer);
     if matches!(answer.trim(), "y" | "Y" | "yes") {
@@ -22,9 +23,9 @@ pub(crate) fn confirm(consent: &Consent, question: &str) -> Result<(), Failure> 
     Err(Failure::Refused("not confirmed, so nothing was changed; `--yes` answers the question".to_owned()))
 }
 
-/// The operator, as `user@host`.
+/// The operator, as `user@host`. Behind `sudo`, it is the person who called that.
 pub(crate) fn who() -> String {
-    let user = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    let user = ["SUDO_USER", "USER", "LOGNAME", "USERNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .or_else(|_| std::fs::read_to_string("/etc/hostname"))
         .ok()

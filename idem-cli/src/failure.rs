@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use idem_core::StoreError;
+use idem_core::{StoreError, StoreErrorKind};
 
 /// The exit codes, as the guide has them.
 pub(crate) const DONE: u8 = 0;
@@ -53,6 +53,11 @@ impl fmt::Display for Failure {
             Self::Arguments(text) | Self::NoRecord(text) | Self::Refused(text) | Self::Unavailable(text) => {
                 f.write_str(text)
             }
+            // A later version, damage, or the data of another program.
+            Self::Store(error) if error.kind() == StoreErrorKind::Unreadable => write!(
+                f,
+                "{error}; idem changes and removes nothing that it cannot read: if no later version wrote this, remove it with the store's own client"
+            ),
             Self::Store(error) => write!(f, "{error}"),
             Self::Output(error) => write!(f, "the output cannot be written: {error}"),
         }

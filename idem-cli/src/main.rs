@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             if !failure.is_closed_pipe() {
-                eprintln!("idem: {failure}");
+                print::aside(&format!("idem: {failure}"));
             }
             ExitCode::from(failure.code())
         }

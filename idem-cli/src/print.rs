@@ -110,6 +110,18 @@ pub(crate) fn json(value: &Value) -> io::Result<()> {
     out.flush()
 }
 
+/// Prints a line. A pipe that was closed is an error here, and no panic.
+pub(crate) fn line(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()
+}
+
+/// Prints a line on the error output. What is closed there must not end a change halfway.
+pub(crate) fn aside(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 /// Prints columns, each as wide as its widest cell.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.len()).collect();

@@ -34,7 +34,7 @@ pub(crate) enum AnyStore {
 impl AnyStore {
     /// Connects.
     pub(crate) async fn open(args: &Args) -> Result<Self, Failure> {
-        let Some(url) = args.store.as_deref() else {
+        let Some(url) = args.store.as_deref().filter(|url| !url.is_empty()) else {
             return Err(Failure::Arguments(format!("no store: give `--store URL` or set IDEM_STORE ({SCHEMES})")));
         };
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);

@@ -7,6 +7,7 @@
 //! - [`IdempotencyKey`] is the header's value: an extractor for annotated axum handlers, and a part
 //!   of a key. Feature `axum`.
 //! - [`IdempotencyClient`] gives requests of reqwest a key, and retries them. Feature `client`.
+//! - [`MarkReplays`] marks the replays of annotated handlers. Feature `server`.
 //! - [`problem`](fn@problem) turns an [`idem::Error`](idem_core::Error) into an answer for clients.
 //!
 //! The header is that of the IETF draft `draft-ietf-httpapi-idempotency-key-header`.
@@ -35,7 +36,8 @@ pub use crate::lookup::{LookupFuture, LookupService, lookup};
 pub use crate::problem::{Problem, Response, problem, problem_json, stripe};
 #[cfg(feature = "server")]
 pub use crate::server::{
-    Body, IdempotencyLayer, Idempotent, NeedsScope, REPLAYED, Replayed, ResponseFuture, Route, Scoped, header,
+    Body, IdempotencyLayer, Idempotent, MarkReplays, Marked, MarkedFuture, NeedsScope, REPLAYED, Replayed,
+    ResponseFuture, Route, Scoped, header,
 };
 /// The versions that the client is written against. TLS and other features come from an
 /// application's own dependency.

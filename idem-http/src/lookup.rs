@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
-use http::{Method, Request, StatusCode, request};
+use http::header::{ALLOW, CACHE_CONTROL};
+use http::{HeaderValue, Method, Request, StatusCode, request};
 use idem_core::{ErrorKind, Idempotency, Lookup};
 use percent_encoding::percent_decode_str;
 use tower_service::Service;
@@ -24,7 +25,8 @@ use crate::stored::Stored;
 /// A client whose request timed out asks this service. It answers immediately and never claims, so
 /// it changes nothing. Set the name, route and scope of the
 /// [`IdempotencyLayer`](crate::IdempotencyLayer) that guards the request. The key is the last
-/// segment of the path, percent-decoded.
+/// segment of the path, percent-decoded. Responses carry `Cache-Control: no-store`, unless the
+/// recorded one has its own.
 ///
 /// | record | response |
 /// | --- | --- |
@@ -126,10 +128,19 @@ impl<S> LookupService<S> {
 
 impl Settings {
     async fn answer(self, parts: request::Parts) -> http::Response<Body> {
-        match self.find(&parts).await {
+        let mut response = match self.find(&parts).await {
             Ok(response) => response,
-            Err(problem) => whole((self.problem)(&problem)),
-        }
+            Err(problem) => {
+                let mut response = whole((self.problem)(&problem));
+                if problem == Problem::METHOD_NOT_ALLOWED {
+                    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+                }
+                response
+            }
+        };
+        // Caches may keep the answer to a GET, a 404 among them, and the next one differs.
+        response.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        response
     }
 
     async fn find(&self, parts: &request::Parts) -> Result<http::Response<Body>, Problem> {

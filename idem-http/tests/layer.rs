@@ -2,6 +2,8 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod compression;
+mod hostile;
 mod openapi;
 mod rows;
 mod strict;

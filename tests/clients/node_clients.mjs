@@ -1,7 +1,8 @@
 // Node clients that send an Idempotency-Key, against the example `charges`. `cargo xtask test` runs it.
 //
 // Each variable of the environment is the address of the server behind one fault, which the first request of each key meets:
-// PASS (none), LOSE_REPLY, HALF_REPLY, CUT_REQUEST, STALL.
+// PASS (none), LOSE_REPLY, HALF_REPLY, CUT_REQUEST, STALL. IMPATIENT is a server of its own, which answers 409 to a duplicate while
+// the first request runs.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -25,6 +26,7 @@ class StripeClient {
   static isMismatch = (error) => error.type === "StripeIdempotencyError";
   static isDeclined = (error) => error.type === "StripeCardError";
   static isStatus = (error) => error.statusCode !== undefined;
+  static isConflict = (error) => error.statusCode === 409;
 
   constructor(url) {
     const { hostname, port } = new URL(url);
@@ -47,6 +49,7 @@ class Generated {
   static isMismatch = (error) => error.status === 400;
   static isDeclined = (error) => error.status === 402;
   static isStatus = (error) => error.status !== undefined;
+  static isConflict = (error) => error.status === 409;
 
   async create(key, amount, source = "tok_visa") {
     const body = { amount, currency: "usd", source, description: key };
@@ -131,6 +134,22 @@ async function check(Client) {
   const name = key("crowd");
   const found = await Promise.all(Array.from({ length: 10 }, () => client.create(name, 899)));
   assert.equal(new Set(found).size, 1, found.join());
+
+  // A 409 while the first request runs. A client that gives up is called again, with the same key.
+  const impatient = new Client(process.env.IMPATIENT);
+  const conflicting = async () => {
+    for (let time = 0; ; time++) {
+      try {
+        return await impatient.create("conflict", 700);
+      } catch (error) {
+        if (time === 5 || !Client.isConflict(error)) throw error;
+        console.log(`  ${Client.title}: 409 is not retried to its end by the client`);
+        await new Promise((resolve) => setTimeout(resolve, 500));
+      }
+    }
+  };
+  assert.equal(new Set(await Promise.all([conflicting(), conflicting(), conflicting()])).size, 1);
+  assert.deepEqual(await impatient.charges(), ["conflict"]);
 
   // Each was charged once.
   assert.deepEqual((await client.charges()).sort(), expected.toSorted());

@@ -1,12 +1,14 @@
 """Python clients that send an Idempotency-Key, against the example `charges`. `cargo xtask test` runs it.
 
 Each variable of the environment is the address of the server behind one fault, which the first request of each key meets:
-PASS (none), LOSE_REPLY, HALF_REPLY, CUT_REQUEST, STALL.
+PASS (none), LOSE_REPLY, HALF_REPLY, CUT_REQUEST, STALL. IMPATIENT is a server of its own, which answers 409 to a duplicate while
+the first request runs.
 """
 
 import os
 import sys
 import threading
+import time
 
 import increase
 import modern_treasury
@@ -92,9 +94,33 @@ def fails(error, status, call):
     try:
         found = call()
     except error as failure:
-        assert status == getattr(failure, "status_code", None) or status == getattr(failure, "http_status", None), failure
+        assert status == status_of(failure), failure
         return
     raise AssertionError(f"expected {error}, got {found!r}")
+
+
+def status_of(error):
+    return getattr(error, "status_code", None) or getattr(error, "http_status", None)
+
+
+def conflicting(client, kind, found):
+    """Creates the same charge as others do at the same time. A client that gives up on a 409 is called again, with the same key."""
+    for attempt in range(6):
+        try:
+            return found.append(client.create("conflict", 700))
+        except Exception as error:
+            if attempt == 5 or status_of(error) != 409:
+                raise
+            print(f"  {kind.name}: 409 is not retried to its end by the client")
+            time.sleep(0.5)
+
+
+def crowd(size, call):
+    threads = [threading.Thread(target=call) for _ in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def check(kind):
@@ -126,12 +152,14 @@ def check(kind):
 
     # Duplicates at once.
     name, found = key("crowd"), []
-    crowd = [threading.Thread(target=lambda: found.append(client.create(name, 899))) for _ in range(10)]
-    for thread in crowd:
-        thread.start()
-    for thread in crowd:
-        thread.join()
+    crowd(10, lambda: found.append(client.create(name, 899)))
     assert len(found) == 10 and len(set(found)) == 1, found
+
+    # A 409 while the first request runs.
+    impatient, found = kind(os.environ["IMPATIENT"]), []
+    crowd(3, lambda: conflicting(impatient, kind, found))
+    assert len(found) == 3 and len(set(found)) == 1, found
+    assert list(impatient.charges()) == ["conflict"], impatient.charges()
 
     # Each was charged once.
     assert sorted(client.charges()) == sorted(expected), client.charges()

@@ -107,15 +107,14 @@ async fn carry_out(
         return Ok(print::json(&print::changed(action.decision, &id, now.as_ref(), attempt, &who))?);
     }
     let reason = consent.reason.as_deref().map_or_else(String::new, |reason| format!(": {}", print::shown(reason)));
-    println!(
+    Ok(print::line(&format!(
         "{} {} {} (digest {}), attempt {attempt}, by {who}{reason}; {}",
         action.decision,
         id.operation(),
         print::shown(id.key()),
         id.digest(),
         action.then
-    );
-    Ok(())
+    ))?)
 }
 
 fn may_change(info: &RecordInfo, action: &Action, consent: &Consent) -> Result<(), Failure> {

@@ -26,6 +26,7 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
     listing.digest = args.digest;
     listing.cursor = args.cursor.as_deref().map(Cursor::from_text);
     let most = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let mut found_any = false;
     let (mut records, mut seen) = (Vec::<Listed>::new(), HashSet::<RecordId>::new());
     let cursor = loop {
         listing.limit = most - records.len();
@@ -40,6 +41,7 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
             }
         })?;
         tell(&page.unreadable);
+        found_any |= !page.unreadable.is_empty() || !page.records.is_empty();
         records.extend(page.records.into_iter().filter(|listed| seen.insert(listed.id.clone())));
         match page.next {
             Some(cursor) if records.len() < most => listing = listing.after(cursor),
@@ -55,7 +57,11 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
     let rows: Vec<_> = records.iter().map(|listed| print::row(&listed.id, &listed.info)).collect();
     print::table(&print::COLUMNS, &rows)?;
     if let Some(cursor) = cursor {
-        eprintln!("there may be more: --cursor {}", cursor.as_str());
+        print::aside(&format!("there may be more: --cursor {}", cursor.as_str()));
+    } else if !found_any && args.cursor.is_none() {
+        print::aside(
+            "no such records; if there should be some, check the database in the URL, `--prefix` or `--table`",
+        );
     }
     Ok(())
 }
@@ -84,6 +90,7 @@ pub(crate) fn valid(operation: &str) -> Result<&str, Failure> {
 /// Says on the side what cannot be read.
 pub(crate) fn tell(unreadable: &[Unreadable]) {
     for Unreadable { id, error, .. } in unreadable {
-        eprintln!("idem: `{}` of `{}` cannot be read: {error}", print::shown(id.key()), id.operation());
+        let key = print::shown(id.key());
+        print::aside(&format!("idem: `{key}` of `{}` cannot be read: {error}", id.operation()));
     }
 }

@@ -5,7 +5,7 @@ mod list;
 mod purge;
 mod stats;
 
-use std::io;
+use std::io::{self, Write as _};
 
 use clap::CommandFactory as _;
 use idem_core::record::{RecordId, RecordInfo};
@@ -22,7 +22,12 @@ use crate::store::AnyStore;
 pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
     match &args.command {
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Args::command(), "idem", &mut io::stdout());
+            // Into memory first: it panics if a pipe is closed.
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut Args::command(), "idem", &mut text);
+            let mut out = io::stdout().lock();
+            out.write_all(&text)?;
+            out.flush()?;
             return Ok(failure::DONE);
         }
         Command::Man => {

@@ -78,7 +78,7 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
         }
         match page.next {
             Some(cursor) => {
-                eprintln!("{removed} removed");
+                print::aside(&format!("{removed} removed"));
                 listing = listing.after(cursor);
             }
             None => break,
@@ -89,8 +89,10 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
             &json!({ "operation": args.operation, "removed": removed, "kept": kept, "who": ask::who() }),
         )?);
     }
-    println!("{removed} records of {} removed, {kept} kept because they are alive or have changed", args.operation);
-    Ok(())
+    let operation = &args.operation;
+    Ok(print::line(&format!(
+        "{removed} records of {operation} removed, {kept} kept because they are alive or have changed"
+    ))?)
 }
 
 /// How many records would go, by state.

@@ -48,7 +48,7 @@ pub(crate) async fn watch(store: &AnyStore, args: &Watch, json: bool) -> Result<
         };
         if clears {
             // Home, and all below it.
-            print!("\u{1b}[H\u{1b}[2J");
+            write!(io::stdout(), "\u{1b}[H\u{1b}[2J")?;
         }
         show(&counted, json)?;
         io::stdout().flush()?;

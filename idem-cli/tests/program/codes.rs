@@ -1,14 +1,14 @@
 //! Each exit code, and what stands on the error output.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use idem_core::{Begin, Idempotency};
-use idem_testkit::RedisServer;
+use idem_testkit::{RedisServer, Reply};
 use serde_json::json;
 
-use crate::support::{OPERATION, charge, idem, idem_answering, killed_worker, runtime};
+use crate::support::{OPERATION, charge, command, idem, idem_answering, killed_worker, runtime};
 
 async fn sqlite() -> (tempfile::TempDir, String, Idempotency) {
     let dir = tempfile::tempdir().unwrap();
@@ -25,6 +25,7 @@ async fn wrong_arguments_end_with_2_and_say_what_is_right() {
     let path = file.path().to_str().unwrap();
     for (store, args, says) in [
         ("", &["list"][..], "IDEM_STORE"),
+        ("", &["list", "--store", ""], "IDEM_STORE"),
         ("ftp://host/", &["list"], "redis://"),
         (&url, &["list", "--state", "lost"], "in_flight"),
         (&url, &["list", "--digest", "12"], "16 hexadecimal"),
@@ -34,6 +35,7 @@ async fn wrong_arguments_end_with_2_and_say_what_is_right() {
         (&url, &["list", "--operation", "a b"], "operation"),
         (&url, &["list", "--prefix", "idem"], "--table"),
         (&url, &["show", OPERATION], "KEY"),
+        (&url, &["show"], "--digest"),
         (&url, &["show", OPERATION, ""], "idem list"),
         (&url, &["settle", OPERATION, "k"], "--value"),
         (&url, &["settle", OPERATION, "k", "--value", path, "--yes"], "JSON"),
@@ -141,6 +143,78 @@ async fn help_completions_and_the_manual_end_with_0() {
     }
     assert!(idem("", &["completions", "zsh"]).with(0).out.contains("--older-than"));
     assert!(idem("", &["man"]).with(0).out.contains("doctor"));
+}
+
+#[tokio::test]
+async fn a_closed_pipe_ends_no_change_halfway_and_is_no_failure() {
+    let (_dir, url, _) = sqlite().await;
+    killed_worker(&url, "k").await;
+    let settle = ["settle", OPERATION, "k", "--value", "-", "--yes"];
+    let commands = [
+        &["list"][..],
+        &["list", "--json"],
+        &["show", OPERATION, "k"],
+        &["stats"],
+        &["watch", "--interval", "10ms"],
+        &["doctor"],
+        &["completions", "bash"],
+        &["man"],
+        &["--help"],
+        &settle,
+        &["purge", "--operation", "nothing", "--yes"],
+    ];
+    for args in commands {
+        // Both outputs are closed, as `2>&1 | true` leaves them.
+        let pipe = || std::io::pipe().unwrap().1;
+        let mut command = command(&url, args);
+        let mut child = command.stdin(Stdio::piped()).stdout(pipe()).stderr(pipe()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"\"paid\"").ok();
+        let ended = tokio::task::spawn_blocking(move || child.wait().unwrap());
+        let ended = tokio::time::timeout(Duration::from_secs(60), ended).await.expect("it ends").unwrap();
+        // A closed pipe ends `doctor` too before it can count.
+        assert_eq!(ended.code(), Some(0), "{args:?}");
+    }
+    let settled = idem(&url, &["show", OPERATION, "k", "--json"]).with(0).json();
+    assert_eq!((&settled["state"], &settled["outcome"]), (&json!("committed"), &json!("paid")));
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_named_and_left_as_it_is() {
+    let server = RedisServer::start().await.unwrap();
+    let url = server.url();
+    let record = "idem:payments.charge:o-1";
+    server.cli(&["SET", record, "text of another program"]).await.unwrap();
+    for args in [
+        &["show", OPERATION, "o-1"][..],
+        &["forget", OPERATION, "o-1", "--yes", "--force"],
+        &["release", OPERATION, "o-1", "--yes"],
+    ] {
+        let refused = idem(&url, args).with(5);
+        assert!(refused.err.contains("not written by idem") && refused.err.contains("own client"), "{refused:?}");
+    }
+    let listed = idem(&url, &["list"]).with(0);
+    assert!(listed.err.contains("`o-1` of `payments.charge`") && !listed.err.contains("--prefix"), "{listed:?}");
+    let Reply::Value(found) = server.cli(&["GET", record]).await.unwrap() else { panic!() };
+    assert_eq!(found, b"text of another program");
+}
+
+#[tokio::test]
+async fn the_person_behind_sudo_is_who_changed_a_record() {
+    let (_dir, url, idempotency) = sqlite().await;
+    charge(&idempotency, "k").await.unwrap();
+    let mut forget = command(&url, &["forget", OPERATION, "k", "--yes", "--json"]);
+    let forgotten = forget.env("USER", "root").env("SUDO_USER", "joe").output().unwrap();
+    let forgotten: serde_json::Value = serde_json::from_slice(&forgotten.stdout).unwrap();
+    assert!(forgotten["who"].as_str().unwrap().starts_with("joe@"), "{forgotten}");
+}
+
+#[tokio::test]
+async fn an_empty_listing_says_where_to_look() {
+    let (_dir, url, _) = sqlite().await;
+    let nothing = idem(&url, &["list", "--state", "abandoned"]).with(0);
+    assert!(nothing.out.starts_with("OPERATION") && nothing.err.contains("--table"), "{nothing:?}");
+    let json = idem(&url, &["list", "--json"]).with(0);
+    assert!(json.err.is_empty(), "{json:?}");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use idem_testkit::RedisServer;
 
-use crate::support::{idem, runtime};
+use crate::support::{idem, runtime, until};
 
 #[tokio::test]
 async fn a_redis_that_evicts_or_forgets_is_found_and_one_that_is_mended_is_not() {
@@ -96,9 +96,7 @@ async fn a_sqlite_file_that_is_not_in_wal_mode_is_found() {
         let row = idem_sqlx::sqlx::query("PRAGMA journal_mode = DELETE").fetch_one(&pool).await.ok()?;
         idem_sqlx::sqlx::Row::try_get::<String, _>(&row, 0).ok()
     };
-    while switch().await.as_deref() != Some("delete") {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    until("the mode of the file is switched", async || switch().await.as_deref() == Some("delete")).await;
     pool.close().await;
     let found = idem(&url, &["doctor"]).with(1).out;
     assert!(found.contains("WAL"), "{found}");

@@ -8,7 +8,17 @@ use serde_json::{Value, json};
 
 use crate::doctor;
 use crate::many;
-use crate::support::{OPERATION, TRACE, charge, idem, idem_answering, killed_worker, runtime};
+use crate::support::{Ended, OPERATION, TRACE, charge, idem, idem_answering, idem_logging, killed_worker, runtime};
+
+/// That a change was logged: what was done to which record, by whom, and why.
+#[track_caller]
+fn assert_is_reported(ended: &Ended, decision: &str, digest: &str, reason: &str) {
+    let event = ended.err.lines().find(|line| line.contains(&format!("decision=\"{decision}\"")));
+    let event = event.unwrap_or_else(|| panic!("no event: {ended:?}"));
+    for part in [OPERATION, digest, "who=\"ada@", &format!("reason=\"{reason}\"")] {
+        assert!(event.contains(part), "{part}: {event}");
+    }
+}
 
 /// Lists what is abandoned, looks at it, settles it; the next call replays.
 async fn is_found_and_settled(url: &str) {
@@ -41,13 +51,16 @@ async fn is_found_and_settled(url: &str) {
     writeln!(file, "{receipt}").unwrap();
     let path = file.path().to_str().unwrap();
     let settle = ["settle", OPERATION, key, "--value", path, "--yes", "--reason", "ticket 12"];
-    let settled = idem(url, &settle).with(0);
+    let settled = idem_logging(url, &settle).with(0);
     assert!(settled.out.contains("ada@") && settled.out.contains("ticket 12"), "{settled:?}");
+    assert_is_reported(&settled, "settled", &digest, "ticket 12");
 
     assert_eq!(charge(&idempotency, key).await.unwrap(), receipt);
     let shown = idem(url, &["show", OPERATION, key, "--json"]).with(0).json();
     assert_eq!((&shown["state"], &shown["outcome"], &shown["attempt"]), (&json!("committed"), &receipt, &json!(1)));
     assert_eq!((&shown["trace"], &shown["audit"]["reason"]), (&json!(TRACE), &json!("ticket 12")));
+    assert!(shown["audit"]["who"].as_str().unwrap().starts_with("ada@"), "{shown}");
+    assert!(shown["audit"]["age_ms"].as_u64().unwrap() < 60_000, "{shown}");
     // The fingerprint is what it was.
     let other = idempotency.operation(OPERATION).key(key.as_str()).fingerprint(&5);
     let mismatch = other.run(async || Ok::<_, Error>(())).await.unwrap_err();
@@ -110,7 +123,11 @@ async fn a_released_key_runs_as_the_next_attempt_and_a_forgotten_one_as_the_firs
     let idempotency = runtime(url).await;
     for (command, attempt, action) in [("release", 2, "released"), ("forget", 1, "forgotten")] {
         killed_worker(url, command).await;
-        let done = idem(url, &[command, OPERATION, command, "--yes", "--json"]).with(0).json();
+        let ended = idem_logging(url, &[command, OPERATION, command, "--yes", "--json", "--reason", "it was not done"]);
+        let done = ended.with(0);
+        let digest = idempotency.operation(OPERATION).key(command).digest().unwrap().to_string();
+        assert_is_reported(&done, action, &digest, "it was not done");
+        let done = done.json();
         assert_eq!((&done["action"], &done["attempt"], &done["outcome"]), (&json!(action), &json!(1), &Value::Null));
         assert_eq!(charge(&idempotency, command).await.unwrap(), json!("charged by the worker"));
         let info = idempotency.operation(OPERATION).key(command).inspect().await.unwrap().unwrap();

@@ -43,11 +43,27 @@ pub(crate) fn idem(store: &str, args: &[&str]) -> Ended {
 
 /// The same, with something on its standard input.
 pub(crate) fn idem_answering(store: &str, args: &[&str], input: &str) -> Ended {
+    run(command(store, args), input)
+}
+
+/// The same, with its events on its error output.
+pub(crate) fn idem_logging(store: &str, args: &[&str]) -> Ended {
+    let mut command = command(store, args);
+    command.env("IDEM_LOG", "info");
+    run(command, "")
+}
+
+/// The program, as Ada uses it.
+pub(crate) fn command(store: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_idem"));
-    command.args(args).env("IDEM_STORE", store).env("USER", "ada").env_remove("IDEM_LOG");
+    command.args(args).env("IDEM_STORE", store).env("USER", "ada").env_remove("SUDO_USER").env_remove("IDEM_LOG");
     if store.is_empty() {
         command.env_remove("IDEM_STORE");
     }
+    command
+}
+
+fn run(mut command: Command, input: &str) -> Ended {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // It may have ended without reading.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
@@ -95,16 +111,32 @@ pub(crate) async fn killed_worker(url: &str, key: &str) {
         .unwrap();
     let idempotency = runtime(url).await;
     let state = async || idempotency.operation(OPERATION).key(key).inspect().await.unwrap().map(|info| info.state);
-    while state().await.is_none() {
+    until("the worker has claimed its key", async || {
         assert!(worker.try_wait().unwrap().is_none(), "the worker ended by itself");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        state().await.is_some()
+    })
+    .await;
     // SIGKILL.
     worker.kill().unwrap();
     worker.wait().unwrap();
-    while state().await != Some(idem_core::RecordState::Abandoned) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until("the key of the killed worker is abandoned", async || {
+        state().await == Some(idem_core::RecordState::Abandoned)
+    })
+    .await;
+}
+
+/// How long a test waits for what must come. It is long, for machines under load.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks again and again until it is so.
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let asking = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let came = tokio::time::timeout(PATIENCE, asking).await;
+    assert!(came.is_ok(), "waited {PATIENCE:?} in vain: {what}");
 }
 
 /// The worker, in a process of its own. Without a store it is a test that has nothing to do.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -105,40 +106,117 @@ where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let mut body = Box::pin(body);
-    let (mut frames, mut length, mut trailers) = (Vec::<Bytes>::new(), 0usize, None);
-    while let Some(frame) = body.frame().await {
-        match frame.map(Frame::into_data) {
-            Ok(Ok(data)) => {
-                length = length.saturating_add(data.len());
-                frames.push(data);
-                if length > limit {
-                    return Read::Larger(rest_behind(frames, None, body));
-                }
-            }
-            Ok(Err(frame)) => trailers = frame.into_trailers().ok(),
-            Err(error) => return Read::Broken(rest_behind(frames, Some(error.into()), body)),
-        }
-    }
-    let data = match frames.len() {
-        0 => Bytes::new(),
-        1 => frames.swap_remove(0),
-        _ => frames.concat().into(),
-    };
-    Read::Whole(Whole { data, trailers })
+    read_as(body, limit, Shape::Whole).await
 }
 
-fn rest_behind<B>(frames: Vec<Bytes>, error: Option<BoxError>, rest: Pin<Box<B>>) -> Body
+/// Reads a response of gRPC if it is that of a unary call: one message at most, and no pause of a
+/// second before its trailers. A stream of messages is [`Read::Larger`].
+pub(crate) async fn read_unary<B>(body: B, limit: usize) -> Read
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    Body::streaming(Resumed { read: frames.into_iter(), error, rest })
+    read_as(body, limit, Shape::Message).await
+}
+
+/// What a body is expected to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    /// All of it is waited for.
+    Whole,
+    /// One message of gRPC. More than that may never end.
+    Message,
+}
+
+/// How long a unary response of gRPC may pause between two frames.
+const PAUSE: Duration = Duration::from_secs(1);
+
+async fn read_as<B>(body: B, limit: usize, shape: Shape) -> Read
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let mut body = Box::pin(body);
+    let (mut gathered, mut trailers) = (Gathered::default(), None);
+    loop {
+        let frame = match shape {
+            Shape::Whole => body.frame().await,
+            Shape::Message => match tokio::time::timeout(PAUSE, body.frame()).await {
+                Ok(frame) => frame,
+                Err(_) => return Read::Larger(rest_behind(gathered, None, body)),
+            },
+        };
+        let Some(frame) = frame else { break };
+        match frame.map(Frame::into_data) {
+            Ok(Ok(data)) => {
+                gathered.add(data);
+                if gathered.len() > limit || (shape == Shape::Message && gathered.is_beyond_a_message()) {
+                    return Read::Larger(rest_behind(gathered, None, body));
+                }
+            }
+            Ok(Err(frame)) => trailers = frame.into_trailers().ok(),
+            Err(error) => return Read::Broken(rest_behind(gathered, Some(error.into()), body)),
+        }
+    }
+    Read::Whole(Whole { data: gathered.into_bytes(), trailers })
+}
+
+/// The data of a body so far. A single frame is not copied. Many small ones, or empty ones, take no
+/// more memory than their bytes: a client chooses how it cuts its body.
+#[derive(Default)]
+struct Gathered {
+    first: Bytes,
+    /// All data, once there is a second frame.
+    all: Vec<u8>,
+}
+
+impl Gathered {
+    fn add(&mut self, data: Bytes) {
+        if data.is_empty() {
+            return;
+        }
+        if self.all.is_empty() && self.first.is_empty() {
+            self.first = data;
+            return;
+        }
+        if self.all.is_empty() {
+            self.all.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.all.extend_from_slice(&data);
+    }
+
+    fn data(&self) -> &[u8] {
+        if self.all.is_empty() { &self.first } else { &self.all }
+    }
+
+    fn len(&self) -> usize {
+        self.data().len()
+    }
+
+    /// Whether there is more than one message of gRPC: a flag, a length of four bytes, the message.
+    fn is_beyond_a_message(&self) -> bool {
+        let Some((head, rest)) = self.data().split_first_chunk::<5>() else { return false };
+        let [_, length @ ..] = *head;
+        u32::try_from(rest.len()).map_or(true, |found| found > u32::from_be_bytes(length))
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.all.is_empty() { self.first } else { self.all.into() }
+    }
+}
+
+fn rest_behind<B>(gathered: Gathered, error: Option<BoxError>, rest: Pin<Box<B>>) -> Body
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    Body::streaming(Resumed { read: gathered.into_bytes(), error, rest })
 }
 
 /// A body of which a part was read already.
 struct Resumed<B> {
-    read: std::vec::IntoIter<Bytes>,
+    /// What was read, until it is passed on.
+    read: Bytes,
     error: Option<BoxError>,
     rest: Pin<Box<B>>,
 }
@@ -152,12 +230,39 @@ where
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(data) = self.read.next() {
-            return Poll::Ready(Some(Ok(Frame::data(data))));
+        if !self.read.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.read)))));
         }
         if let Some(error) = self.error.take() {
             return Poll::Ready(Some(Err(error)));
         }
         self.rest.as_mut().poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A body of frames, of which each is there at once.
+    struct Frames(std::collections::VecDeque<Bytes>);
+
+    impl HttpBody for Frames {
+        type Data = Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            Poll::Ready(self.0.pop_front().map(|data| Ok(Frame::data(data))))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_in_many_small_and_empty_frames_is_kept_in_one_piece() {
+        let frames = || Frames((0..10_000).map(|n| Bytes::from_static(if n % 10 == 0 { b"x" } else { b"" })).collect());
+        let Read::Whole(whole) = read(frames(), 1000).await else { panic!("it fits") };
+        assert_eq!(whole.data, "x".repeat(1000));
+        let Read::Larger(mut body) = read(frames(), 999).await else { panic!("it does not fit") };
+        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(first, "x".repeat(1000), "what was read is one frame");
     }
 }

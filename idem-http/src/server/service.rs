@@ -11,14 +11,14 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{CONTENT_TYPE, HeaderName};
-use http::{HeaderValue, Request, request};
+use http::{HeaderMap, HeaderValue, Request, request};
 use http_body::Body as HttpBody;
 use idem_core::__private::carried_on;
 use idem_core::{Error, UnkeptAction};
 use serde::{Deserialize, Serialize};
 use tower_service::Service;
 
-use super::body::{Body, Read, Whole, read};
+use super::body::{Body, Read, Whole, read, read_unary};
 use super::route::operation;
 use super::settings::{KeyOf, Owner, Settings};
 use crate::key::IdempotencyKey;
@@ -191,6 +191,12 @@ fn route(parts: &request::Parts) -> &str {
     parts.extensions.get::<Route>().map_or_else(|| parts.uri.path(), |route| &route.0)
 }
 
+/// Whether the content type, in lower case, is one that is asked for. Types have no case.
+fn is_of_type(headers: &HeaderMap, is_it: impl FnOnce(&str) -> bool) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    content_type.is_some_and(|text| is_it(&text.trim().to_ascii_lowercase()))
+}
+
 /// Bytes, which serde would take for a sequence of numbers.
 struct Raw<'a>(&'a [u8]);
 
@@ -210,8 +216,7 @@ fn fingerprint(parts: &request::Parts, body: &[u8]) -> Option<idem_core::Fingerp
 
 /// The key in a field of the body, `None` if there is none.
 fn in_body(parts: &request::Parts, body: &[u8], pointer: &str) -> Result<Option<IdempotencyKey>, Problem> {
-    let content_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let found = if content_type.starts_with("application/x-www-form-urlencoded") {
+    let found = if is_of_type(&parts.headers, |text| text.starts_with("application/x-www-form-urlencoded")) {
         let name = pointer.trim_start_matches('/');
         let mut values = form_urlencoded::parse(body).filter(|(field, _)| field == name).map(|(_, value)| value);
         let found = values.next().map(Cow::into_owned);
@@ -350,21 +355,19 @@ where
     if !(settings.keep)(&parts) {
         return Err(Failed::Released(Box::new(http::Response::from_parts(parts, Body::streaming(body)))));
     }
-    let is_grpc =
-        parts.headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
-    let fits = match body.size_hint().exact() {
-        Some(length) => length <= u64::try_from(settings.max_body).unwrap_or(u64::MAX),
-        // A unary answer of gRPC is short, but does not say so. Any other body without a length may
-        // never end.
-        None => is_grpc,
-    };
-    let (whole, body) = if fits {
-        match read(body, settings.max_body).await {
-            Read::Whole(whole) => (Some(whole.clone()), Body::whole(whole)),
-            Read::Larger(body) | Read::Broken(body) => (None, body),
+    let is_grpc = is_of_type(&parts.headers, |text| text.starts_with("application/grpc"));
+    let read = match body.size_hint().exact() {
+        Some(length) if length <= u64::try_from(settings.max_body).unwrap_or(u64::MAX) => {
+            read(body, settings.max_body).await
         }
-    } else {
-        (None, Body::streaming(body))
+        // A unary response of gRPC is short, but does not say so.
+        None if is_grpc => read_unary(body, settings.max_body).await,
+        // Any other body without a length may never end.
+        _ => Read::Larger(Body::streaming(body)),
+    };
+    let (whole, body) = match read {
+        Read::Whole(whole) => (Some(whole.clone()), Body::whole(whole)),
+        Read::Larger(body) | Read::Broken(body) => (None, body),
     };
     let stored = whole.map(|Whole { data, trailers }| {
         Stored::new(parts.status, &settings.recorded(&parts.headers), &data, trailers.as_ref())

@@ -4,14 +4,12 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::{Body, HttpBody as _};
+use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, Request, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use idem_core::{Abandoned, Error, Idempotency, MemoryStore};
 use idem_http::header;
-use tokio_stream::StreamExt as _;
 
 use crate::support::{Received, Site, layer, request, send};
 
@@ -176,32 +174,6 @@ async fn compressed_bodies_are_compared_and_replayed_as_they_are() {
     // The bytes count: clients send the same ones in each try.
     assert_eq!(send(&app, sent(GZIP[1])).await.code(), "fingerprint_mismatch");
     assert_eq!(site.runs.load(SeqCst), 1);
-}
-
-/// What a layer for compression does: another body, of unknown length.
-async fn compress(response: Response) -> Response {
-    let (mut parts, body) = response.into_parts();
-    parts.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("x-upper"));
-    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
-    let chunks = body.into_data_stream().map(|chunk| chunk.map(|chunk| chunk.to_ascii_uppercase()));
-    let body = Body::from_stream(chunks);
-    assert_eq!(body.size_hint().exact(), None);
-    Response::from_parts(parts, body)
-}
-
-#[tokio::test]
-async fn compression_outside_of_the_layer_concerns_replays_too_and_inside_it_leaves_nothing_to_replay() {
-    let site = Site::new();
-    let compression = || axum::middleware::map_response(compress);
-    let outside = site.app(|_| "charged".into_response()).layer(compression());
-    for replayed in [false, true] {
-        let received = send(&outside, empty("k")).await;
-        assert_eq!((&*received.text, is_replay(&received)), ("CHARGED", replayed));
-    }
-    let inside = Router::new().route("/charges", axum::routing::post(async || "charged").layer(compression()));
-    let inside = inside.layer(layer(&site.idempotency).name("inside"));
-    assert_eq!(send(&inside, empty("k")).await.text, "CHARGED");
-    assert_eq!(send(&inside, empty("k")).await.code(), "already_done");
 }
 
 #[tokio::test]

@@ -46,7 +46,7 @@ fn fault(case: usize, hop: usize) -> Fault {
 
 fn client() -> ClientWithMiddleware {
     // Each try has a connection of its own, as each has its own fate.
-    let reqwest = reqwest::Client::builder().timeout(TRY).pool_max_idle_per_host(0).no_proxy().build().unwrap();
+    let reqwest = super::reqwest_builder().timeout(TRY).pool_max_idle_per_host(0).no_proxy().build().unwrap();
     let idempotent = IdempotencyClient::new("chain").tries(100).backoff(Duration::from_millis(20));
     ClientBuilder::new(reqwest).with(idempotent.deadline(Duration::from_secs(90)).keys_from_call()).build()
 }

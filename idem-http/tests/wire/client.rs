@@ -18,7 +18,7 @@ fn client() -> IdempotencyClient {
 
 /// A client over real connections that hardly pauses.
 fn quick() -> reqwest_middleware::ClientWithMiddleware {
-    let reqwest = reqwest::Client::builder().pool_max_idle_per_host(0).no_proxy().build().unwrap();
+    let reqwest = super::reqwest_builder().pool_max_idle_per_host(0).no_proxy().build().unwrap();
     reqwest_middleware::ClientBuilder::new(reqwest).with(client().backoff(Duration::from_millis(1))).build()
 }
 

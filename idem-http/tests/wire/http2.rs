@@ -16,7 +16,7 @@ use super::support::{Site, layer};
 
 /// A client that has all of its requests on one connection.
 fn client() -> Client {
-    Client::builder().http2_prior_knowledge().no_proxy().build().unwrap()
+    super::reqwest_builder().http2_prior_knowledge().no_proxy().build().unwrap()
 }
 
 fn post(client: &Client, address: std::net::SocketAddr, key: &str) -> RequestBuilder {

@@ -10,14 +10,23 @@ mod disconnects;
 mod http2;
 mod lookups;
 mod processes;
+mod raw;
 mod scripted;
 #[path = "../support/mod.rs"]
 mod support;
+mod unsent;
 
 use std::net::SocketAddr;
 
 use axum::Router;
 use tokio::net::TcpListener;
+
+/// The builder of each client. With TLS among its features, reqwest needs a provider of
+/// cryptography, and reads the platform's certificates unless it is given some.
+fn reqwest_builder() -> reqwest::ClientBuilder {
+    let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().tls_certs_only([])
+}
 
 /// Serves an application at a port of this machine, until the runtime ends.
 async fn serve(app: Router) -> SocketAddr {

@@ -14,6 +14,9 @@ use tokio::process::{Child, Command};
 use super::serve;
 use super::support::{Site, layer};
 
+/// How long the test waits for what must come. It is long, for machines under load.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Names the server to the processes.
 const URL: &str = "WIRE_REDIS_URL";
 
@@ -48,7 +51,8 @@ async fn start(url: &str) -> (Child, String) {
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     loop {
-        let line = lines.next_line().await.unwrap().expect("the process has ended");
+        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("the process says its address");
+        let line = line.unwrap().expect("the process has ended");
         if let Some(address) = line.strip_prefix("address ") {
             let address = address.to_owned();
             tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
@@ -62,7 +66,7 @@ async fn a_hundred_duplicates_at_once_over_two_processes_run_one_body() {
     use tokio::io::AsyncWriteExt as _;
     let redis = idem_testkit::RedisServer::start().await.unwrap();
     let mut processes = [start(&redis.url()).await, start(&redis.url()).await];
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = super::reqwest_builder().no_proxy().build().unwrap();
     let calls: Vec<_> = (0..100)
         .map(|n| {
             let request = client.post(format!("http://{}/charges", processes[n % 2].1)).body("10");
@@ -79,7 +83,7 @@ async fn a_hundred_duplicates_at_once_over_two_processes_run_one_body() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), begun).await.expect("a body begins");
+    tokio::time::timeout(PATIENCE, begun).await.expect("a body begins in one of the processes");
     for (process, _) in &mut processes {
         process.stdin.as_mut().unwrap().write_all(b"open\n").await.unwrap();
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use http::{Extensions, HeaderMap};
 use reqwest::{Request, Response};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next, Result};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
@@ -88,7 +88,7 @@ impl Script {
 
     /// A client whose network is this script. Time may be paused.
     pub(crate) fn client(&self, idempotent: IdempotencyClient) -> ClientWithMiddleware {
-        ClientBuilder::new(reqwest::Client::new()).with(idempotent).with(self.clone()).build()
+        ClientBuilder::new(super::reqwest_builder().build().unwrap()).with(idempotent).with(self.clone()).build()
     }
 
     /// Serves the script at a port of this machine, until the runtime ends.
@@ -151,6 +151,11 @@ impl Middleware for Script {
 /// Reads a request: its first line, its headers, and all of its bytes. `None` if the connection
 /// ends before.
 pub(crate) async fn read_request(stream: &mut TcpStream) -> Option<(String, HeaderMap, Vec<u8>)> {
+    read_from(stream).await
+}
+
+/// The same from any stream.
+pub(crate) async fn read_from(stream: &mut (impl AsyncRead + Unpin)) -> Option<(String, HeaderMap, Vec<u8>)> {
     let mut bytes = Vec::new();
     loop {
         let mut chunk = [0; 4096];

@@ -41,7 +41,10 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
         return Ok(());
     }
     let programs = workspace.programs(&["-p", "idem-examples", "--features", "http", "--example", "charges"])?;
-    let server = Server::start(programs.get("charges").context("cargo has built no example charges")?)?;
+    let charges = programs.get("charges").context("cargo has built no example charges")?;
+    let server = Server::start(charges, &[])?;
+    // Its duplicates get 409 while the first request runs.
+    let impatient = Server::start(charges, &["--wait", "0"])?;
     let mut scripts = Vec::new();
     if python {
         let mut command = Command::new("python3");
@@ -57,6 +60,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
         Fault::ALL.iter().map(|fault| Faulty::start(&server.address, *fault)).collect::<Result<_>>()?;
     let running = scripts.into_iter().map(|(language, mut command)| {
         command.current_dir(shell.current_dir()).env("NO_PROXY", "127.0.0.1").env("PYTHONDONTWRITEBYTECODE", "1");
+        command.env("IMPATIENT", format!("http://{}", impatient.address));
         for faulty in &faulty {
             command.env(faulty.fault().variable(), format!("http://{}", faulty.address()));
         }
@@ -114,8 +118,8 @@ struct Server {
 }
 
 impl Server {
-    fn start(program: &std::path::Path) -> Result<Self> {
-        let mut child = Command::new(program).args(["--port", "0"]).stdout(Stdio::piped()).spawn()?;
+    fn start(program: &std::path::Path, arguments: &[&str]) -> Result<Self> {
+        let mut child = Command::new(program).args(["--port", "0"]).args(arguments).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().context("the example has no output")?;
         let mut line = String::new();
         let read = BufReader::new(output).read_line(&mut line);
