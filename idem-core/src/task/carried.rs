@@ -92,7 +92,7 @@ impl<T: Send + 'static> fmt::Debug for CarriedOn<T> {
 }
 
 #[cfg(all(test, not(shuttle)))]
-#[allow(clippy::unwrap_used, reason = "tests")]
+#[allow(clippy::unwrap_used, clippy::async_yields_async, reason = "tests")]
 mod tests {
     use std::future::pending;
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -171,18 +171,18 @@ mod tests {
     async fn what_goes_on_has_the_scope_of_its_caller() {
         let (runtime, scoped) = (Idempotency::new(MemoryStore::new()), Idempotency::new(MemoryStore::new()));
         let (gate, _, future) = gated();
-        let (heard, hears) = tokio::sync::oneshot::channel();
+        let (sender, receiver) = tokio::sync::oneshot::channel();
         let mut carried = scope(scoped.clone(), async {
             carried_on(&runtime, async move {
                 future.await;
-                heard.send(default_runtime().and_then(|here| here.runtime)).map_err(drop).unwrap();
+                sender.send(default_runtime().and_then(|here| here.runtime)).map_err(drop).unwrap();
             })
         })
         .await;
         assert!(poll_once(&mut carried).is_pending());
         drop(carried);
         gate.notify_one();
-        let here = hears.await.unwrap().unwrap();
+        let here = receiver.await.unwrap().unwrap();
         assert!(Arc::ptr_eq(&here, scoped.runtime.as_ref().unwrap()));
     }
 
@@ -194,8 +194,8 @@ mod tests {
         let carried = tokio.block_on(async {
             let held = held.clone();
             let mut carried = carried_on(&runtime, async move {
-                let _held = held;
                 pending::<()>().await;
+                drop(held);
             });
             assert!(poll_once(&mut carried).is_pending());
             carried

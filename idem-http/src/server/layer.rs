@@ -29,7 +29,7 @@ pub enum Scoped {}
 /// response, with the header `Idempotent-Replayed: true`. POST and PATCH are guarded; other methods
 /// pass.
 ///
-/// Claim and service run in a separate task, so they continue if the client disconnects.
+/// If the client disconnects, claim and service continue in a task of their own.
 ///
 /// # Examples
 ///
