@@ -37,9 +37,9 @@ impl Step {
             return proxy.passing(move |words| self.is_carried_out_by(words));
         }
         macro_rules! sha {
-            ($name:literal) => {
+            ($($name:literal),*) => {
                 Some(
-                    Script::new(include_str!(concat!("../../idem-redis/src/store/lua/", $name, ".lua")))
+                    Script::new(concat!($(include_str!(concat!("../../idem-redis/src/store/lua/", $name, ".lua"))),*))
                         .get_hash()
                         .to_owned(),
                 )
@@ -47,7 +47,7 @@ impl Step {
         }
         let sha = match self {
             Self::Claim | Self::Subscribe => None,
-            Self::TakeOver => sha!("takeover"),
+            Self::TakeOver => sha!("swap", "takeover"),
             Self::Renew => sha!("renew"),
             Self::Commit => sha!("commit"),
             Self::Release | Self::Undo => sha!("release"),
