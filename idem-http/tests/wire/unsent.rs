@@ -34,7 +34,7 @@ fn client(reqwest: ClientBuilder) -> ClientWithMiddleware {
 
 #[tokio::test]
 async fn a_try_that_reqwest_times_out_is_sent_again_with_its_key_and_may_have_been_carried_out() {
-    let timing_out = || client(reqwest_builder().timeout(Duration::from_millis(300)));
+    let timing_out = || client(reqwest_builder().timeout(Duration::from_secs(1)));
     let script = Script::new([Act::Hang, reply(201)]);
     let url = format!("http://{}/charges", script.serve().await);
     assert_eq!(timing_out().post(&url).send().await.unwrap().status(), StatusCode::CREATED);
