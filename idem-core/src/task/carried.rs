@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 use tracing::{Instrument as _, Span};
 
-use crate::runtime::Runtime;
+use crate::runtime::background::CountedBody;
 use crate::runtime::handle::Idempotency;
 use crate::task::inherited::Inherited;
 
@@ -19,8 +19,9 @@ pub struct CarriedOn<T: Send + 'static> {
     state: State<T>,
     /// Where it goes on: the tokio runtime on which it began.
     handle: Option<Handle>,
-    /// `None`: it is disabled, and counts nothing.
-    runtime: Option<Arc<Runtime>>,
+    /// Dropped after the future, which may leave a step behind: `shutdown` sees the one or the other.
+    /// `None`: the runtime is disabled, and counts nothing.
+    counted: Option<CountedBody>,
     inherited: Option<Inherited>,
     span: Span,
 }
@@ -36,8 +37,8 @@ enum State<T> {
 }
 
 /// Polls a future where the caller is polled, which costs no task. If the caller is dropped after
-/// the first poll, the future goes on in a task of its own, with the state that follows the task,
-/// and counts as a detached body.
+/// the first poll, the future goes on in a task of its own, with the state that follows the task. It
+/// counts as a detached body from the beginning: a caller may be dropped while `shutdown` looks.
 ///
 /// What its output is then is not seen. A future that was never polled, or panicked, is dropped.
 /// So is one that began outside of a tokio runtime.
@@ -48,7 +49,7 @@ pub fn carried_on<T: Send + 'static>(
     CarriedOn {
         state: State::New(Box::pin(future)),
         handle: Handle::try_current().ok(),
-        runtime: runtime.runtime.clone(),
+        counted: runtime.runtime.as_ref().map(|runtime| runtime.background.body()),
         inherited: Some(Inherited::here()),
         span: Span::current(),
     }
@@ -74,12 +75,11 @@ impl<T: Send + 'static> Drop for CarriedOn<T> {
     fn drop(&mut self) {
         let State::Begun(future) = mem::replace(&mut self.state, State::Over) else { return };
         let (Some(handle), Some(inherited)) = (&self.handle, self.inherited.take()) else { return };
-        let counted = self.runtime.as_ref().map(|runtime| runtime.background.body());
+        let (rest, counted) = (inherited.around(future), self.counted.take());
+        // In this order, also where the task is dropped before it begins.
         let rest = async move {
-            // Dropped after the future, which may leave a step behind: `shutdown` sees the one or
-            // the other.
-            let _counted = counted;
-            inherited.around(future).await;
+            rest.await;
+            drop(counted);
         };
         handle.spawn(rest.instrument(mem::replace(&mut self.span, Span::none())));
     }
@@ -128,8 +128,8 @@ mod tests {
         let (gate, ended, future) = gated();
         let mut carried = carried_on(&runtime, future);
         assert!(poll_once(&mut carried).is_pending());
-        // While somebody waits for it, it is no work without a caller.
-        runtime.shutdown(Duration::ZERO).await.unwrap();
+        // Before as well: its caller may be about to be dropped.
+        assert_eq!(runtime.shutdown(Duration::ZERO).await.unwrap_err().bodies, 1);
         drop(carried);
         assert_eq!(runtime.shutdown(Duration::ZERO).await.unwrap_err().bodies, 1);
         gate.notify_one();
@@ -203,6 +203,23 @@ mod tests {
         drop(tokio);
         drop(carried);
         assert_eq!(Arc::strong_count(&held), 1);
+        // Nor if it is dropped because the tokio runtime ends.
+        let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let (begun, begins) = std::sync::mpsc::channel();
+        let carried = tokio.block_on(async {
+            let held = held.clone();
+            carried_on(&runtime, async move {
+                begun.send(()).unwrap();
+                pending::<()>().await;
+                drop(held);
+            })
+        });
+        tokio.spawn(carried);
+        begins.recv().unwrap();
+        drop(tokio);
+        assert_eq!(Arc::strong_count(&held), 1);
+        let tokio = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        tokio.block_on(runtime.shutdown(Duration::ZERO)).unwrap();
         // Nor does it where there was none.
         let mut carried = carried_on(&runtime, pending::<()>());
         assert!(poll_once(&mut carried).is_pending());
