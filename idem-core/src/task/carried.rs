@@ -4,7 +4,6 @@ use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
@@ -95,6 +94,7 @@ impl<T: Send + 'static> fmt::Debug for CarriedOn<T> {
 #[allow(clippy::unwrap_used, clippy::async_yields_async, reason = "tests")]
 mod tests {
     use std::future::pending;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
