@@ -36,6 +36,14 @@ impl Body {
         Self(Kind::Whole(whole))
     }
 
+    /// Returns the body that is in memory, unless this one streams.
+    pub(crate) fn as_whole(&self) -> Option<&Whole> {
+        match &self.0 {
+            Kind::Whole(whole) => Some(whole),
+            Kind::Streaming(_) => None,
+        }
+    }
+
     /// Wraps a body that is passed through as it arrives.
     pub fn streaming<B>(body: B) -> Self
     where

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::mem;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -13,8 +13,8 @@ use futures_util::future::BoxFuture;
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, request};
 use http_body::Body as HttpBody;
-use idem_core::__private::carried_on;
-use idem_core::{Error, UnkeptAction};
+use idem_core::__private::{carried_on, outcome_of, run as guarded};
+use idem_core::{Error, ErrorAction, Operation};
 use serde::{Deserialize, Serialize};
 use tower_service::Service;
 
@@ -23,7 +23,7 @@ use super::route::operation;
 use super::settings::{KeyOf, Owner, Settings};
 use crate::key::IdempotencyKey;
 use crate::problem::{Problem, Response};
-use crate::stored::Stored;
+use crate::stored::{Recording, Stored};
 
 /// The header that marks a replay.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -122,10 +122,7 @@ enum Admitted {
 /// A request that is guarded.
 struct Call {
     request: Request<Body>,
-    operation: String,
-    scope: Option<String>,
-    key: IdempotencyKey,
-    fingerprint: Option<idem_core::Fingerprint>,
+    operation: Operation<'static>,
 }
 
 /// Decides whether a request is guarded, and reads it.
@@ -176,10 +173,17 @@ where
         (_, Some(Ok(Some(key)))) => key,
         _ => return Admitted::Refused(Problem::missing_key()),
     };
-    let fingerprint = if settings.compares { fingerprint(&parts, &whole.data) } else { None };
-    let operation = operation(&settings.name, parts.method.as_str(), route(&parts));
-    let request = Request::from_parts(parts, Body::whole(whole));
-    Admitted::Guarded(Call { request, operation, scope, key, fingerprint })
+    let operation = settings.operation(operation(&settings.name, parts.method.as_str(), route(&parts)));
+    let operation = match &scope {
+        Some(scope) => operation.key(&(scope.as_str(), &key)),
+        None => operation.key(&key),
+    };
+    let operation = if settings.compares {
+        fingerprinted(operation, &parts, &whole.data)
+    } else {
+        operation.no_fingerprint()
+    };
+    Admitted::Guarded(Call { request: Request::from_parts(parts, Body::whole(whole)), operation })
 }
 
 /// The route that matched, or else the path.
@@ -191,10 +195,11 @@ fn route(parts: &request::Parts) -> &str {
     parts.extensions.get::<Route>().map_or_else(|| parts.uri.path(), |route| &route.0)
 }
 
-/// Whether the content type, in lower case, is one that is asked for. Types have no case.
-fn is_of_type(headers: &HeaderMap, is_it: impl FnOnce(&str) -> bool) -> bool {
+/// Whether the content type begins like this. Types have no case.
+fn is_of_type(headers: &HeaderMap, begins: &str) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    content_type.is_some_and(|text| is_it(&text.trim().to_ascii_lowercase()))
+    let begin = content_type.and_then(|text| text.trim().get(..begins.len()));
+    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(begins))
 }
 
 /// Bytes, which serde would take for a sequence of numbers.
@@ -206,17 +211,17 @@ impl Serialize for Raw<'_> {
     }
 }
 
-/// Of what must be equal when the key comes again. Clients change other headers between their
+/// With what must be equal when the key comes again. Clients change other headers between their
 /// tries.
-fn fingerprint(parts: &request::Parts, body: &[u8]) -> Option<idem_core::Fingerprint> {
+fn fingerprinted<'a>(operation: Operation<'a>, parts: &request::Parts, body: &[u8]) -> Operation<'a> {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let content_type = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    idem_core::Fingerprint::of(&(parts.method.as_str(), path, Raw(content_type), Raw(body))).ok()
+    operation.fingerprint(&(parts.method.as_str(), path, Raw(content_type), Raw(body)))
 }
 
 /// The key in a field of the body, `None` if there is none.
 fn in_body(parts: &request::Parts, body: &[u8], pointer: &str) -> Result<Option<IdempotencyKey>, Problem> {
-    let found = if is_of_type(&parts.headers, |text| text.starts_with("application/x-www-form-urlencoded")) {
+    let found = if is_of_type(&parts.headers, "application/x-www-form-urlencoded") {
         let name = pointer.trim_start_matches('/');
         let mut values = form_urlencoded::parse(body).filter(|(field, _)| field == name).map(|(_, value)| value);
         let found = values.next().map(Cow::into_owned);
@@ -244,23 +249,28 @@ where
     Ok(inner.call(request).await?.map(Body::streaming))
 }
 
-/// The result of a guarded service: its response, as it is and as it is recorded.
-struct Ran {
-    /// `None` if there is nothing to record but that it is done.
-    stored: Option<Stored>,
-    /// `None` in a replay.
-    live: Option<Answer>,
+/// The result of a guarded service.
+enum Ran {
+    /// Its response, of which a part is recorded.
+    Live { response: Answer, settings: Arc<Settings> },
+    /// The recorded response of an earlier request.
+    Replayed(Stored),
 }
 
 impl Serialize for Ran {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.stored.serialize(serializer)
+        // Nothing else is ever recorded: the outcome of any other response is omitted.
+        let Self::Live { response, settings } = self else { return serializer.serialize_none() };
+        let Some(Whole { data, trailers }) = response.body().as_whole() else { return serializer.serialize_none() };
+        let (status, headers) = (response.status(), response.headers());
+        let chosen = settings.is_recorded(headers);
+        Recording { status, headers, chosen, body: data, trailers: trailers.as_ref() }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Ran {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self { stored: Some(Stored::deserialize(deserializer)?), live: None })
+        Stored::deserialize(deserializer).map(Self::Replayed)
     }
 }
 
@@ -270,8 +280,6 @@ enum Failed<E> {
     Service(E),
     /// The response is not kept.
     Released(Box<Answer>),
-    /// The request was handed to the service before.
-    UsedUp,
 }
 
 impl<E> From<Error> for Failed<E> {
@@ -289,50 +297,28 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let Call { request, operation, scope, key, fingerprint } = call;
-    let operation = settings.operation(operation);
-    let operation = match &scope {
-        Some(scope) => operation.key(&(scope.as_str(), &key)),
-        None => operation.key(&key),
-    };
-    let operation = match &fingerprint {
-        Some(fingerprint) => operation.fingerprint(fingerprint.as_bytes()),
-        None => operation.no_fingerprint(),
-    };
-    let body = {
-        let (settings, mut once) = (settings.clone(), Some((inner, request)));
-        move || {
-            let (settings, taken) = (settings.clone(), once.take());
-            async move {
-                match taken {
-                    Some((inner, request)) => run(settings, inner, request).await,
-                    // The policy below retries nothing.
-                    None => Err(Failed::UsedUp),
-                }
-            }
-        }
-    };
+    let Call { request, operation } = call;
+    let witness = outcome_of::<Result<Ran, Failed<S::Error>>, _>();
     // Whatever the runtime's default is: a response that is not kept says itself that the same
     // request may be sent again. An error of the service itself, such as a timeout, says nothing.
-    let operation = operation.errors(|failed: &Failed<S::Error>| match failed {
-        Failed::Released(_) => UnkeptAction::Release,
-        Failed::Service(_) | Failed::Idempotency(_) | Failed::UsedUp => UnkeptAction::Unlisted,
+    let policy = witness.errors(|failed| match failed {
+        Failed::Released(_) => ErrorAction::Release,
+        Failed::Service(_) | Failed::Idempotency(_) => ErrorAction::Unlisted,
     });
+    let running = {
+        let settings = settings.clone();
+        async move {
+            let body = pin!(Some(run(settings, inner, request)));
+            guarded(operation, witness, policy, body).await
+        }
+    };
     // A client that goes away stops neither the claim, which would leave the key locked, nor the
     // body: both go on in a task then. Until then they need none.
-    let ended = carried_on(&settings.idempotency, operation.run(body)).await;
-    match ended {
-        Ok(outcome) => {
-            let Ran { stored, live } = outcome.into_inner();
-            match (live, stored) {
-                (Some(live), _) => Ok(live),
-                (None, Some(stored)) => Ok(replay(&settings, stored)),
-                (None, None) => Ok(refusal(&settings, &Problem::INTERNAL)),
-            }
-        }
+    match carried_on(&settings.idempotency, running).await {
+        Ok(Ran::Live { response, .. }) => Ok(response),
+        Ok(Ran::Replayed(stored)) => Ok(rebuilt(stored)),
         Err(Failed::Service(error)) => Err(error),
         Err(Failed::Released(response)) => Ok(*response),
-        Err(Failed::UsedUp) => Ok(refusal(&settings, &Problem::INTERNAL)),
         Err(Failed::Idempotency(error)) => {
             let mut problem = Problem::from(&error);
             if let (Error::FingerprintMismatch { .. }, Some(status)) = (&error, settings.mismatch) {
@@ -355,52 +341,43 @@ where
     if !(settings.keep)(&parts) {
         return Err(Failed::Released(Box::new(http::Response::from_parts(parts, Body::streaming(body)))));
     }
-    let is_grpc = is_of_type(&parts.headers, |text| text.starts_with("application/grpc"));
     let read = match body.size_hint().exact() {
         Some(length) if length <= u64::try_from(settings.max_body).unwrap_or(u64::MAX) => {
             read(body, settings.max_body).await
         }
         // A unary response of gRPC is short, but does not say so.
-        None if is_grpc => read_unary(body, settings.max_body).await,
+        None if is_of_type(&parts.headers, "application/grpc") => read_unary(body, settings.max_body).await,
         // Any other body without a length may never end.
         _ => Read::Larger(Body::streaming(body)),
     };
-    let (whole, body) = match read {
-        Read::Whole(whole) => (Some(whole.clone()), Body::whole(whole)),
-        Read::Larger(body) | Read::Broken(body) => (None, body),
+    let body = match read {
+        Read::Whole(whole) => Body::whole(whole),
+        Read::Larger(body) | Read::Broken(body) => {
+            if let Some(call) = idem_core::current() {
+                call.omit_outcome();
+            }
+            body
+        }
     };
-    let stored = whole.map(|Whole { data, trailers }| {
-        Stored::new(parts.status, &settings.recorded(&parts.headers), &data, trailers.as_ref())
-    });
-    if stored.is_none()
-        && let Some(call) = idem_core::current()
-    {
-        call.omit_outcome();
-    }
-    Ok(Ran { stored, live: Some(http::Response::from_parts(parts, body)) })
+    Ok(Ran::Live { response: http::Response::from_parts(parts, body), settings })
 }
 
 /// A recorded response, marked as a replay.
-fn replay(settings: &Settings, stored: Stored) -> Answer {
-    rebuilt(stored).unwrap_or_else(|| refusal(settings, &Problem::INTERNAL))
-}
-
-/// A recorded response, marked as a replay; `None` if what was recorded is none.
-pub(crate) fn rebuilt(stored: Stored) -> Option<Answer> {
-    let is_final_error = stored.is_final_error();
-    let parts = stored.into_parts()?;
-    let mut response = http::Response::new(Body::whole(Whole { data: parts.body, trailers: parts.trailers }));
-    *response.status_mut() = parts.status;
-    *response.headers_mut() = parts.headers;
+pub(crate) fn rebuilt(stored: Stored) -> Answer {
+    let Stored { status, headers, body, trailers, final_error } = stored;
+    let trailers = (!trailers.is_empty()).then_some(trailers);
+    let mut response = http::Response::new(Body::whole(Whole { data: body, trailers }));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
     let headers = response.headers_mut();
     headers.insert(REPLAYED, HeaderValue::from_static("true"));
-    if is_final_error {
+    if final_error {
         for name in ["stripe-should-retry", "x-should-retry"] {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static("false"));
         }
     }
     response.extensions_mut().insert(Replayed);
-    Some(response)
+    response
 }
 
 fn refusal(settings: &Settings, problem: &Problem) -> Answer {
