@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::mem;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, request};
 use http_body::Body as HttpBody;
-use idem_core::__private::{carried_on, outcome_of, run as guarded};
+use idem_core::__private::{CarriedOn, carried_on, outcome_of, run as guarded};
 use idem_core::{Error, ErrorAction, Operation};
 use serde::{Deserialize, Serialize};
 use tower_service::Service;
@@ -106,7 +106,10 @@ where
             match admit(&settings, request).await {
                 Admitted::Unguarded(request) => pass(inner, request).await,
                 Admitted::Refused(problem) => Ok(refusal(&settings, &problem)),
-                Admitted::Guarded(call) => guard(settings, inner, call).await,
+                Admitted::Guarded(call) => {
+                    let ended = guard(&settings, inner, call).await;
+                    answer(&settings, ended)
+                }
             }
         }))
     }
@@ -288,8 +291,10 @@ impl<E> From<Error> for Failed<E> {
     }
 }
 
-/// Runs the service for a request, or replays its response.
-async fn guard<S, R>(settings: Arc<Settings>, inner: S, call: Call) -> Result<Answer, S::Error>
+/// Runs the service for a request, or gets its recorded response.
+///
+/// No `async fn`, here and below: what such a function is given is in its future twice.
+fn guard<S, R>(settings: &Arc<Settings>, inner: S, call: Call) -> CarriedOn<Result<Ran, Failed<S::Error>>>
 where
     S: Service<Request<Body>, Response = http::Response<R>> + Send + 'static,
     S::Future: Send,
@@ -298,23 +303,26 @@ where
     R::Error: Into<BoxError>,
 {
     let Call { request, operation } = call;
-    let witness = outcome_of::<Result<Ran, Failed<S::Error>>, _>();
-    // Whatever the runtime's default is: a response that is not kept says itself that the same
-    // request may be sent again. An error of the service itself, such as a timeout, says nothing.
-    let policy = witness.errors(|failed| match failed {
-        Failed::Released(_) => ErrorAction::Release,
-        Failed::Service(_) | Failed::Idempotency(_) => ErrorAction::Unlisted,
-    });
-    let running = {
-        let settings = settings.clone();
-        async move {
-            let body = pin!(Some(run(settings, inner, request)));
-            guarded(operation, witness, policy, body).await
-        }
+    let mut body = Box::pin(Some(run(settings.clone(), inner, request)));
+    let running = async move {
+        let witness = outcome_of::<Result<Ran, Failed<S::Error>>, _>();
+        // Whatever the runtime's default is: a response that is not kept says itself that the same
+        // request may be sent again. An error of the service itself, such as a timeout, says
+        // nothing.
+        let policy = witness.errors(|failed| match failed {
+            Failed::Released(_) => ErrorAction::Release,
+            Failed::Service(_) | Failed::Idempotency(_) => ErrorAction::Unlisted,
+        });
+        guarded(operation, witness, policy, body.as_mut()).await
     };
     // A client that goes away stops neither the claim, which would leave the key locked, nor the
     // body: both go on in a task then. Until then they need none.
-    match carried_on(&settings.idempotency, running).await {
+    carried_on(&settings.idempotency, running)
+}
+
+/// What the client gets.
+fn answer<E>(settings: &Settings, ended: Result<Ran, Failed<E>>) -> Result<Answer, E> {
+    match ended {
         Ok(Ran::Live { response, .. }) => Ok(response),
         Ok(Ran::Replayed(stored)) => Ok(rebuilt(stored)),
         Err(Failed::Service(error)) => Err(error),
@@ -324,19 +332,31 @@ where
             if let (Error::FingerprintMismatch { .. }, Some(status)) = (&error, settings.mismatch) {
                 problem.status = status;
             }
-            Ok(refusal(&settings, &problem))
+            Ok(refusal(settings, &problem))
         }
     }
 }
 
 /// The body of the operation: the service, and what is recorded of its response.
-async fn run<S, R>(settings: Arc<Settings>, mut inner: S, request: Request<Body>) -> Result<Ran, Failed<S::Error>>
+fn run<S, R>(
+    settings: Arc<Settings>,
+    mut inner: S,
+    request: Request<Body>,
+) -> impl Future<Output = Result<Ran, Failed<S::Error>>>
 where
     S: Service<Request<Body>, Response = http::Response<R>>,
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let response = inner.call(request).await.map_err(Failed::Service)?;
+    async move { recorded(settings, inner.call(request).await.map_err(Failed::Service)?).await }
+}
+
+/// A response, of which what is recorded is in memory.
+async fn recorded<R, E>(settings: Arc<Settings>, response: http::Response<R>) -> Result<Ran, Failed<E>>
+where
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
     let (parts, body) = response.into_parts();
     if !(settings.keep)(&parts) {
         return Err(Failed::Released(Box::new(http::Response::from_parts(parts, Body::streaming(body)))));

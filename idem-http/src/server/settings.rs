@@ -26,7 +26,7 @@ pub(super) struct Settings {
     pub(super) compares: bool,
     pub(super) keep: Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>,
     pub(super) problem: Arc<dyn Fn(&Problem) -> Response + Send + Sync>,
-    pub(super) not_recorded: Arc<HashSet<HeaderName>>,
+    pub(super) not_recorded: HashSet<HeaderName>,
     pub(super) times: Times,
 }
 
@@ -72,7 +72,7 @@ impl Settings {
             compares: true,
             keep: Arc::new(is_kept),
             problem: Arc::new(problem_json),
-            not_recorded: Arc::new(HashSet::new()),
+            not_recorded: HashSet::new(),
             times: Times::default(),
         }
     }
