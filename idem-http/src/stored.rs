@@ -209,7 +209,10 @@ mod tests {
         headers.append("x-raw", HeaderValue::from_bytes(b"\xff").unwrap());
         headers.append("location", HeaderValue::from_static("/7"));
         let written = json(StatusCode::OK, &headers, b"text", None);
-        assert_eq!(written, r#"{"status":200,"headers":[["x-raw",{"base64":"/w=="}],["location","/7"]],"body":"text"}"#);
+        assert_eq!(
+            written,
+            r#"{"status":200,"headers":[["x-raw",{"base64":"/w=="}],["location","/7"]],"body":"text"}"#
+        );
         let trailers = HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"))]);
         let written = json(StatusCode::BAD_GATEWAY, &HeaderMap::new(), b"\xff", Some(&trailers));
         let expected = r#"{"status":502,"headers":[],"body":{"base64":"/w=="},"trailers":[["grpc-status","0"]],"final_error":true}"#;

@@ -197,9 +197,12 @@ impl<S> IdempotencyLayer<S> {
     }
 
     /// Takes the key from a field of the body: `pointer` is a JSON pointer, or `/` and the name of
-    /// a form's field.
+    /// a form's field. The `/` at its beginning may be left out.
     pub fn body_field(mut self, pointer: impl Into<Arc<str>>) -> Self {
-        self.set().key = KeyOf::Body(pointer.into());
+        let pointer = pointer.into();
+        // Without it no JSON has the field, so each request would pass unguarded.
+        let pointer = if pointer.starts_with('/') { pointer } else { format!("/{pointer}").into() };
+        self.set().key = KeyOf::Body(pointer);
         self
     }
 

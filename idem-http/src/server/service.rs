@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{CONTENT_TYPE, HeaderName};
-use http::{HeaderMap, HeaderValue, Request, request};
+use http::{HeaderMap, HeaderValue, Request, Uri, request};
 use http_body::Body as HttpBody;
 use idem_core::__private::{CarriedOn, carried_on, outcome_of, run as guarded};
 use idem_core::{Error, ErrorAction, Operation};
@@ -181,11 +181,8 @@ where
         Some(scope) => operation.key(&(scope.as_str(), &key)),
         None => operation.key(&key),
     };
-    let operation = if settings.compares {
-        fingerprinted(operation, &parts, &whole.data)
-    } else {
-        operation.no_fingerprint()
-    };
+    let operation =
+        if settings.compares { fingerprinted(operation, &parts, &whole.data) } else { operation.no_fingerprint() };
     Admitted::Guarded(Call { request: Request::from_parts(parts, Body::whole(whole)), operation })
 }
 
@@ -195,7 +192,17 @@ fn route(parts: &request::Parts) -> &str {
     if let Some(matched) = parts.extensions.get::<axum::extract::MatchedPath>() {
         return matched.as_str();
     }
-    parts.extensions.get::<Route>().map_or_else(|| parts.uri.path(), |route| &route.0)
+    parts.extensions.get::<Route>().map_or_else(|| uri(parts).path(), |route| &route.0)
+}
+
+/// The URI as the client sent it. A nested service of axum sees a part of it, which is the same in
+/// two places.
+fn uri(parts: &request::Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(axum::extract::OriginalUri(uri)) = parts.extensions.get() {
+        return uri;
+    }
+    &parts.uri
 }
 
 /// Whether the content type begins like this. Types have no case.
@@ -217,7 +224,7 @@ impl Serialize for Raw<'_> {
 /// With what must be equal when the key comes again. Clients change other headers between their
 /// tries.
 fn fingerprinted<'a>(operation: Operation<'a>, parts: &request::Parts, body: &[u8]) -> Operation<'a> {
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let path = uri(parts).path_and_query().map_or("/", |path| path.as_str());
     let content_type = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     operation.fingerprint(&(parts.method.as_str(), path, Raw(content_type), Raw(body)))
 }
