@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -102,34 +102,35 @@ where
         let clone = self.inner.clone();
         let inner = mem::replace(&mut self.inner, clone);
         let settings = self.settings.clone();
-        ResponseFuture(Box::pin(async move {
-            match admit(&settings, request).await {
-                Admitted::Unguarded(request) => pass(inner, request).await,
-                Admitted::Refused(problem) => Ok(refusal(&settings, &problem)),
-                Admitted::Guarded(call) => {
-                    let ended = guard(&settings, inner, call).await;
-                    answer(&settings, ended)
-                }
-            }
-        }))
+        // Here, and not in the future, so that it holds the request once.
+        ResponseFuture(match admit(&settings, request) {
+            Admitted::Unguarded(request) => Box::pin(pass(inner, request)),
+            Admitted::Refused(problem) => Box::pin(ready(Ok(refusal(&settings, &problem)))),
+            Admitted::Guarded(head, body) => Box::pin(serve(settings, inner, head, body)),
+        })
     }
 }
 
 /// What is to be done with a request.
-enum Admitted {
+enum Admitted<B> {
     Unguarded(Request<Body>),
     Refused(Problem),
-    Guarded(Call),
+    /// Its body is not read yet.
+    Guarded(Head, B),
 }
 
-/// A request that is guarded.
-struct Call {
-    request: Request<Body>,
-    operation: Operation<'static>,
+/// The head of a request that is guarded.
+struct Head {
+    parts: request::Parts,
+    /// `None`: it is in the body.
+    key: Option<IdempotencyKey>,
+    /// `None`: everybody's.
+    scope: Option<String>,
 }
 
-/// Decides whether a request is guarded, and reads it.
-async fn admit<B>(settings: &Settings, request: Request<B>) -> Admitted
+/// Decides by its head whether a request is guarded: one that is refused, or passes, need not be in
+/// memory.
+fn admit<B>(settings: &Settings, request: Request<B>) -> Admitted<B>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
@@ -138,18 +139,22 @@ where
         return Admitted::Unguarded(request.map(Body::streaming));
     }
     let (parts, body) = request.into_parts();
-    // Before the body is read: a request that is refused, or passes, need not be in memory.
     let found = match &settings.key {
-        KeyOf::Header(name) => Some(IdempotencyKey::from_headers(&parts.headers, name)),
-        KeyOf::Parts(key) => Some(key(&parts).map(|key| key.parse()).transpose()),
-        KeyOf::Body(_) => None,
+        KeyOf::Header(name) => IdempotencyKey::from_headers(&parts.headers, name),
+        KeyOf::Parts(key) => key(&parts).map(|key| key.parse()).transpose(),
+        KeyOf::Body(_) => Ok(None),
     };
-    match found {
-        Some(Err(invalid)) => return Admitted::Refused(invalid.into()),
-        Some(Ok(None)) if settings.required => return Admitted::Refused(Problem::missing_key()),
-        Some(Ok(None)) => return Admitted::Unguarded(Request::from_parts(parts, Body::streaming(body))),
-        _ => {}
-    }
+    let key = match found {
+        Err(invalid) => return Admitted::Refused(invalid.into()),
+        Ok(None) if !matches!(settings.key, KeyOf::Body(_)) => {
+            return if settings.required {
+                Admitted::Refused(Problem::missing_key())
+            } else {
+                Admitted::Unguarded(Request::from_parts(parts, Body::streaming(body)))
+            };
+        }
+        Ok(key) => key,
+    };
     let scope = match &settings.owner {
         Owner::Shared => None,
         Owner::Of(scope) => match scope(&parts).filter(|scope| !scope.is_empty()) {
@@ -157,33 +162,66 @@ where
             None => return Admitted::Refused(Problem::NO_SCOPE),
         },
     };
-    let limit = settings.max_body;
-    if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
+    if body.size_hint().lower() > u64::try_from(settings.max_body).unwrap_or(u64::MAX) {
         return Admitted::Refused(Problem::TOO_LARGE);
     }
-    let whole = match read(body, limit).await {
-        Read::Whole(whole) => whole,
-        Read::Larger(_) => return Admitted::Refused(Problem::TOO_LARGE),
-        Read::Broken(_) => return Admitted::Refused(Problem::BROKEN_BODY),
+    Admitted::Guarded(Head { parts, key, scope }, body)
+}
+
+/// Reads the body of a request, and runs the service or replays.
+///
+/// No `async fn`, here and below: what such a function is given is in its future twice.
+fn serve<S, B, R>(
+    settings: Arc<Settings>,
+    inner: S,
+    head: Head,
+    body: B,
+) -> impl Future<Output = Result<Answer, S::Error>> + Send
+where
+    S: Service<Request<Body>, Response = http::Response<R>> + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let read = read(body, settings.max_body);
+    async move {
+        let whole = match read.await {
+            Read::Whole(whole) => whole,
+            Read::Larger(_) => return Ok(refusal(&settings, &Problem::TOO_LARGE)),
+            Read::Broken(_) => return Ok(refusal(&settings, &Problem::BROKEN_BODY)),
+        };
+        match describe(&settings, &head, &whole.data) {
+            Err(problem) => Ok(refusal(&settings, &problem)),
+            Ok(None) => Box::pin(pass(inner, Request::from_parts(head.parts, Body::whole(whole)))).await,
+            Ok(Some(operation)) => {
+                let ended = guard(&settings, inner, Request::from_parts(head.parts, Body::whole(whole)), operation);
+                answer(&settings, ended.await)
+            }
+        }
+    }
+}
+
+/// Describes the call of a request; `None` if it has no key, and needs none.
+fn describe(settings: &Settings, head: &Head, body: &[u8]) -> Result<Option<Operation<'static>>, Problem> {
+    let Head { parts, key, scope } = head;
+    let found = match (&settings.key, key) {
+        (KeyOf::Body(pointer), None) => in_body(parts, body, pointer)?,
+        _ => None,
     };
-    let key = match (&settings.key, found) {
-        (KeyOf::Body(pointer), _) => match in_body(&parts, &whole.data, pointer) {
-            Ok(Some(key)) => key,
-            Ok(None) if settings.required => return Admitted::Refused(Problem::missing_key()),
-            Ok(None) => return Admitted::Unguarded(Request::from_parts(parts, Body::whole(whole))),
-            Err(problem) => return Admitted::Refused(problem),
-        },
-        (_, Some(Ok(Some(key)))) => key,
-        _ => return Admitted::Refused(Problem::missing_key()),
+    let key = match key.as_ref().or(found.as_ref()) {
+        Some(key) => key,
+        None if settings.required => return Err(Problem::missing_key()),
+        None => return Ok(None),
     };
-    let operation = settings.operation(operation(&settings.name, parts.method.as_str(), route(&parts)));
-    let operation = match &scope {
-        Some(scope) => operation.key(&(scope.as_str(), &key)),
-        None => operation.key(&key),
+    let operation = settings.operation(operation(&settings.name, parts.method.as_str(), route(parts)));
+    let operation = match scope {
+        Some(scope) => operation.key(&(scope.as_str(), key)),
+        None => operation.key(key),
     };
-    let operation =
-        if settings.compares { fingerprinted(operation, &parts, &whole.data) } else { operation.no_fingerprint() };
-    Admitted::Guarded(Call { request: Request::from_parts(parts, Body::whole(whole)), operation })
+    Ok(Some(if settings.compares { fingerprinted(operation, parts, body) } else { operation.no_fingerprint() }))
 }
 
 /// The route that matched, or else the path.
@@ -299,9 +337,12 @@ impl<E> From<Error> for Failed<E> {
 }
 
 /// Runs the service for a request, or gets its recorded response.
-///
-/// No `async fn`, here and below: what such a function is given is in its future twice.
-fn guard<S, R>(settings: &Arc<Settings>, inner: S, call: Call) -> CarriedOn<Result<Ran, Failed<S::Error>>>
+fn guard<S, R>(
+    settings: &Arc<Settings>,
+    inner: S,
+    request: Request<Body>,
+    operation: Operation<'static>,
+) -> CarriedOn<Result<Ran, Failed<S::Error>>>
 where
     S: Service<Request<Body>, Response = http::Response<R>> + Send + 'static,
     S::Future: Send,
@@ -309,7 +350,6 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let Call { request, operation } = call;
     let mut body = Box::pin(Some(run(settings.clone(), inner, request)));
     let running = async move {
         let witness = outcome_of::<Result<Ran, Failed<S::Error>>, _>();
@@ -373,7 +413,7 @@ where
             read(body, settings.max_body).await
         }
         // A unary response of gRPC is short, but does not say so.
-        None if is_of_type(&parts.headers, "application/grpc") => read_unary(body, settings.max_body).await,
+        None if is_of_type(&parts.headers, "application/grpc") => Box::pin(read_unary(body, settings.max_body)).await,
         // Any other body without a length may never end.
         _ => Read::Larger(Body::streaming(body)),
     };
