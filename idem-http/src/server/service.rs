@@ -186,9 +186,8 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let read = read(body, settings.max_body);
     async move {
-        let whole = match read.await {
+        let whole = match read(body, settings.max_body).await {
             Read::Whole(whole) => whole,
             Read::Larger(_) => return Ok(refusal(&settings, &Problem::TOO_LARGE)),
             Read::Broken(_) => return Ok(refusal(&settings, &Problem::BROKEN_BODY)),
