@@ -169,8 +169,7 @@ where
 }
 
 /// Reads the body of a request, and runs the service or replays.
-///
-/// No `async fn`, here and below: what such a function is given is in its future twice.
+#[allow(clippy::manual_async_fn, reason = "what an `async fn` is given is in its future twice")]
 fn serve<S, B, R>(
     settings: Arc<Settings>,
     inner: S,
@@ -384,6 +383,7 @@ fn answer<E>(settings: &Settings, ended: Result<Ran, Failed<E>>) -> Result<Answe
 }
 
 /// The body of the operation: the service, and what is recorded of its response.
+#[allow(clippy::manual_async_fn, reason = "what an `async fn` is given is in its future twice")]
 fn run<S, R>(
     settings: Arc<Settings>,
     mut inner: S,

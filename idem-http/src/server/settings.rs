@@ -105,9 +105,8 @@ impl Settings {
     pub(super) fn is_recorded(&self, headers: &HeaderMap) -> impl Fn(&HeaderName) -> bool {
         let is_connected = headers.contains_key(names::CONNECTION);
         move |name| {
-            !OF_A_CONNECTION.contains(name)
-                && !self.not_recorded.contains(name)
-                && !(is_connected && is_of_this_connection(headers, name))
+            let is_left_out = OF_A_CONNECTION.contains(name) || self.not_recorded.contains(name);
+            !(is_left_out || (is_connected && is_of_this_connection(headers, name)))
         }
     }
 }
