@@ -55,6 +55,12 @@ async fn failing(shared: web::Data<Shared>) -> actix_web::Result<String> {
     }
 }
 
+async fn buggy(shared: web::Data<Shared>) -> String {
+    let run = shared.runs.fetch_add(1, SeqCst) + 1;
+    assert!(run > 1, "a bug");
+    run.to_string()
+}
+
 fn site() -> Site {
     site_over(Idempotency::new(MemoryStore::new()))
 }
@@ -77,6 +83,7 @@ fn site_over(idempotency: Idempotency) -> Site {
             .route("/refunds/{id}", web::post().to(charge))
             .route("/streaming", web::post().to(streaming))
             .route("/failing", web::post().to(failing))
+            .route("/buggy", web::post().to(buggy))
     };
     let server = HttpServer::new(app).workers(2).disable_signals().bind(("127.0.0.1", 0)).unwrap();
     let address = server.addrs()[0];
@@ -207,6 +214,18 @@ async fn a_client_that_disconnects_does_not_stop_the_handler() {
     site.open.send_replace(true);
     assert!(site.post("/charges", "k", "10").await.ends_with("1 10"));
     assert_eq!(site.runs.load(SeqCst), 1);
+}
+
+#[actix_web::test]
+async fn a_handler_that_panics_releases_the_key() {
+    let site = site();
+    let failed = site.post("/buggy", "k", "10").await;
+    assert!(status(&failed) == "500" && !failed.contains("a bug"), "{failed}");
+    for replayed in [false, true] {
+        let well = site.post("/buggy", "k", "10").await;
+        assert!(status(&well) == "200" && well.ends_with("\r\n\r\n2"), "{well}");
+        assert_eq!(well.contains("idempotent-replayed: true"), replayed);
+    }
 }
 
 #[actix_web::test]

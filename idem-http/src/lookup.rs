@@ -160,7 +160,7 @@ impl Settings {
             None => operation.key(&key),
         };
         match operation.lookup::<Stored>().await {
-            Ok(Lookup::Outcome(stored)) => rebuilt(stored).ok_or(Problem::INTERNAL),
+            Ok(Lookup::Outcome(stored)) => Ok(rebuilt(stored)),
             Ok(Lookup::InFlight { .. }) => {
                 Err(Problem { status: StatusCode::ACCEPTED, ..Problem::of_kind(ErrorKind::InFlight) })
             }

@@ -6,6 +6,7 @@ mod compression;
 mod hostile;
 mod openapi;
 mod rows;
+mod storage;
 mod strict;
 mod support;
 
@@ -311,6 +312,10 @@ async fn the_key_can_be_in_the_body_of_a_form_or_json() {
     assert_eq!(send(&app, json(json!({ "meta": { "key": "a" } }))).await.headers["idempotent-replayed"], "true");
     assert_eq!(send(&app, json(json!({ "meta": {} }))).await.code(), "missing_key");
     assert_eq!(send(&app, json(json!({ "meta": { "key": 7 } }))).await.code(), "invalid_key");
+    // A field at the top needs no slash.
+    let app = site.router(layer(&site.idempotency).name("top").body_field("key").required(true));
+    assert_eq!(send(&app, json(json!({ "key": "a" }))).await.status, StatusCode::OK);
+    assert_eq!(send(&app, json(json!({ "key": "a" }))).await.headers["idempotent-replayed"], "true");
     let app = site.router(layer(&site.idempotency).name("forms").body_field("/idempotency_key").required(true));
     let form = |body: &'static str| {
         request("unused").header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(Body::from(body)).unwrap()

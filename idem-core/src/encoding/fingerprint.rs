@@ -8,6 +8,7 @@ mod number;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::fmt;
 
 use base64::Engine as _;
@@ -79,10 +80,20 @@ impl Fingerprint {
     ///
     /// Fails only if the value's own `Serialize` fails.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, FingerprintError> {
-        let mut canonical = Vec::with_capacity(128);
+        thread_local! {
+            /// The buffer for canonical forms.
+            static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+        }
+        const MOST: usize = 4096;
+        // Taken away meanwhile: a value may digest others of its own.
+        let mut canonical = SCRATCH.take();
+        canonical.clear();
         value.serialize(Canonical { out: &mut canonical })?;
         let mut digest = [0; 16];
         blake3::Hasher::new().update(&canonical).finalize_xof().fill(&mut digest);
+        if canonical.capacity() <= MOST {
+            SCRATCH.set(canonical);
+        }
         Ok(Self(digest))
     }
 

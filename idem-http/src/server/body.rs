@@ -36,6 +36,14 @@ impl Body {
         Self(Kind::Whole(whole))
     }
 
+    /// Returns the body that is in memory, unless this one streams.
+    pub(crate) fn as_whole(&self) -> Option<&Whole> {
+        match &self.0 {
+            Kind::Whole(whole) => Some(whole),
+            Kind::Streaming(_) => None,
+        }
+    }
+
     /// Wraps a body that is passed through as it arrives.
     pub fn streaming<B>(body: B) -> Self
     where
@@ -101,22 +109,22 @@ pub(crate) enum Read {
 }
 
 /// Reads a body, up to a limit in bytes. Nothing of it is lost if it is larger.
-pub(crate) async fn read<B>(body: B, limit: usize) -> Read
+pub(crate) fn read<B>(body: B, limit: usize) -> impl Future<Output = Read> + Send
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    read_as(body, limit, Shape::Whole).await
+    read_as(Box::pin(body), limit, Shape::Whole)
 }
 
 /// Reads a response of gRPC if it is that of a unary call: one message at most, and no pause of a
 /// second before its trailers. A stream of messages is [`Read::Larger`].
-pub(crate) async fn read_unary<B>(body: B, limit: usize) -> Read
+pub(crate) fn read_unary<B>(body: B, limit: usize) -> impl Future<Output = Read> + Send
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    read_as(body, limit, Shape::Message).await
+    read_as(Box::pin(body), limit, Shape::Message)
 }
 
 /// What a body is expected to be.
@@ -131,17 +139,17 @@ enum Shape {
 /// How long a unary response of gRPC may pause between two frames.
 const PAUSE: Duration = Duration::from_secs(1);
 
-async fn read_as<B>(body: B, limit: usize, shape: Shape) -> Read
+async fn read_as<B>(mut body: Pin<Box<B>>, limit: usize, shape: Shape) -> Read
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let mut body = Box::pin(body);
     let (mut gathered, mut trailers) = (Gathered::default(), None);
     loop {
         let frame = match shape {
             Shape::Whole => body.frame().await,
-            Shape::Message => match tokio::time::timeout(PAUSE, body.frame()).await {
+            // In a box, so that other bodies need no room for a timer.
+            Shape::Message => match Box::pin(tokio::time::timeout(PAUSE, body.frame())).await {
                 Ok(frame) => frame,
                 Err(_) => return Read::Larger(rest_behind(gathered, None, body)),
             },

@@ -61,15 +61,15 @@ pub enum Scoped {}
 /// ```
 #[must_use = "a layer does nothing until it is added to a service"]
 pub struct IdempotencyLayer<S = NeedsScope> {
-    settings: Settings,
+    /// Shared, because a router may make a service of the layer for each request.
+    settings: Arc<Settings>,
     scope: PhantomData<S>,
 }
 
 impl IdempotencyLayer {
     /// Creates a layer over a runtime, with its store and its defaults.
     pub fn new(idempotency: Idempotency) -> Self {
-        let settings = Settings::new(idempotency);
-        Self { settings, scope: PhantomData }
+        Self { settings: Arc::new(Settings::new(idempotency)), scope: PhantomData }
     }
 
     /// Sets how the owner of a key is found in a request, such as the user or the API key.
@@ -79,7 +79,7 @@ impl IdempotencyLayer {
     where
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
     {
-        self.settings.owner = Owner::Of(Arc::new(scope));
+        self.set().owner = Owner::Of(Arc::new(scope));
         IdempotencyLayer { settings: self.settings, scope: PhantomData }
     }
 
@@ -93,42 +93,46 @@ impl IdempotencyLayer {
 }
 
 impl<S> IdempotencyLayer<S> {
+    fn set(&mut self) -> &mut Settings {
+        Arc::make_mut(&mut self.settings)
+    }
+
     /// Sets the name that all operations of this layer begin with. Default: `http`.
     ///
     /// Method and route follow it, as in `payments.POST/v1/charges`.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.settings.name = name.into();
+        self.set().name = name.into();
         self
     }
 
     /// Sets whether a guarded request without a key gets 400. Default: it passes, unguarded.
     pub fn required(mut self, required: bool) -> Self {
-        self.settings.required = required;
+        self.set().required = required;
         self
     }
 
     /// Sets the guarded methods. Default: POST and PATCH.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
-        self.settings.methods = methods.into_iter().collect();
+        self.set().methods = methods.into_iter().collect();
         self
     }
 
     /// Sets how long a response is kept, from its commit. Default: the runtime's.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.settings.times.ttl = Some(ttl);
+        self.set().times.ttl = Some(ttl);
         self
     }
 
     /// Sets how long the store remembers, from the commit, that there was a response. Default: as
     /// `ttl`.
     pub fn remember(mut self, remember: Duration) -> Self {
-        self.settings.times.remember = Some(remember);
+        self.set().times.remember = Some(remember);
         self
     }
 
     /// Sets how long a crashed process blocks its keys. Default: the runtime's.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.settings.times.lease = Some(lease);
+        self.set().times.lease = Some(lease);
         self
     }
 
@@ -137,19 +141,19 @@ impl<S> IdempotencyLayer<S> {
     ///
     /// Official clients give up after 1.0 to 1.5 s and some never retry a 409, so 1.2 s suits them.
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.settings.times.wait = Some(wait);
+        self.set().times.wait = Some(wait);
         self
     }
 
     /// Sets how many attempts a key has. Default: any number.
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
-        self.settings.times.max_attempts = Some(max_attempts);
+        self.set().times.max_attempts = Some(max_attempts);
         self
     }
 
     /// Sets what a request gets if the store does not answer. Default: 503.
     pub fn store_failure(mut self, store_failure: StoreFailure) -> Self {
-        self.settings.times.store_failure = Some(store_failure);
+        self.set().times.store_failure = Some(store_failure);
         self
     }
 
@@ -159,27 +163,27 @@ impl<S> IdempotencyLayer<S> {
     /// A larger request gets 413, and the service does not run. A larger response passes through
     /// complete, and the request is recorded as done, without its response.
     pub fn max_body(mut self, max_body: usize) -> Self {
-        self.settings.max_body = max_body;
+        self.set().max_body = max_body;
         self
     }
 
     /// Sets the status for a key that comes again with another request. Default: 422. Stripe's
     /// clients expect 400.
     pub fn mismatch(mut self, status: StatusCode) -> Self {
-        self.settings.mismatch = Some(status);
+        self.set().mismatch = Some(status);
         self
     }
 
     /// Replays the response even to a different request: for services whose contract is the key
     /// alone.
     pub fn replay_on_mismatch(mut self) -> Self {
-        self.settings.compares = false;
+        self.set().compares = false;
         self
     }
 
     /// Sets the header that holds the key. Default: `Idempotency-Key`.
     pub fn header(mut self, name: HeaderName) -> Self {
-        self.settings.key = KeyOf::Header(name);
+        self.set().key = KeyOf::Header(name);
         self
     }
 
@@ -188,14 +192,17 @@ impl<S> IdempotencyLayer<S> {
     where
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
     {
-        self.settings.key = KeyOf::Parts(Arc::new(key));
+        self.set().key = KeyOf::Parts(Arc::new(key));
         self
     }
 
     /// Takes the key from a field of the body: `pointer` is a JSON pointer, or `/` and the name of
-    /// a form's field.
+    /// a form's field. The `/` at its beginning may be left out.
     pub fn body_field(mut self, pointer: impl Into<Arc<str>>) -> Self {
-        self.settings.key = KeyOf::Body(pointer.into());
+        let pointer = pointer.into();
+        // Without it no JSON has the field, so each request would pass unguarded.
+        let pointer = if pointer.starts_with('/') { pointer } else { format!("/{pointer}").into() };
+        self.set().key = KeyOf::Body(pointer);
         self
     }
 
@@ -207,7 +214,7 @@ impl<S> IdempotencyLayer<S> {
     where
         F: Fn(&response::Parts) -> bool + Send + Sync + 'static,
     {
-        self.settings.keep = Arc::new(keep);
+        self.set().keep = Arc::new(keep);
         self
     }
 
@@ -215,7 +222,7 @@ impl<S> IdempotencyLayer<S> {
     ///
     /// `Date`, `Set-Cookie` and the headers of a connection are always left out.
     pub fn exclude_header(mut self, name: HeaderName) -> Self {
-        Arc::make_mut(&mut self.settings.not_recorded).insert(name);
+        self.set().not_recorded.insert(name);
         self
     }
 
@@ -224,7 +231,7 @@ impl<S> IdempotencyLayer<S> {
     where
         F: Fn(&Problem) -> Response + Send + Sync + 'static,
     {
-        self.settings.problem = Arc::new(problem);
+        self.set().problem = Arc::new(problem);
         self
     }
 }
@@ -251,7 +258,7 @@ impl<I> Layer<I> for IdempotencyLayer<Scoped> {
     type Service = Idempotent<I>;
 
     fn layer(&self, inner: I) -> Idempotent<I> {
-        Idempotent::new(inner, Arc::new(self.settings.clone()))
+        Idempotent::new(inner, self.settings.clone())
     }
 }
 

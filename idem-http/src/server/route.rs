@@ -15,11 +15,19 @@ pub(crate) fn operation(name: &str, method: &str, route: &str) -> String {
     let mut operation = String::with_capacity(name.len() + method.len() + route.len() + 1);
     operation.push_str(name);
     operation.push('.');
-    for byte in method.bytes().chain(route.bytes()) {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'/' => operation.push(byte.into()),
-            // Writing to a string cannot fail.
-            _ => drop(write!(operation, "+{byte:02X}")),
+    for text in [method, route] {
+        // In most routes no character needs another form.
+        if text.bytes().all(is_plain) {
+            operation.push_str(text);
+            continue;
+        }
+        for byte in text.bytes() {
+            if is_plain(byte) {
+                operation.push(byte.into());
+            } else {
+                // Writing to a string cannot fail.
+                let _ = write!(operation, "+{byte:02X}");
+            }
         }
     }
     if operation.len() > MAX_LEN {
@@ -32,6 +40,10 @@ pub(crate) fn operation(name: &str, method: &str, route: &str) -> String {
         operation.push_str(&digest);
     }
     operation
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/')
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{CONTENT_TYPE, HeaderName};
-use http::{HeaderMap, HeaderValue, Request, request};
+use http::{HeaderMap, HeaderValue, Request, Uri, request};
 use http_body::Body as HttpBody;
-use idem_core::__private::carried_on;
-use idem_core::{Error, UnkeptAction};
+use idem_core::__private::{CarriedOn, carried_on, outcome_of, run as guarded};
+use idem_core::{Error, ErrorAction, Operation};
 use serde::{Deserialize, Serialize};
 use tower_service::Service;
 
@@ -23,7 +23,7 @@ use super::route::operation;
 use super::settings::{KeyOf, Owner, Settings};
 use crate::key::IdempotencyKey;
 use crate::problem::{Problem, Response};
-use crate::stored::Stored;
+use crate::stored::{Recording, Stored};
 
 /// The header that marks a replay.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -102,34 +102,35 @@ where
         let clone = self.inner.clone();
         let inner = mem::replace(&mut self.inner, clone);
         let settings = self.settings.clone();
-        ResponseFuture(Box::pin(async move {
-            match admit(&settings, request).await {
-                Admitted::Unguarded(request) => pass(inner, request).await,
-                Admitted::Refused(problem) => Ok(refusal(&settings, &problem)),
-                Admitted::Guarded(call) => guard(settings, inner, call).await,
-            }
-        }))
+        // Here, and not in the future, so that it holds the request once.
+        ResponseFuture(match admit(&settings, request) {
+            Admitted::Unguarded(request) => Box::pin(pass(inner, request)),
+            Admitted::Refused(problem) => Box::pin(ready(Ok(refusal(&settings, &problem)))),
+            Admitted::Guarded(head, body) => Box::pin(serve(settings, inner, head, body)),
+        })
     }
 }
 
 /// What is to be done with a request.
-enum Admitted {
+enum Admitted<B> {
     Unguarded(Request<Body>),
     Refused(Problem),
-    Guarded(Call),
+    /// Its body is not read yet.
+    Guarded(Head, B),
 }
 
-/// A request that is guarded.
-struct Call {
-    request: Request<Body>,
-    operation: String,
+/// The head of a request that is guarded.
+struct Head {
+    parts: request::Parts,
+    /// `None`: it is in the body.
+    key: Option<IdempotencyKey>,
+    /// `None`: everybody's.
     scope: Option<String>,
-    key: IdempotencyKey,
-    fingerprint: Option<idem_core::Fingerprint>,
 }
 
-/// Decides whether a request is guarded, and reads it.
-async fn admit<B>(settings: &Settings, request: Request<B>) -> Admitted
+/// Decides by its head whether a request is guarded: one that is refused, or passes, need not be in
+/// memory.
+fn admit<B>(settings: &Settings, request: Request<B>) -> Admitted<B>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
@@ -138,18 +139,22 @@ where
         return Admitted::Unguarded(request.map(Body::streaming));
     }
     let (parts, body) = request.into_parts();
-    // Before the body is read: a request that is refused, or passes, need not be in memory.
     let found = match &settings.key {
-        KeyOf::Header(name) => Some(IdempotencyKey::from_headers(&parts.headers, name)),
-        KeyOf::Parts(key) => Some(key(&parts).map(|key| key.parse()).transpose()),
-        KeyOf::Body(_) => None,
+        KeyOf::Header(name) => IdempotencyKey::from_headers(&parts.headers, name),
+        KeyOf::Parts(key) => key(&parts).map(|key| key.parse()).transpose(),
+        KeyOf::Body(_) => Ok(None),
     };
-    match found {
-        Some(Err(invalid)) => return Admitted::Refused(invalid.into()),
-        Some(Ok(None)) if settings.required => return Admitted::Refused(Problem::missing_key()),
-        Some(Ok(None)) => return Admitted::Unguarded(Request::from_parts(parts, Body::streaming(body))),
-        _ => {}
-    }
+    let key = match found {
+        Err(invalid) => return Admitted::Refused(invalid.into()),
+        Ok(None) if !matches!(settings.key, KeyOf::Body(_)) => {
+            return if settings.required {
+                Admitted::Refused(Problem::missing_key())
+            } else {
+                Admitted::Unguarded(Request::from_parts(parts, Body::streaming(body)))
+            };
+        }
+        Ok(key) => key,
+    };
     let scope = match &settings.owner {
         Owner::Shared => None,
         Owner::Of(scope) => match scope(&parts).filter(|scope| !scope.is_empty()) {
@@ -157,29 +162,64 @@ where
             None => return Admitted::Refused(Problem::NO_SCOPE),
         },
     };
-    let limit = settings.max_body;
-    if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
+    if body.size_hint().lower() > u64::try_from(settings.max_body).unwrap_or(u64::MAX) {
         return Admitted::Refused(Problem::TOO_LARGE);
     }
-    let whole = match read(body, limit).await {
-        Read::Whole(whole) => whole,
-        Read::Larger(_) => return Admitted::Refused(Problem::TOO_LARGE),
-        Read::Broken(_) => return Admitted::Refused(Problem::BROKEN_BODY),
+    Admitted::Guarded(Head { parts, key, scope }, body)
+}
+
+/// Reads the body of a request, and runs the service or replays.
+#[allow(clippy::manual_async_fn, reason = "what an `async fn` is given is in its future twice")]
+fn serve<S, B, R>(
+    settings: Arc<Settings>,
+    inner: S,
+    head: Head,
+    body: B,
+) -> impl Future<Output = Result<Answer, S::Error>> + Send
+where
+    S: Service<Request<Body>, Response = http::Response<R>> + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    async move {
+        let whole = match read(body, settings.max_body).await {
+            Read::Whole(whole) => whole,
+            Read::Larger(_) => return Ok(refusal(&settings, &Problem::TOO_LARGE)),
+            Read::Broken(_) => return Ok(refusal(&settings, &Problem::BROKEN_BODY)),
+        };
+        match describe(&settings, &head, &whole.data) {
+            Err(problem) => Ok(refusal(&settings, &problem)),
+            Ok(None) => Box::pin(pass(inner, Request::from_parts(head.parts, Body::whole(whole)))).await,
+            Ok(Some(operation)) => {
+                let ended = guard(&settings, inner, Request::from_parts(head.parts, Body::whole(whole)), operation);
+                answer(&settings, ended.await)
+            }
+        }
+    }
+}
+
+/// Describes the call of a request; `None` if it has no key, and needs none.
+fn describe(settings: &Settings, head: &Head, body: &[u8]) -> Result<Option<Operation<'static>>, Problem> {
+    let Head { parts, key, scope } = head;
+    let found = match (&settings.key, key) {
+        (KeyOf::Body(pointer), None) => in_body(parts, body, pointer)?,
+        _ => None,
     };
-    let key = match (&settings.key, found) {
-        (KeyOf::Body(pointer), _) => match in_body(&parts, &whole.data, pointer) {
-            Ok(Some(key)) => key,
-            Ok(None) if settings.required => return Admitted::Refused(Problem::missing_key()),
-            Ok(None) => return Admitted::Unguarded(Request::from_parts(parts, Body::whole(whole))),
-            Err(problem) => return Admitted::Refused(problem),
-        },
-        (_, Some(Ok(Some(key)))) => key,
-        _ => return Admitted::Refused(Problem::missing_key()),
+    let key = match key.as_ref().or(found.as_ref()) {
+        Some(key) => key,
+        None if settings.required => return Err(Problem::missing_key()),
+        None => return Ok(None),
     };
-    let fingerprint = if settings.compares { fingerprint(&parts, &whole.data) } else { None };
-    let operation = operation(&settings.name, parts.method.as_str(), route(&parts));
-    let request = Request::from_parts(parts, Body::whole(whole));
-    Admitted::Guarded(Call { request, operation, scope, key, fingerprint })
+    let operation = settings.operation(operation(&settings.name, parts.method.as_str(), route(parts)));
+    let operation = match scope {
+        Some(scope) => operation.key(&(scope.as_str(), key)),
+        None => operation.key(key),
+    };
+    Ok(Some(if settings.compares { fingerprinted(operation, parts, body) } else { operation.no_fingerprint() }))
 }
 
 /// The route that matched, or else the path.
@@ -188,13 +228,24 @@ fn route(parts: &request::Parts) -> &str {
     if let Some(matched) = parts.extensions.get::<axum::extract::MatchedPath>() {
         return matched.as_str();
     }
-    parts.extensions.get::<Route>().map_or_else(|| parts.uri.path(), |route| &route.0)
+    parts.extensions.get::<Route>().map_or_else(|| uri(parts).path(), |route| &route.0)
 }
 
-/// Whether the content type, in lower case, is one that is asked for. Types have no case.
-fn is_of_type(headers: &HeaderMap, is_it: impl FnOnce(&str) -> bool) -> bool {
+/// The URI as the client sent it. A nested service of axum sees a part of it, which is the same in
+/// two places.
+fn uri(parts: &request::Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(axum::extract::OriginalUri(uri)) = parts.extensions.get() {
+        return uri;
+    }
+    &parts.uri
+}
+
+/// Whether the content type begins like this. Types have no case.
+fn is_of_type(headers: &HeaderMap, begins: &str) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    content_type.is_some_and(|text| is_it(&text.trim().to_ascii_lowercase()))
+    let begin = content_type.and_then(|text| text.trim().get(..begins.len()));
+    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(begins))
 }
 
 /// Bytes, which serde would take for a sequence of numbers.
@@ -206,17 +257,17 @@ impl Serialize for Raw<'_> {
     }
 }
 
-/// Of what must be equal when the key comes again. Clients change other headers between their
+/// With what must be equal when the key comes again. Clients change other headers between their
 /// tries.
-fn fingerprint(parts: &request::Parts, body: &[u8]) -> Option<idem_core::Fingerprint> {
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+fn fingerprinted<'a>(operation: Operation<'a>, parts: &request::Parts, body: &[u8]) -> Operation<'a> {
+    let path = uri(parts).path_and_query().map_or("/", |path| path.as_str());
     let content_type = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    idem_core::Fingerprint::of(&(parts.method.as_str(), path, Raw(content_type), Raw(body))).ok()
+    operation.fingerprint(&(parts.method.as_str(), path, Raw(content_type), Raw(body)))
 }
 
 /// The key in a field of the body, `None` if there is none.
 fn in_body(parts: &request::Parts, body: &[u8], pointer: &str) -> Result<Option<IdempotencyKey>, Problem> {
-    let found = if is_of_type(&parts.headers, |text| text.starts_with("application/x-www-form-urlencoded")) {
+    let found = if is_of_type(&parts.headers, "application/x-www-form-urlencoded") {
         let name = pointer.trim_start_matches('/');
         let mut values = form_urlencoded::parse(body).filter(|(field, _)| field == name).map(|(_, value)| value);
         let found = values.next().map(Cow::into_owned);
@@ -244,23 +295,28 @@ where
     Ok(inner.call(request).await?.map(Body::streaming))
 }
 
-/// The result of a guarded service: its response, as it is and as it is recorded.
-struct Ran {
-    /// `None` if there is nothing to record but that it is done.
-    stored: Option<Stored>,
-    /// `None` in a replay.
-    live: Option<Answer>,
+/// The result of a guarded service.
+enum Ran {
+    /// Its response, of which a part is recorded.
+    Live { response: Answer, settings: Arc<Settings> },
+    /// The recorded response of an earlier request.
+    Replayed(Stored),
 }
 
 impl Serialize for Ran {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.stored.serialize(serializer)
+        // Nothing else is ever recorded: the outcome of any other response is omitted.
+        let Self::Live { response, settings } = self else { return serializer.serialize_none() };
+        let Some(Whole { data, trailers }) = response.body().as_whole() else { return serializer.serialize_none() };
+        let (status, headers) = (response.status(), response.headers());
+        let chosen = settings.is_recorded(headers);
+        Recording { status, headers, chosen, body: data, trailers: trailers.as_ref() }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Ran {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self { stored: Some(Stored::deserialize(deserializer)?), live: None })
+        Stored::deserialize(deserializer).map(Self::Replayed)
     }
 }
 
@@ -270,8 +326,6 @@ enum Failed<E> {
     Service(E),
     /// The response is not kept.
     Released(Box<Answer>),
-    /// The request was handed to the service before.
-    UsedUp,
 }
 
 impl<E> From<Error> for Failed<E> {
@@ -280,8 +334,13 @@ impl<E> From<Error> for Failed<E> {
     }
 }
 
-/// Runs the service for a request, or replays its response.
-async fn guard<S, R>(settings: Arc<Settings>, inner: S, call: Call) -> Result<Answer, S::Error>
+/// Runs the service for a request, or gets its recorded response.
+fn guard<S, R>(
+    settings: &Arc<Settings>,
+    inner: S,
+    request: Request<Body>,
+    operation: Operation<'static>,
+) -> CarriedOn<Result<Ran, Failed<S::Error>>>
 where
     S: Service<Request<Body>, Response = http::Response<R>> + Send + 'static,
     S::Future: Send,
@@ -289,118 +348,102 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let Call { request, operation, scope, key, fingerprint } = call;
-    let operation = settings.operation(operation);
-    let operation = match &scope {
-        Some(scope) => operation.key(&(scope.as_str(), &key)),
-        None => operation.key(&key),
+    let mut body = Box::pin(Some(run(settings.clone(), inner, request)));
+    let running = async move {
+        let witness = outcome_of::<Result<Ran, Failed<S::Error>>, _>();
+        // Whatever the runtime's default is: a response that is not kept says itself that the same
+        // request may be sent again. An error of the service itself, such as a timeout, says
+        // nothing.
+        let policy = witness.errors(|failed| match failed {
+            Failed::Released(_) => ErrorAction::Release,
+            Failed::Service(_) | Failed::Idempotency(_) => ErrorAction::Unlisted,
+        });
+        guarded(operation, witness, policy, body.as_mut()).await
     };
-    let operation = match &fingerprint {
-        Some(fingerprint) => operation.fingerprint(fingerprint.as_bytes()),
-        None => operation.no_fingerprint(),
-    };
-    let body = {
-        let (settings, mut once) = (settings.clone(), Some((inner, request)));
-        move || {
-            let (settings, taken) = (settings.clone(), once.take());
-            async move {
-                match taken {
-                    Some((inner, request)) => run(settings, inner, request).await,
-                    // The policy below retries nothing.
-                    None => Err(Failed::UsedUp),
-                }
-            }
-        }
-    };
-    // Whatever the runtime's default is: a response that is not kept says itself that the same
-    // request may be sent again. An error of the service itself, such as a timeout, says nothing.
-    let operation = operation.errors(|failed: &Failed<S::Error>| match failed {
-        Failed::Released(_) => UnkeptAction::Release,
-        Failed::Service(_) | Failed::Idempotency(_) | Failed::UsedUp => UnkeptAction::Unlisted,
-    });
     // A client that goes away stops neither the claim, which would leave the key locked, nor the
     // body: both go on in a task then. Until then they need none.
-    let ended = carried_on(&settings.idempotency, operation.run(body)).await;
+    carried_on(&settings.idempotency, running)
+}
+
+/// What the client gets.
+fn answer<E>(settings: &Settings, ended: Result<Ran, Failed<E>>) -> Result<Answer, E> {
     match ended {
-        Ok(outcome) => {
-            let Ran { stored, live } = outcome.into_inner();
-            match (live, stored) {
-                (Some(live), _) => Ok(live),
-                (None, Some(stored)) => Ok(replay(&settings, stored)),
-                (None, None) => Ok(refusal(&settings, &Problem::INTERNAL)),
-            }
-        }
+        Ok(Ran::Live { response, .. }) => Ok(response),
+        Ok(Ran::Replayed(stored)) => Ok(rebuilt(stored)),
         Err(Failed::Service(error)) => Err(error),
         Err(Failed::Released(response)) => Ok(*response),
-        Err(Failed::UsedUp) => Ok(refusal(&settings, &Problem::INTERNAL)),
         Err(Failed::Idempotency(error)) => {
             let mut problem = Problem::from(&error);
             if let (Error::FingerprintMismatch { .. }, Some(status)) = (&error, settings.mismatch) {
                 problem.status = status;
             }
-            Ok(refusal(&settings, &problem))
+            Ok(refusal(settings, &problem))
         }
     }
 }
 
 /// The body of the operation: the service, and what is recorded of its response.
-async fn run<S, R>(settings: Arc<Settings>, mut inner: S, request: Request<Body>) -> Result<Ran, Failed<S::Error>>
+#[allow(clippy::manual_async_fn, reason = "what an `async fn` is given is in its future twice")]
+fn run<S, R>(
+    settings: Arc<Settings>,
+    mut inner: S,
+    request: Request<Body>,
+) -> impl Future<Output = Result<Ran, Failed<S::Error>>>
 where
     S: Service<Request<Body>, Response = http::Response<R>>,
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let response = inner.call(request).await.map_err(Failed::Service)?;
+    async move { recorded(settings, inner.call(request).await.map_err(Failed::Service)?).await }
+}
+
+/// A response, of which what is recorded is in memory.
+async fn recorded<R, E>(settings: Arc<Settings>, response: http::Response<R>) -> Result<Ran, Failed<E>>
+where
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
     let (parts, body) = response.into_parts();
     if !(settings.keep)(&parts) {
         return Err(Failed::Released(Box::new(http::Response::from_parts(parts, Body::streaming(body)))));
     }
-    let is_grpc = is_of_type(&parts.headers, |text| text.starts_with("application/grpc"));
     let read = match body.size_hint().exact() {
         Some(length) if length <= u64::try_from(settings.max_body).unwrap_or(u64::MAX) => {
             read(body, settings.max_body).await
         }
         // A unary response of gRPC is short, but does not say so.
-        None if is_grpc => read_unary(body, settings.max_body).await,
+        None if is_of_type(&parts.headers, "application/grpc") => Box::pin(read_unary(body, settings.max_body)).await,
         // Any other body without a length may never end.
         _ => Read::Larger(Body::streaming(body)),
     };
-    let (whole, body) = match read {
-        Read::Whole(whole) => (Some(whole.clone()), Body::whole(whole)),
-        Read::Larger(body) | Read::Broken(body) => (None, body),
+    let body = match read {
+        Read::Whole(whole) => Body::whole(whole),
+        Read::Larger(body) | Read::Broken(body) => {
+            if let Some(call) = idem_core::current() {
+                call.omit_outcome();
+            }
+            body
+        }
     };
-    let stored = whole.map(|Whole { data, trailers }| {
-        Stored::new(parts.status, &settings.recorded(&parts.headers), &data, trailers.as_ref())
-    });
-    if stored.is_none()
-        && let Some(call) = idem_core::current()
-    {
-        call.omit_outcome();
-    }
-    Ok(Ran { stored, live: Some(http::Response::from_parts(parts, body)) })
+    Ok(Ran::Live { response: http::Response::from_parts(parts, body), settings })
 }
 
 /// A recorded response, marked as a replay.
-fn replay(settings: &Settings, stored: Stored) -> Answer {
-    rebuilt(stored).unwrap_or_else(|| refusal(settings, &Problem::INTERNAL))
-}
-
-/// A recorded response, marked as a replay; `None` if what was recorded is none.
-pub(crate) fn rebuilt(stored: Stored) -> Option<Answer> {
-    let is_final_error = stored.is_final_error();
-    let parts = stored.into_parts()?;
-    let mut response = http::Response::new(Body::whole(Whole { data: parts.body, trailers: parts.trailers }));
-    *response.status_mut() = parts.status;
-    *response.headers_mut() = parts.headers;
+pub(crate) fn rebuilt(stored: Stored) -> Answer {
+    let Stored { status, headers, body, trailers, final_error } = stored;
+    let trailers = (!trailers.is_empty()).then_some(trailers);
+    let mut response = http::Response::new(Body::whole(Whole { data: body, trailers }));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
     let headers = response.headers_mut();
     headers.insert(REPLAYED, HeaderValue::from_static("true"));
-    if is_final_error {
+    if final_error {
         for name in ["stripe-should-retry", "x-should-retry"] {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static("false"));
         }
     }
     response.extensions_mut().insert(Replayed);
-    Some(response)
+    response
 }
 
 fn refusal(settings: &Settings, problem: &Problem) -> Answer {

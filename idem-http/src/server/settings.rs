@@ -26,7 +26,7 @@ pub(super) struct Settings {
     pub(super) compares: bool,
     pub(super) keep: Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>,
     pub(super) problem: Arc<dyn Fn(&Problem) -> Response + Send + Sync>,
-    pub(super) not_recorded: Arc<HashSet<HeaderName>>,
+    pub(super) not_recorded: HashSet<HeaderName>,
     pub(super) times: Times,
 }
 
@@ -72,7 +72,7 @@ impl Settings {
             compares: true,
             keep: Arc::new(is_kept),
             problem: Arc::new(problem_json),
-            not_recorded: Arc::new(HashSet::new()),
+            not_recorded: HashSet::new(),
             times: Times::default(),
         }
     }
@@ -101,19 +101,13 @@ impl Settings {
         }
     }
 
-    /// The headers of a response that are recorded.
-    pub(super) fn recorded(&self, headers: &HeaderMap) -> HeaderMap {
-        let mut recorded = headers.clone();
-        // Headers that this one names belong to the connection as well.
-        for value in headers.get_all(names::CONNECTION) {
-            for name in value.to_str().unwrap_or_default().split(',') {
-                recorded.remove(name.trim());
-            }
+    /// Returns a check of whether a header of a response with these headers is recorded.
+    pub(super) fn is_recorded(&self, headers: &HeaderMap) -> impl Fn(&HeaderName) -> bool {
+        let is_connected = headers.contains_key(names::CONNECTION);
+        move |name| {
+            let is_left_out = OF_A_CONNECTION.contains(name) || self.not_recorded.contains(name);
+            !(is_left_out || (is_connected && is_of_this_connection(headers, name)))
         }
-        for name in OF_A_CONNECTION.into_iter().chain(self.not_recorded.iter().cloned()) {
-            recorded.remove(name);
-        }
-        recorded
     }
 }
 
@@ -130,6 +124,12 @@ const OF_A_CONNECTION: [HeaderName; 10] = [
     names::DATE,
     names::SET_COOKIE,
 ];
+
+/// Whether `Connection` names the header: then it belongs to the connection as well.
+fn is_of_this_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
+    let values = headers.get_all(names::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|named| named.trim().eq_ignore_ascii_case(name.as_str()))
+}
 
 fn is_kept(parts: &response::Parts) -> bool {
     let status = parts.status;

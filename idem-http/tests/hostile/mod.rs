@@ -129,6 +129,28 @@ async fn paths_without_a_route_are_unguarded_behind_a_route_layer() {
     assert_eq!(sent("/charges/2").await.code(), "fingerprint_mismatch");
 }
 
+#[tokio::test]
+async fn one_service_nested_at_two_places_has_two_operations() {
+    use tower::Layer as _;
+    let site = Site::new();
+    let runs = site.runs.clone();
+    let charge = tower::service_fn(move |_: Request<idem_http::Body>| {
+        let count = runs.fetch_add(1, SeqCst) + 1;
+        async move { Ok::<_, std::convert::Infallible>(count.to_string().into_response()) }
+    });
+    let guarded = layer(&site.idempotency).layer(charge);
+    let app = Router::new().nest_service("/v1", guarded.clone()).nest_service("/v2", guarded);
+    let sent = async |path: &str| send(&app, request("k").uri(path).body(Body::from("10")).unwrap()).await;
+    assert_eq!(sent("/v1/charges").await.text, "1");
+    // The service sees the same path and the same body.
+    let other = sent("/v2/charges").await;
+    assert!(other.text == "2" && !is_replay(&other), "{}", other.text);
+    for (path, expected) in [("/v1/charges", "1"), ("/v2/charges", "2")] {
+        let again = sent(path).await;
+        assert!(again.text == expected && is_replay(&again), "{path}: {}", again.text);
+    }
+}
+
 /// A body that says a length, and breaks off before it.
 struct Short(bool);
 

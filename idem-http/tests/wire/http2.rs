@@ -60,6 +60,28 @@ async fn a_stream_that_is_reset_stops_nothing() {
 }
 
 #[tokio::test]
+async fn requests_that_are_reset_at_any_moment_run_once() {
+    const REQUESTS: usize = 60;
+    let site = Site::new();
+    let address = serve(site.app(|n| n.to_string().into_response())).await;
+    let client = client();
+    // A connection that is open already, so that the resets meet all stages of the requests.
+    post(&client, address, "warm").body("10").send().await.unwrap();
+    for number in 0..REQUESTS {
+        let call = tokio::spawn(post(&client, address, &format!("k{number}")).body("10").send());
+        for _ in 0..number {
+            tokio::task::yield_now().await;
+        }
+        call.abort();
+    }
+    for number in 0..REQUESTS {
+        let again = post(&client, address, &format!("k{number}")).body("10").send().await.unwrap();
+        assert_eq!(again.status(), 200, "{number}");
+    }
+    assert_eq!(site.runs.load(SeqCst), REQUESTS + 1);
+}
+
+#[tokio::test]
 async fn a_request_that_is_reset_in_its_body_was_not_carried_out() {
     let site = Site::new();
     let address = serve(site.app(|n| n.to_string().into_response())).await;
