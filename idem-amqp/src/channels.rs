@@ -68,7 +68,9 @@ impl<'c> Channels<'c> {
         payload: &[u8],
         properties: BasicProperties,
     ) -> Result<(), BoxError> {
-        let lent = tokio::time::timeout(self.limit.saturating_mul(2), self.take()).await.unwrap_or_else(|_| Err(NO_CHANNEL.into()))?;
+        let lent = tokio::time::timeout(self.limit.saturating_mul(2), self.take())
+            .await
+            .unwrap_or_else(|_| Err(NO_CHANNEL.into()))?;
         // One that no queue gets comes back, and would be lost.
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let published = async {
@@ -107,7 +109,9 @@ impl<'c> Channels<'c> {
             lent.give_back();
             Ok(())
         };
-        tokio::time::timeout(self.limit.saturating_mul(2), declared).await.unwrap_or_else(|_| Err(Fault::passing(NO_CHANNEL)))
+        tokio::time::timeout(self.limit.saturating_mul(2), declared)
+            .await
+            .unwrap_or_else(|_| Err(Fault::passing(NO_CHANNEL)))
     }
 
     /// Takes a free channel, or opens one. A connection that was silent must open one first.

@@ -60,15 +60,18 @@ pub(crate) async fn deliveries(
     // In a task of its own: given up here, a consumer that begins all the same must be cancelled.
     let beginning = tokio::spawn(Subscription::begin(session.consume.clone(), places.queue.clone(), prefetch));
     let subscription = beginning.await.map_err(Fault::passing)?.map_err(Fault::passing)?;
-    Ok(Box::pin(stream::unfold((subscription, session, places), move |(mut subscription, session, places)| async move {
-        let next = tokio::select! {
-            delivered = subscription.consumer.next() => match delivered {
-                Some(Ok(message)) => Ok(Ticket::new(message, &session, &places)),
-                Some(Err(error)) => Err(Fault::passing(error)),
-                None => Err(Fault::passing("the broker has cancelled the consumer: its queue was deleted, or moved")),
-            },
-            fault = session.ended(&places.queue, prefetch) => Err(fault),
-        };
-        Some((next, (subscription, session, places)))
-    })))
+    Ok(Box::pin(stream::unfold(
+        (subscription, session, places),
+        move |(mut subscription, session, places)| async move {
+            let next = tokio::select! {
+                delivered = subscription.consumer.next() => match delivered {
+                    Some(Ok(message)) => Ok(Ticket::new(message, &session, &places)),
+                    Some(Err(error)) => Err(Fault::passing(error)),
+                    None => Err(Fault::passing("the broker has cancelled the consumer: its queue was deleted, or moved")),
+                },
+                fault = session.ended(&places.queue, prefetch) => Err(fault),
+            };
+            Some((next, (subscription, session, places)))
+        },
+    )))
 }

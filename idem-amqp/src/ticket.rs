@@ -58,7 +58,10 @@ impl<'c> Ticket<'c> {
             }
         }
         let (session, places) = (session.clone(), places.clone());
-        (delivery, Self { acker, properties, exchange, routing_key, session, places, is_copied: AtomicBool::new(false) })
+        (
+            delivery,
+            Self { acker, properties, exchange, routing_key, session, places, is_copied: AtomicBool::new(false) },
+        )
     }
 
     /// The properties of a copy. An expiration would have it expire where it is to wait, the user

@@ -18,5 +18,6 @@ mod rabbitmq;
 mod rabbitmq_broker;
 mod rabbitmq_lost;
 mod rabbitmq_published;
+mod rabbitmq_runtime;
 mod storm;
 mod worker;
