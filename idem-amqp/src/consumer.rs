@@ -155,7 +155,23 @@ impl<'c> Consumer<'c> {
     /// Sets how to connect again after the connection has ended, does not answer, or has not
     /// recovered by itself for 5 s. Recommended: lapin's own recovery pauses for up to a minute between its tries, gives up
     /// after 16 of them (11 minutes by default), and can fail behind a proxy. The connections that
-    /// this makes need no `enable_auto_recover`.
+    /// this makes need no `enable_auto_recover`. They work on the tokio runtime on which the consumer
+    /// runs, unless the closure connects on another one.
+    ///
+    /// The closure is called for each connection. If it makes its URL, it returns an `async` block.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(connection: &idem_amqp::lapin::Connection) {
+    /// use idem_amqp::{Consumer, lapin};
+    ///
+    /// let consumer = Consumer::new(connection, "orders").reconnect(|| async {
+    ///     let url = std::env::var("AMQP_URL").unwrap_or_else(|_| "amqp://127.0.0.1:5672/%2f".to_owned());
+    ///     lapin::Connection::connect(&url, lapin::ConnectionProperties::default()).await
+    /// });
+    /// # }
+    /// ```
     pub fn reconnect<F>(mut self, connect: impl Fn() -> F + Send + Sync + 'c) -> Self
     where
         F: Future<Output = lapin::Result<Connection>> + Send + 'c,
