@@ -7,12 +7,14 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use idem_queue::{BoxError, Fault};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::answered::answered;
 use crate::line::Line;
 use crate::link::{BLOCKED, Link};
 
@@ -65,7 +67,7 @@ impl<'c> Channels<'c> {
         &self,
         exchange: &str,
         routing_key: &str,
-        payload: &[u8],
+        payload: &Bytes,
         properties: BasicProperties,
     ) -> Result<(), BoxError> {
         let lent = tokio::time::timeout(self.limit.saturating_mul(2), self.take())
@@ -73,11 +75,13 @@ impl<'c> Channels<'c> {
             .unwrap_or_else(|_| Err(NO_CHANNEL.into()))?;
         // One that no queue gets comes back, and would be lost.
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let published = async {
-            let sent = lent.channel.basic_publish(exchange.into(), routing_key.into(), options, payload, properties);
-            sent.await?.await
-        };
-        let Ok(confirmation) = tokio::time::timeout(self.limit, published).await else {
+        let (channel, payload, limit) = (lent.channel.clone(), payload.clone(), self.limit);
+        let (to, key) = (exchange.into(), routing_key.into());
+        let published = answered(async move {
+            let published = async { channel.basic_publish(to, key, options, &payload, properties).await?.await };
+            Ok(tokio::time::timeout(limit, published).await.ok())
+        });
+        let Some(confirmation) = published.await? else {
             if lent.line.is_blocked() {
                 return Err(BLOCKED.into());
             }
@@ -102,7 +106,9 @@ impl<'c> Channels<'c> {
     pub(crate) async fn declare(&self, queue: &str, arguments: FieldTable) -> Result<(), Fault> {
         let declared = async {
             let lent = self.take().await.map_err(Fault::passing)?;
-            let declared = lent.channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments);
+            let (channel, name) = (lent.channel.clone(), queue.into());
+            let options = QueueDeclareOptions::durable();
+            let declared = answered(async move { channel.queue_declare(name, options, arguments).await });
             declared.await.map_err(|error| {
                 if error.is_amqp_soft_error() { Fault::config(error.to_string()) } else { Fault::passing(error) }
             })?;

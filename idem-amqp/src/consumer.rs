@@ -12,6 +12,7 @@ use lapin::types::FieldTable;
 use lapin::{Connection, ExchangeKind};
 use tokio::sync::OnceCell;
 
+use crate::answered::answered;
 use crate::channels::SHORTEST;
 use crate::line::Line;
 use crate::link::Link;
@@ -229,12 +230,10 @@ impl<'c> Consumer<'c> {
         } else {
             let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
             let channel = self.link.channel().await?;
-            let asked = channel.exchange_declare(
-                exchange.as_str().into(),
-                ExchangeKind::Direct,
-                options,
-                FieldTable::default(),
-            );
+            let name = exchange.as_str().into();
+            let asked = answered(async move {
+                channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default()).await
+            });
             asked.await.map_err(|error| {
                 refused(error, || format!("there is no exchange `{exchange}`, where messages of the queue `{queue}` are put aside: declare it, and bind a queue to it"))
             })?;
@@ -257,7 +256,8 @@ impl<'c> Consumer<'c> {
     async fn exists(&self, queue: &str) -> Result<(), Fault> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let channel = self.link.channel().await?;
-        let asked = channel.queue_declare(queue.into(), options, FieldTable::default());
+        let name = queue.into();
+        let asked = answered(async move { channel.queue_declare(name, options, FieldTable::default()).await });
         asked.await.map_err(|error| {
             refused(error, || format!("there is no queue `{queue}`: declare it before its consumers start"))
         })?;

@@ -10,6 +10,7 @@ use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, 
 use lapin::types::FieldTable;
 use lapin::{Channel, Consumer};
 
+use crate::answered::answered;
 use crate::session::{Places, Session};
 use crate::ticket::Ticket;
 
@@ -58,8 +59,8 @@ pub(crate) async fn deliveries(
         session.retry_queue(&places, Duration::ZERO).await?;
     }
     // In a task of its own: given up here, a consumer that begins all the same must be cancelled.
-    let beginning = tokio::spawn(Subscription::begin(session.consume.clone(), places.queue.clone(), prefetch));
-    let subscription = beginning.await.map_err(Fault::passing)?.map_err(Fault::passing)?;
+    let beginning = answered(Subscription::begin(session.consume.clone(), places.queue.clone(), prefetch));
+    let subscription = beginning.await.map_err(Fault::passing)?;
     Ok(Box::pin(stream::unfold(
         (subscription, session, places),
         move |(mut subscription, session, places)| async move {
