@@ -9,6 +9,7 @@ use lapin::message::DeliveryResult;
 use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Consumer};
+use tokio::runtime::Handle;
 
 use crate::answered::answered;
 use crate::session::{Places, Session};
@@ -30,10 +31,14 @@ impl Subscription {
 }
 
 impl Drop for Subscription {
-    /// lapin cancels a consumer that is dropped, but not while its connection is lost. It then
+    /// Cancels the consumer. Its channel is closed with the last ticket, and what it had returns.
+    ///
+    /// lapin would cancel a consumer that is dropped, but not while its connection is lost. It then
     /// restores the consumer with the connection, and messages arrive that nobody handles and nobody
-    /// returns. So what arrives from here on cancels the consumer, and is returned.
+    /// returns. So what arrives from here on cancels the consumer too, and is returned. A consumer
+    /// with such a delegate is not cancelled by lapin, and keeps its channel open until then.
     fn drop(&mut self) {
+        let Ok(runtime) = Handle::try_current() else { return };
         let (channel, tag) = (self.channel.clone(), self.consumer.tag());
         self.consumer.set_delegate(move |arrived: DeliveryResult| {
             let (channel, tag) = (channel.clone(), tag.clone());
@@ -44,6 +49,10 @@ impl Drop for Subscription {
                 let _ = channel.basic_cancel(tag, BasicCancelOptions::default()).await;
                 let _ = message.acker.nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await;
             }
+        });
+        let (channel, tag) = (self.channel.clone(), self.consumer.tag());
+        runtime.spawn(async move {
+            let _ = channel.basic_cancel(tag, BasicCancelOptions::default()).await;
         });
     }
 }

@@ -16,6 +16,7 @@ mod nats;
 mod nats_faults;
 mod rabbitmq;
 mod rabbitmq_broker;
+mod rabbitmq_dropped;
 mod rabbitmq_lost;
 mod rabbitmq_published;
 mod rabbitmq_runtime;
