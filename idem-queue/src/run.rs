@@ -119,7 +119,8 @@ async fn opened_within<'b, B: Broker>(
     broker: &'b B,
     room: &Arc<Room>,
 ) -> Result<Deliveries<'b, B::Ticket>, Fault> {
-    let opened = tokio::time::timeout(limit, broker.open(room.clone())).await;
+    // On the heap: it is large, and seldom there.
+    let opened = tokio::time::timeout(limit, Box::pin(broker.open(room.clone()))).await;
     opened.unwrap_or_else(|_| Err(Fault::passing(format!("the broker did not answer within {limit:?}"))))
 }
 

@@ -20,5 +20,6 @@ mod rabbitmq_dropped;
 mod rabbitmq_lost;
 mod rabbitmq_published;
 mod rabbitmq_runtime;
+mod rabbitmq_warnings;
 mod storm;
 mod worker;

@@ -102,7 +102,7 @@ async fn consumer() {
         let context = async_nats::jetstream::new(async_nats::connect(&url).await.unwrap());
         let consumer = idem::nats::Consumer::new(&context, "ORDERS", "workers").concurrency(concurrency);
         say("\nready");
-        Box::pin(consumer.dead_letter("dead.orders").run(handle, shutdown)).await.unwrap();
+        consumer.dead_letter("dead.orders").run(handle, shutdown).await.unwrap();
     }
     say("ended");
 }
