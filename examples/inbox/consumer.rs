@@ -1,6 +1,7 @@
 //! The consumer, and what happens around it.
 
 use std::error::Error;
+use std::io::ErrorKind;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -86,7 +87,10 @@ pub(crate) async fn consume(nats: &str, file: &str, dies: bool) -> Result<(), Bo
 }
 
 pub(crate) async fn conduct() -> Result<bool, Box<dyn Error>> {
-    let nats = NatsServer::start().await?;
+    let nats = NatsServer::start().await.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => "`nats-server` is not installed, and the example starts its own: `apt-get install nats-server`, `brew install nats-server`".into(),
+        _ => Box::<dyn Error>::from(error),
+    })?;
     println!("A nats-server on port {}; invoices and records in one file of SQLite.\n", nats.port());
     let file = std::env::temp_dir().join(format!("idem-inbox-{}.db", std::process::id()));
     let name = file.to_str().ok_or("the temporary directory is no text")?;
@@ -140,7 +144,10 @@ async fn run(nats: &NatsServer, file: &str) -> Result<bool, Box<dyn Error>> {
             drop(child.stdin.take());
             child.wait().await?;
             let again = seen.contains(&format!("written {FATAL}"));
-            println!("  ended; the message of order {FATAL} {}\n", if again { "ran again" } else { "was a duplicate" });
+            println!(
+                "  ended; the message of order {FATAL} {}\n",
+                if again { "ran again" } else { "was a duplicate, and wrote nothing" }
+            );
         }
     }
 

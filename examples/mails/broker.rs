@@ -43,7 +43,9 @@ impl Server {
             let started = match kind {
                 Kind::Nats => NatsServer::start().await.map(Self::Nats),
                 Kind::RabbitMq => {
-                    println!("Starting RabbitMQ, which takes some seconds ..");
+                    if RabbitMqServer::is_installed() {
+                        println!("Starting RabbitMQ, which takes some seconds ..");
+                    }
                     RabbitMqServer::start().await.map(Self::RabbitMq)
                 }
             };

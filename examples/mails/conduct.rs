@@ -1,6 +1,7 @@
 //! Starts everything, kills a consumer midway, and counts.
 
 use std::error::Error;
+use std::io::ErrorKind;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -55,13 +56,16 @@ async fn produce(client: Client, producer: u32, orders: u32) -> Result<(), Strin
 /// Runs all of it; says whether each customer has a mail, and nothing is lost.
 pub(crate) async fn conduct(wanted: Option<Kind>, orders: u32) -> Result<bool, Box<dyn Error>> {
     let server = Server::start(wanted).await?;
-    let redis = RedisServer::start().await?;
+    let redis = RedisServer::start().await.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => "`redis-server` is not installed, and the records are in one: `apt-get install redis-server`, `brew install redis`".into(),
+        _ => Box::<dyn Error>::from(error),
+    })?;
     let client = server.prepare().await?;
     println!("{}, and Redis on port {}: started for this run.", server.describe(), redis.port());
     let poison = (1..=orders).filter(|number| is_poison(*number)).count();
     let duplicates = (1..=orders).filter(|number| number.is_multiple_of(DUPLICATED)).count();
     println!(
-        "{PRODUCERS} producers publish {orders} orders, {duplicates} of them twice; {poison} are poison. {CONSUMERS} consumers handle {CONCURRENCY} each at once.\n"
+        "{PRODUCERS} producers publish {orders} orders, {duplicates} of them twice; {poison} are poison: no redelivery helps them. {CONSUMERS} consumers handle {CONCURRENCY} each at once.\n"
     );
 
     let begun = Instant::now();
@@ -98,7 +102,7 @@ pub(crate) async fn conduct(wanted: Option<Kind>, orders: u32) -> Result<bool, B
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    say(&format!("{} orders are put aside", summary.aside.len()));
+    say(&format!("{} orders are dead letters", summary.aside.len()));
     for mut consumer in consumers {
         drop(consumer.stdin.take());
         consumer.wait().await?;

@@ -10,7 +10,7 @@ pub(crate) struct Summary {
     bodies: u32,
     /// How often each order's mail was sent.
     sent: BTreeMap<u32, u32>,
-    /// The orders that were put aside, and why.
+    /// The orders that are dead letters, and why.
     pub(crate) aside: BTreeMap<u32, String>,
 }
 
@@ -49,7 +49,7 @@ impl Summary {
         row("deliveries", self.deliveries as usize, "the broker delivers again after a crash or an error");
         row("bodies run", self.bodies as usize, "a duplicate runs none; a failed or killed one runs again");
         row("customers with a mail", self.customers(), "");
-        row("orders put aside", self.aside.len(), &format!("in the {graveyard}"));
+        row("dead letters", self.aside.len(), &format!("in the {graveyard}, each with its reason"));
         let mut by_reason = BTreeMap::<&str, Vec<String>>::new();
         for (number, reason) in &self.aside {
             by_reason.entry(reason).or_default().push(number.to_string());
@@ -77,12 +77,12 @@ impl Summary {
         }
         if as_promised {
             println!(
-                "  \u{2713} {} customers have their mail, {} orders are put aside, and none is lost",
+                "  \u{2713} {} customers have their mail, {} orders are dead letters, and none is lost",
                 self.customers(),
                 self.aside.len()
             );
         } else {
-            println!("  \u{2717} {} orders are lost, {wrong} were put aside without need", missing.len());
+            println!("  \u{2717} {} orders are lost, {wrong} are dead letters without need", missing.len());
         }
         as_promised
     }

@@ -7,13 +7,16 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use idem_queue::{BoxError, Fault};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::link::Link;
+use crate::answered::answered;
+use crate::line::Line;
+use crate::link::{BLOCKED, Link};
 
 /// How many publications wait for their confirmations at the same time, at most. A connection has
 /// 2,047 channels unless configured.
@@ -21,7 +24,10 @@ const MOST: usize = 64;
 /// How long the broker has to open a channel, to declare a queue, or to confirm a message.
 const LIMIT: Duration = Duration::from_secs(10);
 
-const NO_CHANNEL: &str = "RabbitMQ has not opened a channel or declared a queue within 10 s";
+/// The shortest limit that makes sense.
+pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
+
+const NO_CHANNEL: &str = "RabbitMQ has not opened a channel or declared a queue in time";
 
 /// The channels for publications of one connection, opened as they are needed.
 ///
@@ -29,13 +35,17 @@ const NO_CHANNEL: &str = "RabbitMQ has not opened a channel or declared a queue 
 #[derive(Debug)]
 pub(crate) struct Channels<'c> {
     link: Link<'c>,
-    free: Mutex<Vec<Channel>>,
+    free: Free<'c>,
     places: Semaphore,
+    limit: Duration,
 }
+
+/// Open channels that no publication has.
+type Free<'c> = Mutex<Vec<(Line<'c>, Channel)>>;
 
 impl<'c> Channels<'c> {
     pub(crate) fn new(link: Link<'c>) -> Self {
-        Self { link, free: Mutex::default(), places: Semaphore::new(MOST) }
+        Self { link, free: Mutex::default(), places: Semaphore::new(MOST), limit: LIMIT }
     }
 
     /// The connection on which channels are opened.
@@ -43,27 +53,43 @@ impl<'c> Channels<'c> {
         &mut self.link
     }
 
-    /// Publishes a message, and waits until queues have it.
+    /// Sets how long the broker may take for each answer.
+    pub(crate) fn set_limit(&mut self, limit: Duration) {
+        self.limit = limit.max(SHORTEST);
+    }
+
+    /// Publishes a message, and waits until queues have it, for three times the limit at most: for
+    /// a channel of a connection that may be silent, for one of another connection, and for the
+    /// confirmation.
     ///
     /// If this is dropped, or the process dies, the message may have been published or not.
     pub(crate) async fn publish(
         &self,
         exchange: &str,
         routing_key: &str,
-        payload: &[u8],
+        payload: &Bytes,
         properties: BasicProperties,
     ) -> Result<(), BoxError> {
-        let lent = tokio::time::timeout(LIMIT, self.take()).await.unwrap_or_else(|_| Err(NO_CHANNEL.into()))?;
+        let lent = tokio::time::timeout(self.limit.saturating_mul(2), self.take())
+            .await
+            .unwrap_or_else(|_| Err(NO_CHANNEL.into()))?;
         // One that no queue gets comes back, and would be lost.
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let published = async {
-            let sent = lent.channel.basic_publish(exchange.into(), routing_key.into(), options, payload, properties);
-            sent.await?.await
-        };
-        let Ok(confirmation) = tokio::time::timeout(LIMIT, published).await else {
-            return Err("the broker has not confirmed the message within 10 s".into());
+        let (channel, payload, limit) = (lent.channel.clone(), payload.clone(), self.limit);
+        let (to, key) = (exchange.into(), routing_key.into());
+        let published = answered(async move {
+            let published = async { channel.basic_publish(to, key, options, &payload, properties).await?.await };
+            Ok(tokio::time::timeout(limit, published).await.ok())
+        });
+        let Some(confirmation) = published.await? else {
+            if lent.line.is_blocked() {
+                return Err(BLOCKED.into());
+            }
+            lent.line.set_silent(true);
+            return Err(format!("the broker has not confirmed the message within {:?}", self.limit).into());
         };
         let confirmation = confirmation?;
+        lent.line.set_silent(false);
         lent.give_back();
         match confirmation {
             Confirmation::Ack(None) => Ok(()),
@@ -80,64 +106,74 @@ impl<'c> Channels<'c> {
     pub(crate) async fn declare(&self, queue: &str, arguments: FieldTable) -> Result<(), Fault> {
         let declared = async {
             let lent = self.take().await.map_err(Fault::passing)?;
-            let declared = lent.channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments);
+            let (channel, name) = (lent.channel.clone(), queue.into());
+            let options = QueueDeclareOptions::durable();
+            let declared = answered(async move { channel.queue_declare(name, options, arguments).await });
             declared.await.map_err(|error| {
                 if error.is_amqp_soft_error() { Fault::config(error.to_string()) } else { Fault::passing(error) }
             })?;
             lent.give_back();
             Ok(())
         };
-        tokio::time::timeout(LIMIT, declared).await.unwrap_or_else(|_| Err(Fault::passing(NO_CHANNEL)))
+        tokio::time::timeout(self.limit.saturating_mul(2), declared)
+            .await
+            .unwrap_or_else(|_| Err(Fault::passing(NO_CHANNEL)))
     }
 
-    /// Takes a free channel, or opens one.
-    async fn take(&self) -> Result<Lent<'_>, BoxError> {
+    /// Takes a free channel, or opens one. A connection that was silent must open one first.
+    async fn take(&self) -> Result<Lent<'_, 'c>, BoxError> {
         let place = self.places.acquire().await?;
         let free = {
             let mut free = lock(&self.free);
-            free.retain(|channel| channel.status().connected() || channel.status().reconnecting());
-            let connected = free.iter().rposition(|channel| channel.status().connected());
-            connected.map(|position| free.swap_remove(position))
+            free.retain(|(line, channel)| {
+                let status = channel.status();
+                !line.is_given_up() && (status.connected() || status.reconnecting())
+            });
+            let usable = |(line, channel): &(Line<'_>, Channel)| channel.status().connected() && !line.is_silent();
+            let position = free.iter().rposition(usable);
+            position.map(|position| free.swap_remove(position))
         };
-        if let Some(channel) = free {
-            return Ok(self.lent(channel, place));
+        if let Some((line, channel)) = free {
+            return Ok(self.lent(line, channel, place));
         }
-        let lent = self.lent(self.link.channel_now().await?, place);
+        let (line, channel) = self.link.channel_now(self.limit).await?;
+        let lent = self.lent(line, channel, place);
         lent.channel.confirm_select(ConfirmSelectOptions::default()).await?;
         Ok(lent)
     }
 
-    fn lent<'a>(&'a self, channel: Channel, place: SemaphorePermit<'a>) -> Lent<'a> {
-        Lent { channel, has_answered: false, free: &self.free, _place: place }
+    fn lent<'a>(&'a self, line: Line<'c>, channel: Channel, place: SemaphorePermit<'a>) -> Lent<'a, 'c> {
+        Lent { line, channel, has_answered: false, free: &self.free, _place: place }
     }
 }
 
 /// A channel that one publication has.
-struct Lent<'a> {
+struct Lent<'a, 'c> {
+    line: Line<'c>,
     channel: Channel,
     has_answered: bool,
-    free: &'a Mutex<Vec<Channel>>,
+    free: &'a Free<'c>,
     _place: SemaphorePermit<'a>,
 }
 
-impl Lent<'_> {
+impl Lent<'_, '_> {
     /// Lets the next publication have it.
     fn give_back(mut self) {
         self.has_answered = true;
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for Lent<'_, '_> {
     /// The last handle of a channel closes it, except while its connection is lost. lapin then
     /// restores the channel, and nothing would close it.
     fn drop(&mut self) {
         let status = self.channel.status();
         if (self.has_answered && status.connected()) || status.reconnecting() {
-            lock(self.free).push(self.channel.clone());
+            lock(self.free).push((self.line.clone(), self.channel.clone()));
         }
     }
 }
 
-fn lock(free: &Mutex<Vec<Channel>>) -> MutexGuard<'_, Vec<Channel>> {
+fn lock<'a, 'c>(free: &'a Free<'c>) -> MutexGuard<'a, Vec<(Line<'c>, Channel)>> {
     free.lock().unwrap_or_else(PoisonError::into_inner)
 }

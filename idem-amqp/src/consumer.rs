@@ -12,6 +12,8 @@ use lapin::types::FieldTable;
 use lapin::{Connection, ExchangeKind};
 use tokio::sync::OnceCell;
 
+use crate::answered::answered;
+use crate::channels::SHORTEST;
 use crate::line::Line;
 use crate::link::Link;
 use crate::queue_arguments::{self, millis, text};
@@ -21,6 +23,8 @@ use crate::ticket::Ticket;
 
 /// After how long RabbitMQ takes an unacknowledged message back, unless it is configured otherwise.
 const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// AMQP's own heartbeat takes two minutes, and belongs to a client that works.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Consumes messages of a RabbitMQ queue, and runs an idempotent handler for each.
 ///
@@ -65,6 +69,7 @@ pub struct Consumer<'c> {
     dead_letter_exchange: Option<String>,
     retry_queue: Option<String>,
     timeout: Option<Duration>,
+    answer_timeout: Duration,
     settings: Settings,
     /// Found at the first start.
     found: OnceCell<Places>,
@@ -77,11 +82,12 @@ impl<'c> Consumer<'c> {
     /// connection needs `ConnectionProperties::enable_auto_recover`.
     pub fn new(connection: &'c Connection, queue: impl Into<String>) -> Self {
         Self {
-            link: Link::new(Line::Given(connection)),
+            link: Link::new(Line::given(connection)),
             queue: queue.into(),
             dead_letter_exchange: None,
             retry_queue: None,
             timeout: None,
+            answer_timeout: ANSWER_TIMEOUT,
             settings: Settings::default(),
             found: OnceCell::new(),
         }
@@ -135,10 +141,38 @@ impl<'c> Consumer<'c> {
         self
     }
 
-    /// Sets how to connect again after the connection has ended, or has not recovered by itself for
-    /// 5 s. Recommended: lapin's own recovery pauses for up to a minute between its tries, gives up
+    /// Sets how long the connection may take to answer. Default: 20 s; at least 100 ms.
+    ///
+    /// If no message arrives for half of this time, the consumer asks the broker for something
+    /// small. If the answer does not come in time, the connection is given up: with
+    /// [`reconnect`](Self::reconnect) another one is made, otherwise [`run`](Self::run) ends. lapin
+    /// does not notice that its tokio runtime has ended, or that nothing drives it. While the broker
+    /// blocks the connection, because its memory or its disk is full, the consumer waits.
+    pub fn answer_timeout(mut self, limit: Duration) -> Self {
+        self.answer_timeout = limit.max(SHORTEST);
+        self
+    }
+
+    /// Sets how to connect again after the connection has ended, does not answer, or has not
+    /// recovered by itself for 5 s. Recommended: lapin's own recovery pauses for up to a minute between its tries, gives up
     /// after 16 of them (11 minutes by default), and can fail behind a proxy. The connections that
-    /// this makes need no `enable_auto_recover`.
+    /// this makes need no `enable_auto_recover`. They work on the tokio runtime on which the consumer
+    /// runs, unless the closure connects on another one.
+    ///
+    /// The closure is called for each connection. If it makes its URL, it returns an `async` block.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(connection: &idem_amqp::lapin::Connection) {
+    /// use idem_amqp::{Consumer, lapin};
+    ///
+    /// let consumer = Consumer::new(connection, "orders").reconnect(|| async {
+    ///     let url = std::env::var("AMQP_URL").unwrap_or_else(|_| "amqp://127.0.0.1:5672/%2f".to_owned());
+    ///     lapin::Connection::connect(&url, lapin::ConnectionProperties::default()).await
+    /// });
+    /// # }
+    /// ```
     pub fn reconnect<F>(mut self, connect: impl Fn() -> F + Send + Sync + 'c) -> Self
     where
         F: Future<Output = lapin::Result<Connection>> + Send + 'c,
@@ -154,8 +188,10 @@ impl<'c> Consumer<'c> {
     ///
     /// At the start: the queue or the dead-letter exchange is missing, or the broker does not
     /// answer within 30 s. Later: [`Error::Disconnected`] if there is no
-    /// [`reconnect`](Self::reconnect), and the connection is gone, or has not recovered by itself
-    /// for 15 minutes.
+    /// [`reconnect`](Self::reconnect), and the connection is gone, has not recovered by itself for
+    /// 15 minutes, or does not answer: then after one and a half
+    /// [`answer_timeout`](Self::answer_timeout), 30 s by default. Running handlers may finish first,
+    /// within [`shutdown_timeout`](Self::shutdown_timeout).
     ///
     /// # Cancellation safety
     ///
@@ -194,12 +230,10 @@ impl<'c> Consumer<'c> {
         } else {
             let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
             let channel = self.link.channel().await?;
-            let asked = channel.exchange_declare(
-                exchange.as_str().into(),
-                ExchangeKind::Direct,
-                options,
-                FieldTable::default(),
-            );
+            let name = exchange.as_str().into();
+            let asked = answered(async move {
+                channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default()).await
+            });
             asked.await.map_err(|error| {
                 refused(error, || format!("there is no exchange `{exchange}`, where messages of the queue `{queue}` are put aside: declare it, and bind a queue to it"))
             })?;
@@ -215,13 +249,15 @@ impl<'c> Consumer<'c> {
             dead_letter_routing_key: routing_key.map(Arc::from),
             retry_queue: self.retry_queue.as_deref().map(Arc::from),
             consumer_timeout: timeout,
+            answer_timeout: self.answer_timeout,
         })
     }
 
     async fn exists(&self, queue: &str) -> Result<(), Fault> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let channel = self.link.channel().await?;
-        let asked = channel.queue_declare(queue.into(), options, FieldTable::default());
+        let name = queue.into();
+        let asked = answered(async move { channel.queue_declare(name, options, FieldTable::default()).await });
         asked.await.map_err(|error| {
             refused(error, || format!("there is no queue `{queue}`: declare it before its consumers start"))
         })?;
@@ -253,7 +289,7 @@ impl<'c> Broker for Consumer<'c> {
         let places = places.await?.clone();
         let prefetch = u16::try_from(self.settings.concurrency).unwrap_or(u16::MAX);
         let (line, consume) = self.link.open().await?;
-        let session = Session::new(line, consume, places.consumer_timeout, self.link.has_reconnect());
+        let session = Session::new(line, consume, &places, self.link.has_reconnect());
         let session = Arc::new(session);
         deliveries(session, places, prefetch).await
     }

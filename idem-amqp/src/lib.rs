@@ -5,6 +5,7 @@
 //! - [`Publisher`] publishes from inside a guarded body, with the same message id in each attempt.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod answered;
 mod channels;
 mod consumer;
 mod line;

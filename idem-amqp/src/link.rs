@@ -3,40 +3,47 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use idem_queue::{BoxError, Error, Fault};
 use lapin::{Channel, Connection};
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
-use crate::line::{Line, not_coming_back};
+use crate::line::{Line, not_answering, not_coming_back};
 
 type Connecting<'c> = Pin<Box<dyn Future<Output = lapin::Result<Connection>> + Send + 'c>>;
 type Connect<'c> = Box<dyn Fn() -> Connecting<'c> + Send + Sync + 'c>;
 
 /// How many channels in a row are asked for in vain, two seconds apart: a quarter of an hour.
 const GIVEN_UP: u32 = 450;
+/// How long a connection may take to open a channel, if another one can be made.
+const OPENING: Duration = Duration::from_secs(10);
 
 const GONE: &str = "the connection to RabbitMQ is gone, and nothing restores it: give the consumer or publisher `.reconnect(..)`, or connect with `ConnectionProperties::default().enable_auto_recover()`";
 const LOST: &str = "the connection to RabbitMQ is lost, and not restored yet";
+const NOT_MADE: &str = "`reconnect` has not connected to RabbitMQ in time";
+const SILENT: &str = "the connection to RabbitMQ has not opened a channel in time: the broker is slow, or the tokio runtime on which the connection was made has ended or stands still. With `.reconnect(..)`, the next try makes another connection";
+pub(crate) const BLOCKED: &str =
+    "RabbitMQ blocks publishers, because its memory or its disk is full: it says more in its log";
 
 /// Gives channels.
 pub(crate) struct Link<'c> {
     connection: Line<'c>,
     /// How to connect, if the application has said so, and the connections that came of it.
     again: Option<Connect<'c>>,
-    own: Mutex<Own>,
+    own: Mutex<Own<'c>>,
     /// How often in a row the connection was not there.
     failures: AtomicU32,
 }
 
 #[derive(Default)]
-struct Own {
-    present: Option<Arc<Connection>>,
+struct Own<'c> {
+    present: Option<Line<'c>>,
     /// Those that were lost, and may come back: a connection that is dropped meanwhile is restored
     /// and never closed.
-    lost: Vec<Arc<Connection>>,
+    lost: Vec<Line<'c>>,
 }
 
 impl<'c> Link<'c> {
@@ -59,27 +66,61 @@ impl<'c> Link<'c> {
     /// Opens a channel of the application's connection if that is there. Otherwise it is one of our
     /// own, if the application has said how to make one.
     pub(crate) async fn open(&self) -> Result<(Line<'c>, Channel), Fault> {
-        let line = match &self.again {
-            None => {
-                self.still_there()?;
-                self.connection.clone()
-            }
-            Some(connect) => self.present(connect).await.map_err(Fault::passing)?,
-        };
-        let channel = line.create_channel().await.map_err(Fault::passing)?;
-        Ok((line, channel))
+        loop {
+            let line = match &self.again {
+                None => {
+                    self.still_there()?;
+                    self.connection.clone()
+                }
+                Some(connect) => self.present(connect).await.map_err(Fault::passing)?,
+            };
+            let asking = line.ask();
+            let opening = line.create_channel();
+            let opened = match &self.again {
+                None => Ok(opening.await),
+                Some(_) => timeout(OPENING, opening).await,
+            };
+            let Ok(channel) = opened else {
+                drop(asking);
+                if line.is_blocked() {
+                    return Err(Fault::passing(BLOCKED));
+                }
+                line.give_up();
+                continue;
+            };
+            asking.answered();
+            return Ok((line, channel.map_err(Fault::passing)?));
+        }
     }
 
     /// Opens a channel for a publication, or says why that is impossible now. The consumer decides
     /// when to give up.
-    pub(crate) async fn channel_now(&self) -> Result<Channel, BoxError> {
-        let line = match &self.again {
-            Some(connect) => self.present(connect).await?,
-            None if is_gone(&self.connection) => return Err(GONE.into()),
-            None if !self.connection.status().connected() => return Err(LOST.into()),
-            None => self.connection.clone(),
-        };
-        Ok(line.create_channel().await?)
+    ///
+    /// A connection that has already left a publication without an answer, and opens no channel in
+    /// time, is given up if another one can be made.
+    pub(crate) async fn channel_now(&self, limit: Duration) -> Result<(Line<'c>, Channel), BoxError> {
+        loop {
+            let line = match &self.again {
+                Some(connect) => timeout(limit, self.present(connect)).await.map_err(|_| NOT_MADE)??,
+                None if self.connection.is_gone() => return Err(GONE.into()),
+                None if !self.connection.status().connected() => return Err(LOST.into()),
+                None => self.connection.clone(),
+            };
+            let was_silent = line.is_silent();
+            match timeout(limit, line.create_channel()).await {
+                Ok(channel) => {
+                    let channel = channel?;
+                    line.set_silent(false);
+                    return Ok((line, channel));
+                }
+                Err(_) if line.is_blocked() => return Err(BLOCKED.into()),
+                Err(_) if was_silent && self.again.is_some() => line.give_up(),
+                Err(_) => {
+                    line.set_silent(true);
+                    return Err(SILENT.into());
+                }
+            }
+        }
     }
 
     /// Whether another connection can be made.
@@ -89,29 +130,32 @@ impl<'c> Link<'c> {
 
     async fn present(&self, connect: &Connect<'c>) -> lapin::Result<Line<'c>> {
         let mut own = self.own.lock().await;
-        let is_there = self.connection.status().connected();
-        if let Some(left) = own.present.take_if(|own| is_there || !own.status().connected()) {
+        let is_there = self.connection.is_there();
+        if let Some(left) = own.present.take_if(|own| is_there || !own.is_there()) {
             own.lost.push(left);
         }
-        own.lost.retain(|connection| connection.status().reconnecting());
+        own.lost.retain(|line| line.status().reconnecting());
         if is_there {
             return Ok(self.connection.clone());
         }
-        let connection = match own.present.take() {
-            Some(connection) => connection,
-            None => Arc::new(connect().await?),
+        let line = match own.present.take() {
+            Some(line) => line,
+            None => Line::own(connect().await?),
         };
-        own.present = Some(connection.clone());
-        Ok(Line::Own(connection))
+        own.present = Some(line.clone());
+        Ok(line)
     }
 
     /// Says whether the application's connection is there, and if not, whether it may come back.
     fn still_there(&self) -> Result<(), Fault> {
+        if self.connection.is_given_up() {
+            return Err(Fault::Final(not_answering()));
+        }
         if self.connection.status().connected() {
             self.failures.store(0, Ordering::Relaxed);
             return Ok(());
         }
-        if is_gone(&self.connection) {
+        if self.connection.is_gone() {
             return Err(Fault::Final(Error::disconnected(GONE)));
         }
         if self.failures.fetch_add(1, Ordering::Relaxed) >= GIVEN_UP {
@@ -119,11 +163,6 @@ impl<'c> Link<'c> {
         }
         Err(Fault::passing(LOST))
     }
-}
-
-/// Whether it ended, and does not recover.
-fn is_gone(connection: &Connection) -> bool {
-    connection.status().closed() || connection.status().errored()
 }
 
 impl fmt::Debug for Link<'_> {

@@ -1,6 +1,7 @@
 //! Publishing from inside a guarded body.
 
 use std::future::Future;
+use std::time::Duration;
 
 use bytes::Bytes;
 use idem_queue::{PublishError, Published, child_id};
@@ -36,7 +37,7 @@ impl<'c> Publisher<'c> {
     /// To survive a restart of the broker, the publisher needs [`reconnect`](Self::reconnect), or the
     /// connection needs `ConnectionProperties::enable_auto_recover`.
     pub fn new(connection: &'c Connection) -> Self {
-        Self { channels: Channels::new(Link::new(Line::Given(connection))) }
+        Self { channels: Channels::new(Link::new(Line::given(connection))) }
     }
 
     /// Sets how to connect again after the connection has ended. Recommended, for the reasons that
@@ -63,6 +64,17 @@ impl<'c> Publisher<'c> {
         self
     }
 
+    /// Sets how long the broker may take to open a channel, and to confirm a message. Default: 10 s.
+    ///
+    /// A publication ends within three times this limit. With [`reconnect`](Self::reconnect), a
+    /// connection that has left two requests in a row without an answer is replaced: lapin does not
+    /// notice that its tokio runtime has ended, or that nothing drives it.
+    #[must_use]
+    pub fn answer_timeout(mut self, limit: Duration) -> Self {
+        self.channels.set_limit(limit);
+        self
+    }
+
     /// Publishes a persistent message, and waits until a queue has it. The empty exchange name is
     /// the default exchange, whose routing keys are queue names.
     ///
@@ -72,7 +84,7 @@ impl<'c> Publisher<'c> {
     /// # Errors
     ///
     /// [`PublishError::NotInside`] outside a guarded body. [`PublishError::Unconfirmed`] if the
-    /// broker has not confirmed the message, or no queue is bound for it: it may have been
+    /// broker has not confirmed the message in time, or no queue is bound for it: it may have been
     /// published. Return the error from the body, so that the body runs again.
     ///
     /// # Cancellation safety

@@ -10,6 +10,7 @@ use idem_queue::Fault;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
 
+use crate::answered::answered;
 use crate::link::Link;
 
 /// A queue has fewer arguments.
@@ -37,11 +38,10 @@ pub(crate) async fn ask(link: &Link<'_>, queue: &str) -> Result<Option<Arguments
         for (name, value) in &arguments {
             table.insert(name.as_str().into(), value.clone());
         }
-        match channel.queue_declare(queue.into(), options, table).await {
-            Ok(_) => {
-                let _ = channel.close(200, "asked".into()).await;
-                return Ok(Some(arguments));
-            }
+        let name = queue.into();
+        let asked = answered(async move { channel.queue_declare(name, options, table).await });
+        match asked.await {
+            Ok(_) => return Ok(Some(arguments)),
             Err(error) => match read(&error.to_string()) {
                 Some(Differs::Flag(name, value)) => match name.as_str() {
                     "durable" => options.durable = value,

@@ -1,15 +1,17 @@
 //! The channels of one connection, and where messages go from there.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use idem_queue::Fault;
 use lapin::Channel;
+use lapin::options::BasicQosOptions;
 use lapin::types::{AMQPValue, FieldTable};
 
 use crate::channels::Channels;
-use crate::line::{Line, not_coming_back};
+use crate::line::{Line, not_answering, not_coming_back};
 use crate::link::Link;
 
 /// The lengths of pauses, in seconds, each with a queue of its own: messages expire at the head of
@@ -23,6 +25,9 @@ const CHANNEL: u32 = 5;
 const CONNECTION: u32 = 5;
 /// How many looks it has otherwise: lapin gives up after eleven minutes, and does not say so.
 const GIVEN_UP: u32 = 15 * 60;
+/// How many steps the wait for an answer has. A step ends only when this task runs again, so a
+/// thread that was blocked does not use up the whole wait at once.
+const STEPS: u32 = 20;
 
 /// The destination of messages that are not acknowledged.
 #[derive(Debug, Clone)]
@@ -34,6 +39,8 @@ pub(crate) struct Places {
     /// `None`: queues of our own.
     pub(crate) retry_queue: Option<Arc<str>>,
     pub(crate) consumer_timeout: Duration,
+    /// How long the broker may leave a request without an answer.
+    pub(crate) answer_timeout: Duration,
 }
 
 /// The state that the tickets of one subscription share.
@@ -45,20 +52,73 @@ pub(crate) struct Session<'c> {
     /// Retry queues that were declared.
     declared: Mutex<BTreeSet<i64>>,
     pub(crate) consumer_timeout: Duration,
+    answer_timeout: Duration,
     connection: Line<'c>,
     /// Whether another connection can be made.
     reconnects: bool,
 }
 
 impl<'c> Session<'c> {
-    pub(crate) fn new(connection: Line<'c>, consume: Channel, consumer_timeout: Duration, reconnects: bool) -> Self {
+    pub(crate) fn new(connection: Line<'c>, consume: Channel, places: &Places, reconnects: bool) -> Self {
         let publish = Channels::new(Link::new(connection.clone()));
-        Self { consume, publish, declared: Mutex::default(), consumer_timeout, connection, reconnects }
+        let Places { consumer_timeout, answer_timeout, .. } = *places;
+        Self { consume, publish, declared: Mutex::default(), consumer_timeout, answer_timeout, connection, reconnects }
+    }
+
+    /// Whether no delivery of this session can be settled any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.connection.is_given_up() || !self.consume.status().connected()
+    }
+
+    /// Ends when no messages can arrive any more, although the client says nothing of it.
+    pub(crate) async fn ended(&self, queue: &str, prefetch: u16) -> Fault {
+        tokio::select! {
+            fault = self.not_restored(queue) => fault,
+            fault = self.silent(prefetch) => fault,
+        }
+    }
+
+    /// Ends when the client leaves a request without an answer. Its tokio runtime may have ended, or
+    /// may not be driven; the status of the connection remains as it was.
+    async fn silent(&self, prefetch: u16) -> Fault {
+        loop {
+            tokio::time::sleep(self.answer_timeout / 2).await;
+            if self.answers(prefetch).await {
+                continue;
+            }
+            self.connection.give_up();
+            return if self.reconnects {
+                Fault::passing("the connection to RabbitMQ answers nothing; making another one")
+            } else {
+                Fault::Final(not_answering())
+            };
+        }
+    }
+
+    /// Asks for the prefetch that the channel has. It applies to later consumers of the channel, of
+    /// which there are none. An error is an answer too; what is lost or blocked cannot answer.
+    async fn answers(&self, prefetch: u16) -> bool {
+        let cannot_answer = || !self.connection.status().connected() || self.connection.is_blocked();
+        if cannot_answer() {
+            return true;
+        }
+        let mut asked = pin!(self.consume.basic_qos(prefetch, BasicQosOptions::default()));
+        for _ in 0..STEPS {
+            tokio::select! {
+                biased;
+                _ = asked.as_mut() => return true,
+                () = tokio::time::sleep(self.answer_timeout / STEPS) => {}
+            }
+            if cannot_answer() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Ends when the client does not restore what was lost. It restores consumers without a word,
     /// and does not say when it has given up.
-    pub(crate) async fn not_restored(&self, queue: &str) -> Fault {
+    async fn not_restored(&self, queue: &str) -> Fault {
         let (mut channel, mut connection) = (0, 0);
         loop {
             tokio::time::sleep(LOOK).await;

@@ -9,7 +9,9 @@ use lapin::message::DeliveryResult;
 use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Consumer};
+use tokio::runtime::Handle;
 
+use crate::answered::answered;
 use crate::session::{Places, Session};
 use crate::ticket::Ticket;
 
@@ -29,10 +31,14 @@ impl Subscription {
 }
 
 impl Drop for Subscription {
-    /// lapin cancels a consumer that is dropped, but not while its connection is lost. It then
+    /// Cancels the consumer. Its channel is closed with the last ticket, and what it had returns.
+    ///
+    /// lapin would cancel a consumer that is dropped, but not while its connection is lost. It then
     /// restores the consumer with the connection, and messages arrive that nobody handles and nobody
-    /// returns. So what arrives from here on cancels the consumer, and is returned.
+    /// returns. So what arrives from here on cancels the consumer too, and is returned. A consumer
+    /// with such a delegate is not cancelled by lapin, and keeps its channel open until then.
     fn drop(&mut self) {
+        let Ok(runtime) = Handle::try_current() else { return };
         let (channel, tag) = (self.channel.clone(), self.consumer.tag());
         self.consumer.set_delegate(move |arrived: DeliveryResult| {
             let (channel, tag) = (channel.clone(), tag.clone());
@@ -43,6 +49,10 @@ impl Drop for Subscription {
                 let _ = channel.basic_cancel(tag, BasicCancelOptions::default()).await;
                 let _ = message.acker.nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await;
             }
+        });
+        let (channel, tag) = (self.channel.clone(), self.consumer.tag());
+        runtime.spawn(async move {
+            let _ = channel.basic_cancel(tag, BasicCancelOptions::default()).await;
         });
     }
 }
@@ -58,17 +68,20 @@ pub(crate) async fn deliveries(
         session.retry_queue(&places, Duration::ZERO).await?;
     }
     // In a task of its own: given up here, a consumer that begins all the same must be cancelled.
-    let beginning = tokio::spawn(Subscription::begin(session.consume.clone(), places.queue.clone(), prefetch));
-    let subscription = beginning.await.map_err(Fault::passing)?.map_err(Fault::passing)?;
-    Ok(Box::pin(stream::unfold((subscription, session, places), |(mut subscription, session, places)| async move {
-        let next = tokio::select! {
-            delivered = subscription.consumer.next() => match delivered {
-                Some(Ok(message)) => Ok(Ticket::new(message, &session, &places)),
-                Some(Err(error)) => Err(Fault::passing(error)),
-                None => Err(Fault::passing("the broker has cancelled the consumer: its queue was deleted, or moved")),
-            },
-            fault = session.not_restored(&places.queue) => Err(fault),
-        };
-        Some((next, (subscription, session, places)))
-    })))
+    let beginning = answered(Subscription::begin(session.consume.clone(), places.queue.clone(), prefetch));
+    let subscription = beginning.await.map_err(Fault::passing)?;
+    Ok(Box::pin(stream::unfold(
+        (subscription, session, places),
+        move |(mut subscription, session, places)| async move {
+            let next = tokio::select! {
+                delivered = subscription.consumer.next() => match delivered {
+                    Some(Ok(message)) => Ok(Ticket::new(message, &session, &places)),
+                    Some(Err(error)) => Err(Fault::passing(error)),
+                    None => Err(Fault::passing("the broker has cancelled the consumer: its queue was deleted, or moved")),
+                },
+                fault = session.ended(&places.queue, prefetch) => Err(fault),
+            };
+            Some((next, (subscription, session, places)))
+        },
+    )))
 }

@@ -1,6 +1,7 @@
 //! The ticket, which settles one delivery.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +28,8 @@ pub struct Ticket<'c> {
     routing_key: String,
     session: Arc<Session<'c>>,
     places: Places,
+    /// Whether the copy is published, so that only the acknowledgement is missing.
+    is_copied: AtomicBool,
 }
 
 impl<'c> Ticket<'c> {
@@ -55,7 +58,10 @@ impl<'c> Ticket<'c> {
             }
         }
         let (session, places) = (session.clone(), places.clone());
-        (delivery, Self { acker, properties, exchange, routing_key, session, places })
+        (
+            delivery,
+            Self { acker, properties, exchange, routing_key, session, places, is_copied: AtomicBool::new(false) },
+        )
     }
 
     /// The properties of a copy. An expiration would have it expire where it is to wait, the user
@@ -111,14 +117,20 @@ impl idem_queue::Ticket for Ticket<'_> {
 
     /// Not waited for: one that is lost brings the message again, and its key tells that it was
     /// handled.
+    ///
+    /// lapin sends it once. If it was not sent in time, for instance because the broker blocks the
+    /// connection, lapin sends it later, and there is nothing more to do.
     async fn ack(&self) -> Result<(), BoxError> {
-        if self.acker.ack(BasicAckOptions::default()).await? {
+        if self.acker.ack(BasicAckOptions::default()).await? || !self.is_void() {
             return Ok(());
         }
         Err("the channel of the delivery is closed".into())
     }
 
     async fn retry(&self, delivery: &Delivery, after: Duration) -> Result<(), BoxError> {
+        if self.is_copied.load(Ordering::Relaxed) {
+            return self.ack().await;
+        }
         let (queue, expiration) = match &self.places.retry_queue {
             Some(queue) => (queue.to_string(), Some(after)),
             None => (self.session.retry_queue(&self.places, after).await.map_err(Fault::into_inner)?, None),
@@ -126,14 +138,19 @@ impl idem_queue::Ticket for Ticket<'_> {
         let properties = self.properties(expiration, None);
         let published = self.session.publish.publish("", &queue, delivery.payload(), properties).await;
         published.inspect_err(|_| self.session.forget_retry_queues())?;
+        self.is_copied.store(true, Ordering::Relaxed);
         self.ack().await
     }
 
     async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<(), BoxError> {
+        if self.is_copied.load(Ordering::Relaxed) {
+            return self.ack().await;
+        }
         let Places { dead_letter_exchange: exchange, dead_letter_routing_key: routing_key, .. } = &self.places;
         let routing_key = routing_key.as_deref().unwrap_or(&self.routing_key);
         let properties = self.properties(None, Some(reason));
         self.session.publish.publish(exchange, routing_key, delivery.payload(), properties).await?;
+        self.is_copied.store(true, Ordering::Relaxed);
         self.ack().await
     }
 
@@ -143,6 +160,6 @@ impl idem_queue::Ticket for Ticket<'_> {
     }
 
     fn is_void(&self) -> bool {
-        self.acker.poisoned() || !self.session.consume.status().connected()
+        self.acker.poisoned() || self.session.is_over()
     }
 }

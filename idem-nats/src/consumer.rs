@@ -15,6 +15,7 @@ use idem_queue::{Broker, Deliveries, Delivery, Error, Fault, Room, Settings};
 
 use crate::dead_letter::DeadLetters;
 use crate::pull::deliveries;
+use crate::subject::check_filter;
 use crate::ticket::Ticket;
 
 /// Consumes messages of a JetStream stream by a durable pull consumer, and runs an idempotent
@@ -107,7 +108,8 @@ impl Consumer {
     ///
     /// At the start: the stream is missing, the server does not answer, or a setting could lose
     /// messages: no dead-letter subject, one that no stream has or that this consumer would
-    /// receive, a `max_deliver`, acknowledgements that are not explicit. Later:
+    /// receive, a `max_deliver`, acknowledgements that are not explicit, a filter subject that the
+    /// stream does not have. Later:
     /// [`Error::Disconnected`] if the client has ended, because it was drained, has used up its
     /// `max_reconnects`, or lost its tokio runtime.
     ///
@@ -151,6 +153,7 @@ impl Consumer {
                 config.max_deliver
             )));
         }
+        check_filter(context, &stream, &consumer).await?;
         let dead_letters = DeadLetters::checked(context, name, config, subject).await?;
         Ok((consumer, dead_letters))
     }

@@ -9,6 +9,8 @@ use async_nats::jetstream::context::GetStreamByNameErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use idem_queue::{BoxError, Delivery, Fault, REASON};
 
+use crate::subject::overlap;
+
 /// The dead-letter subject of a consumer.
 #[derive(Debug, Clone)]
 pub(crate) struct DeadLetters {
@@ -35,7 +37,7 @@ impl DeadLetters {
             _ => Fault::passing(error),
         })?;
         let filter = &config.filter_subject;
-        if found == stream && (filter.is_empty() || matches(filter, subject)) {
+        if found == stream && (filter.is_empty() || overlap(filter, subject)) {
             return Err(Fault::config(format!(
                 "the dead-letter subject `{subject}` is in the stream `{stream}`, and this consumer would receive what it put aside: use a subject of another stream, or give the consumer a `filter_subject`"
             )));
@@ -80,39 +82,5 @@ impl DeadLetters {
         let publish = PublishMessage::build().payload(delivery.payload().clone()).headers(headers).message_id(id);
         self.context.send_publish(self.subject.to_string(), publish).await?.await?;
         Ok(())
-    }
-}
-
-/// Whether a subject matches a filter with `*` and `>`.
-fn matches(filter: &str, subject: &str) -> bool {
-    let mut words = subject.split('.');
-    for token in filter.split('.') {
-        match (token, words.next()) {
-            (">", Some(_)) => return true,
-            ("*", Some(_)) => {}
-            (token, Some(word)) if token == word => {}
-            _ => return false,
-        }
-    }
-    words.next().is_none()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn a_filter_matches_as_the_server_has_it() {
-        for (filter, subject, expected) in [
-            ("orders.placed", "orders.placed", true),
-            ("orders.*", "orders.placed", true),
-            ("orders.*", "orders.placed.eu", false),
-            ("orders.>", "orders.placed.eu", true),
-            ("orders.>", "orders", false),
-            ("orders.placed", "dead.orders", false),
-            (">", "dead.orders", true),
-        ] {
-            assert_eq!(matches(filter, subject), expected, "{filter} {subject}");
-        }
     }
 }

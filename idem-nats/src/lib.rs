@@ -9,6 +9,7 @@ mod consumer;
 mod dead_letter;
 mod publisher;
 mod pull;
+mod subject;
 mod ticket;
 
 pub use async_nats;

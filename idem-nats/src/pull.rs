@@ -57,11 +57,9 @@ where
         loop {
             let connects = self.connects();
             let Some(batch) = &mut self.batch else {
-                if self.room.free() == 0 {
-                    // At the end, what has arrived is handed back, and no more is asked for.
-                    return std::future::pending().await;
-                }
-                self.connects = connects;
+                // At the end, what has arrived is handed back, and no more is asked for.
+                self.room.until_free().await;
+                self.connects = self.connects();
                 self.batch = Some(self.request().await?);
                 continue;
             };

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::Stream;
+use tokio::sync::Notify;
 
 use crate::delivery::Delivery;
 use crate::error::{BoxError, Error};
@@ -69,8 +70,9 @@ pub trait Broker {
     /// Checks that no message can be lost, and begins to receive. It is called at the start, and
     /// again after each [`Fault`].
     ///
-    /// The stream asks the broker for no more deliveries than `room` allows. When it is dropped, it
-    /// receives no more.
+    /// The stream asks the broker for no more deliveries than `room` allows. It is polled while no
+    /// more fit as well, so that it notices a lost connection. When it is dropped, it receives no
+    /// more.
     ///
     /// # Errors
     ///
@@ -115,19 +117,35 @@ pub trait Ticket {
 
 /// How many more deliveries can be handled now.
 #[derive(Debug)]
-pub struct Room(AtomicUsize);
+pub struct Room {
+    free: AtomicUsize,
+    changed: Notify,
+}
 
 impl Room {
     pub(crate) fn new(free: usize) -> Arc<Self> {
-        Arc::new(Self(AtomicUsize::new(free)))
+        Arc::new(Self { free: AtomicUsize::new(free), changed: Notify::new() })
     }
 
     pub(crate) fn set(&self, free: usize) {
-        self.0.store(free, Ordering::Relaxed);
+        if self.free.swap(free, Ordering::Relaxed) == 0 && free > 0 {
+            self.changed.notify_one();
+        }
     }
 
     /// Returns how many more deliveries fit.
     pub fn free(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Waits until a delivery fits. At the shutdown that never happens.
+    ///
+    /// # Cancellation safety
+    ///
+    /// It can be dropped, and called again.
+    pub async fn until_free(&self) {
+        while self.free() == 0 {
+            self.changed.notified().await;
+        }
     }
 }

@@ -266,3 +266,98 @@ async fn a_dead_letter_that_is_refused_for_hours_is_kept_where_a_return_could_lo
     settle(&ticket, &delivery, &Disposition::dead_letter("poison"), false).await;
     assert_eq!(ticket.0.into_inner(), 0, "it is put aside at last");
 }
+
+/// A broker with three messages, which ends for good, or not, after some of them. It has deliveries
+/// handed back.
+struct Ending {
+    messages: u32,
+    /// What comes after the messages.
+    ends: bool,
+    opened: AtomicU32,
+    counts: Arc<Counts>,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Ending {
+    fn new(messages: u32, ends: bool) -> Self {
+        Self { messages, ends, opened: AtomicU32::new(0), counts: Arc::default(), said: Arc::default() }
+    }
+}
+
+impl Broker for Ending {
+    type Ticket = FakeTicket;
+
+    const HANDS_BACK: bool = true;
+
+    fn source(&self) -> &'static str {
+        "ending"
+    }
+
+    async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, FakeTicket>, Fault> {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        let messages = stream::iter(1..=self.messages).map(|number| {
+            let (id, counts, said) = (number.to_string(), self.counts.clone(), self.said.clone());
+            Ok((Delivery::new("ending", "").with_id(id.clone()), FakeTicket { id, limits: [0; 3], counts, said }))
+        });
+        let end = || Err(Fault::Final(Error::disconnected("it has ended")));
+        let rest = if self.ends { stream::once(async move { end() }).boxed() } else { stream::pending().boxed() };
+        Ok(Box::pin(messages.chain(rest)))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_ends_while_every_place_is_taken_is_noticed() {
+    let broker = Ending::new(1, true);
+    let handler = async |_: Delivery| pending::<Result<(), idem_core::Error>>().await;
+    let settings = Settings { concurrency: 1, ..Settings::default() };
+    let running = run(&broker, &settings, handler, pending::<()>());
+    let ended = tokio::time::timeout(Duration::from_secs(3_600), running).await.expect("it was not noticed");
+    assert!(matches!(ended, Err(Error::Disconnected { .. })), "{ended:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delivery_that_waits_for_a_place_begins_when_there_is_one_and_is_handed_back_at_the_shutdown() {
+    let broker = Ending::new(3, false);
+    let (done, ended) = oneshot::channel();
+    let done = Mutex::new(Some(done));
+    let handler = async |delivery: Delivery| {
+        // The second handler still runs at the shutdown, and the third message waits for its place.
+        if delivery.id() == Some("2")
+            && let Some(done) = done.lock().unwrap().take()
+        {
+            done.send(()).unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok::<(), idem_core::Error>(())
+    };
+    let settings = Settings { concurrency: 1, ..Settings::default() };
+    let running = run(&broker, &settings, handler, ended);
+    tokio::time::timeout(Duration::from_secs(3_600), running).await.expect("it hangs").unwrap();
+    let said: Vec<_> = broker.said.lock().unwrap().iter().filter(|line| !line.starts_with("kept")).cloned().collect();
+    assert_eq!(said, ["acknowledged 1", "handed back 3", "acknowledged 2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_messages_are_asked_for_again_while_every_place_is_taken() {
+    let broker = Fake { interrupted: true, ..Fake::default() };
+    let opened_meanwhile = AtomicU32::new(0);
+    let (done, ended) = oneshot::channel();
+    let done = Mutex::new(Some(done));
+    let handler = async |delivery: Delivery| {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        if delivery.id() == Some("1") {
+            let opened = broker.opened.load(Ordering::Relaxed);
+            let _ = opened_meanwhile.compare_exchange(0, opened, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        if delivery.id() == Some("2")
+            && let Some(done) = done.lock().unwrap().take()
+        {
+            done.send(()).unwrap();
+        }
+        Ok::<(), idem_core::Error>(())
+    };
+    let settings = Settings { concurrency: 1, ..Settings::default() };
+    let running = run(&broker, &settings, handler, ended);
+    tokio::time::timeout(Duration::from_secs(3_600), running).await.expect("it hangs").unwrap();
+    assert_eq!(opened_meanwhile.into_inner(), 1, "messages were taken that nobody could handle");
+}

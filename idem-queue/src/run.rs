@@ -4,7 +4,7 @@
 //! recorded, so until then the broker has the message, and delivers it again. All handlers run in
 //! the consumer's one task, so dropping it stops them all.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
@@ -63,6 +63,9 @@ where
     };
     let (stop, stopped) = channel(false);
     let mut running = FuturesUnordered::new();
+    // A delivery that does not fit yet: all places are taken, and the broker is listened to all the
+    // same, so that a lost connection is noticed.
+    let mut early = None;
     {
         let mut deliveries = pin!(received(broker, opened, room.clone()));
         loop {
@@ -71,9 +74,16 @@ where
             tokio::select! {
                 biased;
                 _ = shutdown.as_mut() => break,
+                () = ready(()), if free > 0 && early.is_some() => {
+                    // The broker may have taken it back while it waited for a place.
+                    if let Some((delivery, ticket)) = early.take_if(|(_, ticket): &mut (_, B::Ticket)| !ticket.is_void()) {
+                        running.push(one(delivery, ticket, &handler, settings, stopped.clone()));
+                    }
+                    early = None;
+                }
                 Some(()) = running.next(), if !running.is_empty() => {}
-                received = deliveries.next(), if free > 0 => match received {
-                    Some(Ok((delivery, ticket))) => running.push(one(delivery, ticket, &handler, settings, stopped.clone())),
+                received = deliveries.next(), if early.is_none() => match received {
+                    Some(Ok(received)) => early = Some(received),
                     Some(Err(error)) => {
                         // Nothing can be settled any more, but bodies that run may still record
                         // their outcomes.
@@ -87,6 +97,9 @@ where
         if B::HANDS_BACK {
             room.set(0);
             let handing_back = async {
+                if let Some((_, ticket)) = early.take() {
+                    let _ = ticket.hand_back().await;
+                }
                 while let Some(Some(Ok((_, ticket)))) = deliveries.next().now_or_never() {
                     let _ = ticket.hand_back().await;
                 }
@@ -106,7 +119,8 @@ async fn opened_within<'b, B: Broker>(
     broker: &'b B,
     room: &Arc<Room>,
 ) -> Result<Deliveries<'b, B::Ticket>, Fault> {
-    let opened = tokio::time::timeout(limit, broker.open(room.clone())).await;
+    // On the heap: it is large, and seldom there.
+    let opened = tokio::time::timeout(limit, Box::pin(broker.open(room.clone()))).await;
     opened.unwrap_or_else(|_| Err(Fault::passing(format!("the broker did not answer within {limit:?}"))))
 }
 
@@ -142,6 +156,11 @@ fn received<'b, B: Broker>(
                     Some(Err(fault)) => fault,
                     None => Fault::passing("the broker has ended the subscription"),
                 },
+                // What is subscribed to while nothing fits would be taken from other consumers.
+                None if room.free() == 0 => {
+                    room.until_free().await;
+                    continue;
+                }
                 None => match opened_within(OPENING, broker, &room).await {
                     Ok(deliveries) => {
                         tracing::info!(target: "idem", source, decision = "consumer_recovered", "messages arrive again");

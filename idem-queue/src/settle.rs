@@ -14,6 +14,8 @@ const SOON: Duration = Duration::from_secs(1);
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How often a pause looks whether the delivery is void.
+const LOOK: Duration = Duration::from_secs(1);
 /// How long one step at the broker may take.
 const LIMIT: Duration = Duration::from_secs(15);
 
@@ -60,13 +62,23 @@ pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, dispositi
             return;
         }
         tracing::warn!(target: "idem", source, decision = "not_settled", detail = %error, tries, "the broker has not accepted the settlement of a message");
-        tokio::time::sleep(pause).await;
+        paused(ticket, pause).await;
         pause = LONGEST_PAUSE.min(pause * 2);
     }
     let handed_back = tokio::time::timeout(LIMIT, ticket.hand_back()).await;
     if let Err(error) = handed_back.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {
         let source = delivery.source();
         tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message was not handed back; the broker delivers it again when it notices");
+    }
+}
+
+/// Pauses, but not for a delivery that is void by then.
+async fn paused<T: Ticket>(ticket: &T, pause: Duration) {
+    let mut left = pause;
+    while !left.is_zero() && !ticket.is_void() {
+        let step = LOOK.min(left);
+        tokio::time::sleep(step).await;
+        left -= step;
     }
 }
 

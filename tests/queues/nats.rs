@@ -148,6 +148,23 @@ async fn jetstream_a_consumer_that_could_lose_messages_does_not_start() {
     context.get_stream("ORDERS").await.unwrap().create_consumer(limited).await.unwrap();
     let limited = Consumer::new(&context, "ORDERS", "limited").dead_letter("dead.orders");
     refused(limited.run(handler, never()).await.unwrap_err(), "max_deliver");
+    // A filter that the stream no longer has. Newer servers also accept one that it never had.
+    let subjects = |names: &[&str]| stream::Config {
+        name: "FILTERED".into(),
+        subjects: names.iter().map(ToString::to_string).collect(),
+        ..stream::Config::default()
+    };
+    let stream = context.create_stream(subjects(&["filtered.eu.*", "filtered.us.>"])).await.unwrap();
+    let config = pull::Config {
+        durable_name: Some("european".into()),
+        filter_subject: "filtered.eu.>".into(),
+        ..pull::Config::default()
+    };
+    stream.create_consumer(config).await.unwrap();
+    let filtered = || Consumer::new(&context, "FILTERED", "european").dead_letter("dead.orders");
+    filtered().run(handler, async {}).await.unwrap();
+    context.update_stream(subjects(&["filtered.us.>"])).await.unwrap();
+    refused(filtered().run(handler, never()).await.unwrap_err(), "would receive nothing");
 
     // An unreadable message is dead-lettered. A message without an id has its sequence as the id.
     let idempotency = Idempotency::new(MemoryStore::new());

@@ -15,7 +15,10 @@ use tokio::task::{LocalSet, spawn_local};
 
 use crate::rabbitmq::dead_letters;
 use crate::rabbitmq_broker::{Broker, LIMIT, until};
+use crate::rabbitmq_dropped::{dropped_at_each_poll, publications_dropped};
 use crate::rabbitmq_published::{never_confirmed, publisher_reconnects, retry_queue_deleted, returned_among_others};
+use crate::rabbitmq_runtime::{blocked, ended_with_reconnect, ended_without_reconnect, parked, publisher_ended, slow};
+use crate::rabbitmq_warnings::short_consumer_timeout;
 
 const PREFETCH: usize = 4;
 
@@ -59,9 +62,18 @@ async fn rabbitmq_a_consumer_with_a_lost_connection_or_a_silent_channel_keeps_no
             };
         }
         let parts = parts! {
+            dropped_at_each_poll: "a consumer that was dropped kept messages, or ended the connection",
+            publications_dropped: "publications that were dropped ended the connection",
+            short_consumer_timeout: "nothing was said about a consumer_timeout that is too short",
             dropped_while_lost: "a consumer that ended while its connection was lost took messages",
             dead_letter_while_lost: "a consumer that could not put a message aside took messages twice",
             never_restored: "a connection that lapin gave up was not replaced",
+            ended_with_reconnect: "a connection whose tokio runtime ended was not replaced",
+            ended_without_reconnect: "a connection whose tokio runtime ended is no error",
+            publisher_ended: "a publisher went on with a connection whose tokio runtime ended",
+            parked: "a connection whose tokio runtime stands still was not replaced",
+            slow: "a slow broker was given up",
+            blocked: "a place was lost while the broker blocked the connection",
             never_confirmed: "a channel that confirms nothing was not replaced",
             retry_queue_deleted: "a retry queue that was deleted was not declared again",
             returned_among_others: "a returned message counted as published",

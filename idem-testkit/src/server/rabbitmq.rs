@@ -69,6 +69,11 @@ impl RabbitMqServer {
         Database::start::<RabbitMq>(&[]).await.map(Self)
     }
 
+    /// Returns whether it is installed here.
+    pub fn is_installed() -> bool {
+        RabbitMq::program().is_ok()
+    }
+
     /// One for all tests of this process. It is started at the first call, and killed when the
     /// process ends. Tests that share it use queues of their own, and leave it running.
     ///
