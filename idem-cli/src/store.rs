@@ -6,7 +6,8 @@ use futures_util::future::BoxFuture;
 use idem_core::record::{RecordId, RecordInfo};
 use idem_core::store::AdminStore;
 use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
-use idem_core::{Store, StoreError};
+use idem_core::store::trail::{Decision, Ended, Entry, Noted, Trail};
+use idem_core::{KeyDigest, Store, StoreError};
 use idem_redis::RedisStore;
 use idem_sqlx::sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -29,6 +30,18 @@ pub(crate) enum AnyStore {
     Postgres(PostgresStore, PgPool),
     MySql(MySqlStore, MySqlPool),
     Sqlite(SqliteStore, SqlitePool),
+}
+
+/// The same step of whichever store it is.
+macro_rules! each {
+    ($any:expr, $store:ident => $step:expr) => {
+        match $any {
+            AnyStore::Redis($store) => Box::pin($step),
+            AnyStore::Postgres($store, _) => Box::pin($step),
+            AnyStore::MySql($store, _) => Box::pin($step),
+            AnyStore::Sqlite($store, _) => Box::pin($step),
+        }
+    };
 }
 
 impl AnyStore {
@@ -87,21 +100,11 @@ impl AnyStore {
     }
 
     pub(crate) fn list<'a>(&'a self, listing: &'a Listing) -> BoxFuture<'a, Result<Page, StoreError>> {
-        match self {
-            Self::Redis(store) => Box::pin(store.list(listing)),
-            Self::Postgres(store, _) => Box::pin(store.list(listing)),
-            Self::MySql(store, _) => Box::pin(store.list(listing)),
-            Self::Sqlite(store, _) => Box::pin(store.list(listing)),
-        }
+        each!(self, store => store.list(listing))
     }
 
     pub(crate) fn inspect<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>> {
-        match self {
-            Self::Redis(store) => Box::pin(store.inspect(id)),
-            Self::Postgres(store, _) => Box::pin(store.inspect(id)),
-            Self::MySql(store, _) => Box::pin(store.inspect(id)),
-            Self::Sqlite(store, _) => Box::pin(store.inspect(id)),
-        }
+        each!(self, store => store.inspect(id))
     }
 
     /// Carries a decision out. Where the record says who decided and why, this is where the two are
@@ -110,12 +113,55 @@ impl AnyStore {
         &'a self,
         intervention: &'a Intervention,
     ) -> BoxFuture<'a, Result<Intervened, StoreError>> {
-        match self {
-            Self::Redis(store) => Box::pin(store.intervene(intervention)),
-            Self::Postgres(store, _) => Box::pin(store.intervene(intervention)),
-            Self::MySql(store, _) => Box::pin(store.intervene(intervention)),
-            Self::Sqlite(store, _) => Box::pin(store.intervene(intervention)),
-        }
+        each!(self, store => store.intervene(intervention))
+    }
+
+    /// The same, with an entry in the trail.
+    pub(crate) fn intervene_noted<'a>(
+        &'a self,
+        intervention: &'a Intervention,
+        keep_for: Duration,
+    ) -> BoxFuture<'a, Result<Intervened, StoreError>> {
+        each!(self, store => async move { Trail::new(store).keep_for(keep_for).intervene(intervention).await })
+    }
+
+    /// Writes the entry of a decision about many records.
+    pub(crate) fn note<'a>(
+        &'a self,
+        decision: &'a Decision,
+        (who, why): (&'a str, &'a str),
+        keep_for: Duration,
+    ) -> BoxFuture<'a, Result<Noted, StoreError>> {
+        each!(self, store => async move { Trail::new(store).keep_for(keep_for).note(decision, who, why).await })
+    }
+
+    /// Writes its result.
+    pub(crate) fn end(
+        &self,
+        noted: Noted,
+        ended: Ended,
+        keep_for: Duration,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
+        each!(self, store => async move { Trail::new(store).keep_for(keep_for).end(noted, &ended).await })
+    }
+
+    /// The latest decisions about the record with a digest.
+    pub(crate) fn decisions(&self, digest: KeyDigest, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
+        each!(self, store => async move { Trail::new(store).of_digest(digest, limit).await })
+    }
+
+    /// The latest decisions about many records of an operation.
+    pub(crate) fn purges<'a>(
+        &'a self,
+        operation: &'a str,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Entry>, StoreError>> {
+        each!(self, store => async move { Trail::new(store).of_operation(operation, limit).await })
+    }
+
+    /// The decision of a record of the trail; `None` if it is none.
+    pub(crate) fn entry<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
+        each!(self, store => async move { Trail::new(store).entry(id).await })
     }
 }
 

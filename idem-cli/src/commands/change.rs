@@ -5,7 +5,8 @@ use std::path::Path;
 
 use idem_core::record::{Encoded, RecordId, RecordInfo};
 use idem_core::store::admin::{Intervened, Intervention};
-use idem_core::{CodecId, RecordState};
+use idem_core::store::trail;
+use idem_core::{CodecId, RecordState, StoreError, StoreErrorKind};
 use serde::de::IgnoredAny;
 
 use super::find;
@@ -81,6 +82,7 @@ async fn carry_out(
     intervention: impl FnOnce(RecordId) -> Intervention,
 ) -> Result<(), Failure> {
     let Change { consent, .. } = args;
+    refuse_trail(&args.operation)?;
     let (id, info) = find(store, &args.operation, &args.key).await?;
     may_change(&info, action, consent)?;
     ask::confirm(consent, &question(&id, &info, action))?;
@@ -90,7 +92,12 @@ async fn carry_out(
         .force(consent.force)
         .only_attempt(info.attempt)
         .only_state(info.state);
-    let attempt = match store.intervene(&intervention).await? {
+    let answer = if consent.no_audit {
+        store.intervene(&intervention).await?
+    } else {
+        store.intervene_noted(&intervention, consent.audit_ttl).await.map_err(without_entry)?
+    };
+    let attempt = match answer {
         Intervened::Done { attempt } => attempt,
         Intervened::Nothing => return Err(Failure::NoRecord("the record no longer exists".to_owned())),
         Intervened::Alive { lease_left, .. } => return Err(alive(Some(lease_left))),
@@ -115,6 +122,28 @@ async fn carry_out(
         id.digest(),
         action.then
     ))?)
+}
+
+/// The trail is not changed by hand.
+pub(super) fn refuse_trail(operation: &str) -> Result<(), Failure> {
+    if operation == trail::OPERATION {
+        return Err(Failure::Refused(format!(
+            "`{}` is the audit trail of operators' decisions, and is not changed by hand; each entry expires by itself",
+            trail::OPERATION
+        )));
+    }
+    Ok(())
+}
+
+/// What an operator may do if a decision gets no entry.
+pub(super) fn without_entry(error: StoreError) -> Failure {
+    match error.kind() {
+        StoreErrorKind::Full | StoreErrorKind::Refused => Failure::Unavailable(format!(
+            "{error}; a change needs room and rights for its entry in the audit trail (`{}`). With `--no-audit` it leaves none, and only the log says who and why",
+            trail::OPERATION
+        )),
+        _ => error.into(),
+    }
 }
 
 fn may_change(info: &RecordInfo, action: &Action, consent: &Consent) -> Result<(), Failure> {
