@@ -136,12 +136,7 @@ impl AnyStore {
     }
 
     /// Writes its result.
-    pub(crate) fn end(
-        &self,
-        noted: Noted,
-        ended: Ended,
-        keep_for: Duration,
-    ) -> BoxFuture<'_, Result<(), StoreError>> {
+    pub(crate) fn end(&self, noted: Noted, ended: Ended, keep_for: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
         each!(self, store => async move { Trail::new(store).keep_for(keep_for).end(noted, &ended).await })
     }
 

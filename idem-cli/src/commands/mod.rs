@@ -104,7 +104,8 @@ async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Fa
         }
     }
     let Some((id, digest, mut entries)) = found else { return Ok(()) };
-    let operation = which.operation.clone().or_else(|| entries.first().map(|entry| entry.decision.operation.to_string()));
+    let operation =
+        which.operation.clone().or_else(|| entries.first().map(|entry| entry.decision.operation.to_string()));
     let Some(operation) = operation else { return Ok(()) };
     // Or it went with many others.
     entries.extend(store.purges(&operation, MOST_PURGES).await?);

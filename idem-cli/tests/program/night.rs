@@ -6,6 +6,7 @@ use idem_core::{Error, RecordState};
 use idem_testkit::{MariaDbServer, PostgresServer, RedisCluster, RedisServer};
 use serde_json::{Value, json};
 
+use crate::audit;
 use crate::doctor;
 use crate::many;
 use crate::support::{Ended, OPERATION, TRACE, charge, idem, idem_answering, idem_logging, killed_worker, runtime};
@@ -69,6 +70,7 @@ async fn is_found_and_settled(url: &str) {
     // operation.
     assert!(shown["expires_in_ms"].as_u64().unwrap() > 29 * 86_400_000, "{shown}");
     idem(url, &settle).with(4);
+    audit::who_removed_a_record_stays_known(url, key, &digest).await;
 }
 
 #[tokio::test]
@@ -82,6 +84,7 @@ async fn what_a_killed_worker_left_in_postgres_is_found_and_settled_among_many()
     let server = PostgresServer::start_with(&["-c", "fsync=on"]).await.unwrap();
     doctor::finds_a_postgres_that_forgets_or_has_no_table(&server.url()).await;
     is_found_and_settled(&server.url()).await;
+    audit::a_decision_that_was_cut_off_has_no_result(&server.url()).await;
     many::are_listed_by_an_index(&server.url()).await;
 }
 

@@ -43,7 +43,9 @@ impl RecordState {
     /// Reads a [name](Self::as_str); `None` if it is none.
     pub fn parse(name: &str) -> Option<Self> {
         use RecordState::{Abandoned, Committed, Done, Expired, InFlight, Issued, Released};
-        [Issued, Expired, InFlight, Released, Abandoned, Committed, Done].into_iter().find(|state| state.as_str() == name)
+        [Issued, Expired, InFlight, Released, Abandoned, Committed, Done]
+            .into_iter()
+            .find(|state| state.as_str() == name)
     }
 }
 

@@ -448,8 +448,8 @@ impl<'a, S: Store> Trail<'a, S> {
         let owner = Owner::generate();
         let claim = Claim::new(id.clone(), owner, LEASE, HOLD);
         let Claimed::Owned { attempt, from } = self.store.claim(&claim).await? else { return Ok(false) };
-        let commit = Commit::new(id, owner, attempt, Some(outcome), self.keep_for)
-            .with_as_claimed(Some(claim.as_claimed(from)));
+        let commit =
+            Commit::new(id, owner, attempt, Some(outcome), self.keep_for).with_as_claimed(Some(claim.as_claimed(from)));
         match self.store.commit(&commit).await? {
             Ownership::Held => Ok(true),
             Ownership::Lost => Err(contended()),
@@ -526,4 +526,3 @@ fn unreadable(id: &RecordId) -> StoreError {
     let message = format!("the record {} of `{OPERATION}` is no part of a trail of this version", id.digest());
     StoreError::new(StoreErrorKind::Unreadable, message)
 }
-
