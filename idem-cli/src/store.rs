@@ -22,6 +22,9 @@ use crate::failure::Failure;
 /// How long a step may take, and a connection.
 const LIMIT: Duration = Duration::from_secs(5);
 const TABLE: &str = "idem_records";
+/// What to do if a connection fails.
+const SERVER: &str = "check the URL, and that the server runs and can be reached from here";
+const FILE: &str = "check the path and its rights, because this program creates no file";
 const SCHEMES: &str = "redis://, rediss://, redis+sentinel://, redis+cluster://, postgres://, mysql:// or sqlite://";
 
 /// A store, and with SQL the pool for the doctor's questions.
@@ -71,7 +74,7 @@ impl AnyStore {
             "postgres" | "postgresql" => {
                 let options: PgConnectOptions = parsed(url, "postgres://user:password@host:port/database")?;
                 let options = options.disable_statement_logging();
-                connected("PostgreSQL", options.connect()).await?;
+                connected(("PostgreSQL", SERVER), options.connect()).await?;
                 let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(LIMIT).connect_lazy_with(options);
                 let store = PostgresStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
                 Ok(Self::Postgres(store, pool))
@@ -79,7 +82,7 @@ impl AnyStore {
             "mysql" | "mariadb" => {
                 let options: MySqlConnectOptions = parsed(url, "mysql://user:password@host:port/database")?;
                 let options = options.disable_statement_logging();
-                connected("MySQL", options.connect()).await?;
+                connected(("MySQL", SERVER), options.connect()).await?;
                 let pool = MySqlPoolOptions::new().max_connections(4).acquire_timeout(LIMIT).connect_lazy_with(options);
                 let store = MySqlStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
                 Ok(Self::MySql(store, pool))
@@ -88,7 +91,7 @@ impl AnyStore {
                 let options: SqliteConnectOptions = parsed(url, "sqlite:///var/lib/idem.db")?;
                 // An operator looks at a database; a path that is mistyped makes none.
                 let options = options.create_if_missing(false).busy_timeout(LIMIT / 2).disable_statement_logging();
-                connected("SQLite", options.connect()).await?;
+                connected(("SQLite", FILE), options.connect()).await?;
                 let pool =
                     SqlitePoolOptions::new().max_connections(2).acquire_timeout(LIMIT).connect_lazy_with(options);
                 let store = SqliteStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
@@ -171,7 +174,7 @@ fn parsed<O: std::str::FromStr>(url: &str, example: &str) -> Result<O, Failure> 
 
 /// Connects once, because a pool would try again and hide why it fails.
 async fn connected<C: sqlx::Connection>(
-    name: &str,
+    (name, remedy): (&str, &str),
     connecting: impl Future<Output = Result<C, sqlx::Error>>,
 ) -> Result<(), Failure> {
     match timeout(LIMIT, connecting).await {
@@ -179,7 +182,7 @@ async fn connected<C: sqlx::Connection>(
             let _ = timeout(Duration::from_millis(200), connection.close()).await;
             Ok(())
         }
-        Ok(Err(error)) => Err(Failure::Unavailable(format!("{name} cannot be reached: {error}"))),
+        Ok(Err(error)) => Err(Failure::Unavailable(format!("{name} cannot be reached: {error}; {remedy}"))),
         Err(_) => Err(Failure::Unavailable(format!("{name} did not answer within {} s", LIMIT.as_secs()))),
     }
 }

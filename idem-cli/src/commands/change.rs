@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use idem_core::record::{Encoded, RecordId, RecordInfo};
-use idem_core::store::admin::{Intervened, Intervention};
+use idem_core::store::admin::{Intervened, Intervention, Wish};
 use idem_core::store::trail;
 use idem_core::{CodecId, RecordState, StoreError, StoreErrorKind};
 use serde::de::IgnoredAny;
@@ -85,9 +85,10 @@ async fn carry_out(
     refuse_trail(&args.operation)?;
     let (id, info) = find(store, &args.operation, &args.key).await?;
     may_change(&info, action, consent)?;
-    ask::confirm(consent, &question(&id, &info, action))?;
     let who = ask::who();
-    let intervention = intervention(id.clone())
+    let intervention = intervention(id.clone());
+    ask::confirm(consent, &question(&id, &info, action, &intervention.wish))?;
+    let intervention = intervention
         .by(&who, consent.reason.as_deref().unwrap_or_default())
         .force(consent.force)
         .only_attempt(info.attempt)
@@ -171,7 +172,21 @@ fn not_abandoned(state: RecordState, action: &Action) -> Failure {
     ))
 }
 
-fn question(id: &RecordId, info: &RecordInfo, action: &Action) -> String {
+/// So many characters of an outcome are shown before it is recorded.
+const MOST_SHOWN: usize = 300;
+
+fn question(id: &RecordId, info: &RecordInfo, action: &Action, wish: &Wish) -> String {
+    // A wrong outcome cannot be taken back without a risk.
+    let outcome = match wish {
+        Wish::Settle { outcome, .. } => {
+            let text = String::from_utf8_lossy(&outcome.payload);
+            let kind = if outcome.is_error { "error" } else { "value" };
+            let shown: String = text.chars().take(MOST_SHOWN).collect();
+            let more = if shown.len() < text.len() { " .." } else { "" };
+            format!(", the {kind} {}{more}", print::shown(&shown))
+        }
+        Wish::Release | Wish::Forget => String::new(),
+    };
     let age = info.lease_age.map_or_else(String::new, |age| format!(", last sign of life {} ago", print::length(age)));
     let warning = if info.state == RecordState::InFlight {
         "\nIt is in flight and alive: a body is running, and continues until its owner notices. Its own outcome is not recorded, and another body may run at the same time."
@@ -179,7 +194,7 @@ fn question(id: &RecordId, info: &RecordInfo, action: &Action) -> String {
         ""
     };
     format!(
-        "{} {} (digest {}): {}, attempt {}{age}.{warning}\nAfter this, {}.",
+        "{} {} (digest {}): {}, attempt {}{age}.{warning}\nAfter this, {}{outcome}.",
         id.operation(),
         print::shown(id.key()),
         id.digest(),

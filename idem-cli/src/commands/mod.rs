@@ -144,7 +144,7 @@ pub(crate) async fn find(store: &AnyStore, operation: &str, key: &str) -> Result
         }
     }
     Err(Failure::NoRecord(format!(
-        "no record of `{}` with the key `{}`; `idem list --operation {0}` shows the keys of its records",
+        "no record of `{}` with the key `{}`; `idem stats` shows the operations, and `idem list --operation {0}` the keys of their records",
         print::shown(operation),
         print::shown(key)
     )))

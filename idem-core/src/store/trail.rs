@@ -270,11 +270,19 @@ fn record(key: &str) -> Option<RecordId> {
 }
 
 /// The trail in a store.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Trail<'a, S> {
     store: &'a S,
     keep_for: Duration,
 }
+
+impl<S> Clone for Trail<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Trail<'_, S> {}
 
 impl<'a, S: Store> Trail<'a, S> {
     /// Makes the trail in a store. Entries are kept for [90 days](KEPT).
