@@ -12,7 +12,7 @@ use idem::{Error, Idempotency, Key, MemoryStore, RecordState, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_testkit::{Fault, FaultStore, Gate, ManualClock, Step};
 
-use crate::support::{LEASE, World, eventually};
+use crate::support::{LEASE, LONG, World, eventually};
 use crate::{Log, over_both_stores};
 
 fn id(operation: &str, key: &str) -> RecordId {
@@ -136,7 +136,7 @@ async fn of_many_operators_at_once_each_has_an_entry_and_one_has_done_it() {
             tokio::spawn(async move { Trail::new(&store).intervene(&forget).await.unwrap() })
         })
         .collect();
-    faults.reached(Step::Release, 8).await;
+    tokio::time::timeout(LONG, faults.reached(Step::Release, 8)).await.expect("all of them take a number first");
     gate.open();
     let mut done = 0;
     for operator in operators {

@@ -130,6 +130,7 @@ pub(crate) async fn a_decision_that_was_cut_off_has_no_result(url: &str) {
     let store = idem_sqlx::PostgresStore::new(pool.clone());
     let entries = async |digest: KeyDigest| Trail::new(&store).of_digest(digest, 10).await.unwrap();
     until("the entry is written", async || !entries(digest).await.is_empty()).await;
+    assert!(operator.try_wait().unwrap().is_none(), "the entry was not written before the step");
     operator.kill().unwrap();
     operator.wait().unwrap();
     let shown = idem(url, &["show", OPERATION, "cut", "--json"]).with(0).json();
