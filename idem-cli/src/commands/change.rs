@@ -139,8 +139,8 @@ pub(super) fn refuse_trail(operation: &str) -> Result<(), Failure> {
 /// What an operator may do if a decision gets no entry.
 pub(super) fn without_entry(error: StoreError) -> Failure {
     match error.kind() {
-        StoreErrorKind::Full | StoreErrorKind::Refused => Failure::Unavailable(format!(
-            "{error}; a change needs room and rights for its entry in the audit trail (`{}`). With `--no-audit` it leaves none, and only the log says who and why",
+        StoreErrorKind::Full => Failure::Unavailable(format!(
+            "{error}; nothing was changed, because a change needs room for its entry in the audit trail (`{}`). With `--no-audit` it leaves none, and only the log says who and why",
             trail::OPERATION
         )),
         _ => error.into(),

@@ -33,6 +33,7 @@ async fn a_user_without_rights_and_a_replica_are_found() {
     server.cli(&rights).await.unwrap();
     let found = idem(&format!("redis://app:hunter2@127.0.0.1:{port}/"), &["doctor"]).with(1);
     assert!(found.out.contains("APPEND") && !found.out.contains("hunter2"), "{found:?}");
+    assert!(found.out.contains("remedy: Give the user the right"), "{found:?}");
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
     let found = idem(&server.url(), &["doctor"]).with(1);
     assert!(found.out.contains("replica"), "{found:?}");

@@ -123,6 +123,13 @@ async fn what_is_abandoned_in_a_cluster_is_found_on_every_node() {
     assert!(records.iter().all(is_its_own));
     let stats = idem(&url, &["stats", "--json"]).with(0).json();
     assert_eq!(stats[0]["committed"], json!(30));
+    // A decision's records are on other nodes than the record that it is about.
+    for number in ["7", "8", "9"] {
+        idem(&url, &["forget", OPERATION, number, "--yes", "--reason", number]).with(0);
+    }
+    let gone = idem(&url, &["show", OPERATION, "8", "--json"]).with(3).json();
+    assert_eq!((&gone["decisions"][0]["reason"], &gone["decisions"][0]["result"]), (&json!("8"), &json!("done")));
+    assert_eq!(idem(&url, &["audit", "--json"]).with(0).json()["decisions"].as_array().unwrap().len(), 3);
 }
 
 /// A released key runs as the next attempt, and a forgotten one as the first.
