@@ -29,8 +29,8 @@ async fn entries(world: &World, id: &RecordId) -> Vec<Entry> {
     }
 }
 
-fn done() -> Option<Ended> {
-    Some(Ended::Done { records: 1 })
+fn done() -> Ended {
+    Ended::Done { records: 1 }
 }
 
 over_both_stores! {
@@ -61,10 +61,10 @@ over_both_stores! {
             (&**name, *state, *attempt, &*entry.who, &*entry.why, entry.result.clone())
         }).collect();
         assert_eq!(said, [
-            ("forgotten", Some(RecordState::Committed), Some(4), "jane", "", done()),
+            ("forgotten", Some(RecordState::Committed), Some(4), "jane", "", Some(done())),
             ("settled", Some(RecordState::Committed), Some(4), "joe", "ticket 3", Some(Ended::refused("duplicate"))),
-            ("settled", Some(RecordState::Abandoned), Some(3), "joe", "ticket 2", done()),
-            ("released", Some(RecordState::Abandoned), Some(1), "jane", "ticket 1", done()),
+            ("settled", Some(RecordState::Abandoned), Some(3), "joe", "ticket 2", Some(done())),
+            ("released", Some(RecordState::Abandoned), Some(1), "jane", "ticket 1", Some(done())),
         ]);
         for entry in &entries {
             assert_eq!((&*entry.decision.operation, entry.decision.digest), ("trail.by_hand", Some(id.digest())));
@@ -127,12 +127,12 @@ async fn of_many_operators_at_once_each_has_an_entry_and_one_has_done_it() {
     idempotency.operation("orders").key("k").run(async || Ok::<_, Error>(7)).await.unwrap();
     let id = id("orders", "k");
     // Nobody acts before all have looked.
-    let faulty = FaultStore::new(store.clone());
-    let (gate, faults) = (Gate::new(), faulty.faults());
+    let slow = FaultStore::new(store.clone());
+    let (gate, faults) = (Gate::new(), slow.faults());
     faults.always(Step::Release, Fault::HangReply(gate.clone()));
     let operators: Vec<_> = (0..8)
         .map(|number| {
-            let (store, forget) = (faulty.clone(), Intervention::forget(id.clone()).by(&format!("o-{number}"), ""));
+            let (store, forget) = (slow.clone(), Intervention::forget(id.clone()).by(&format!("o-{number}"), ""));
             tokio::spawn(async move { Trail::new(&store).intervene(&forget).await.unwrap() })
         })
         .collect();
@@ -144,7 +144,7 @@ async fn of_many_operators_at_once_each_has_an_entry_and_one_has_done_it() {
     }
     let entries = Trail::new(&store).of(&id, 100).await.unwrap();
     assert_eq!(entries.len(), 8);
-    let did = entries.iter().filter(|entry| entry.result == self::done()).count();
+    let did = entries.iter().filter(|entry| entry.result == Some(self::done())).count();
     assert_eq!((done, did), (1, 1), "{entries:?}");
     assert!(entries.iter().all(|entry| entry.result.is_some()), "{entries:?}");
 }
@@ -161,7 +161,7 @@ async fn what_the_step_refuses_is_noted_as_refused_and_why() {
     assert!(matches!(trail.intervene(&changed).await.unwrap(), Intervened::Changed { .. }));
     assert_eq!(trail.intervene(&forget.force(true)).await.unwrap(), Intervened::Done { attempt: 1 });
     let entries = trail.of(&id, 2).await.unwrap();
-    assert_eq!((entries.len(), entries[0].decision.force, &entries[0].result), (2, true, &done()));
+    assert_eq!((entries.len(), entries[0].decision.force, &entries[0].result), (2, true, &Some(done())));
     assert_eq!(entries[1].result, Some(Ended::refused("the record had changed since the operator looked")));
     // Without who, and about the trail itself: nothing is done.
     let nameless = trail.intervene(&Intervention::forget(id.clone())).await;
@@ -190,7 +190,7 @@ async fn an_entry_is_kept_for_its_time_and_found_among_those_before_and_after_it
         let entries = trail.of(&id, 100).await.unwrap();
         entries.into_iter().map(|entry| (entry.why.to_string(), entry.age, entry.result)).collect::<Vec<_>>()
     };
-    let entry = |why: &str, days: u32| (why.to_owned(), DAY * days, done());
+    let entry = |why: &str, days: u32| (why.to_owned(), DAY * days, Some(done()));
     note(trail, "first").await;
     clock.advance(DAY * 60);
     note(trail.keep_for(DAY), "short").await;
