@@ -5,6 +5,8 @@
 #[path = "events/observe.rs"]
 mod observe;
 mod support;
+#[path = "events/trail.rs"]
+mod trail;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use idem_core::store::trail;
 use idem_core::{KeyDigest, RecordState};
 
 /// Lists, shows and settles the calls that idem guards.
@@ -35,7 +36,8 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Lists records, oldest first
     List(List),
-    /// Shows one record with its outcome, ages, attempt and fingerprint
+    /// Shows one record with its outcome, ages, attempt and fingerprint, and what operators decided
+    /// about it
     Show(Show),
     /// Commits an abandoned record with an outcome in JSON
     Settle(Settle),
@@ -49,6 +51,8 @@ pub(crate) enum Command {
     Watch(Watch),
     /// Removes many records of an operation, in batches
     Purge(Purge),
+    /// Lists what operators decided, also about records that are gone
+    Audit(Audit),
     /// Finds everything in this store that would break a promise, and says how to fix it
     Doctor,
     /// Prints the completions for a shell
@@ -142,6 +146,29 @@ pub(crate) struct Consent {
     /// its owner notices
     #[arg(long)]
     pub(crate) force: bool,
+    /// How long the audit trail in the store keeps the decision: up to 400 days
+    #[arg(long, value_parser = audit_ttl, default_value = "90d", value_name = "LENGTH", env = "IDEM_AUDIT_TTL")]
+    pub(crate) audit_ttl: Duration,
+    /// Leaves no entry in the audit trail, for a store that has no room for one. Only the log says
+    /// who and why
+    #[arg(long)]
+    pub(crate) no_audit: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Audit {
+    /// About this operation
+    #[arg(long)]
+    pub(crate) operation: Option<String>,
+    /// About the record with the digest that logs show
+    #[arg(long, value_parser = digest)]
+    pub(crate) digest: Option<KeyDigest>,
+    /// How many decisions at most
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
+    /// Continues an earlier listing at its cursor
+    #[arg(long)]
+    pub(crate) cursor: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -194,6 +221,14 @@ impl From<State> for RecordState {
 
 fn digest(text: &str) -> Result<KeyDigest, String> {
     KeyDigest::parse(text).ok_or_else(|| "a digest is 16 hexadecimal digits, as logs show it".to_owned())
+}
+
+fn audit_ttl(text: &str) -> Result<Duration, String> {
+    let length = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if (Duration::from_millis(1)..=trail::LONGEST).contains(&length) {
+        return Ok(length);
+    }
+    Err("a decision is kept for up to 400 days".to_owned())
 }
 
 /// A record has room for 512 bytes.

@@ -16,7 +16,11 @@ pub(crate) fn confirm(consent: &Consent, question: &str) -> Result<(), Failure> 
     let _ = write!(err, "{question}\nGo on? [y/N] ").and_then(|()| err.flush());
     drop(err);
     let mut answer = String::new();
-    let _ = io::stdin().lock().read_line(&mut answer);
+    let read = io::stdin().lock().read_line(&mut answer);
+    if matches!(read, Ok(0)) {
+        // Nobody has ended the line of the question.
+        let _ = writeln!(io::stderr().lock());
+    }
     if matches!(answer.trim(), "y" | "Y" | "yes") {
         return Ok(());
     }
@@ -25,7 +29,8 @@ pub(crate) fn confirm(consent: &Consent, question: &str) -> Result<(), Failure> 
 
 /// The operator, as `user@host`. Behind `sudo`, it is the person who called that.
 pub(crate) fn who() -> String {
-    let user = ["SUDO_USER", "USER", "LOGNAME", "USERNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    let named = |name| std::env::var(name).ok().filter(|user| !user.is_empty());
+    let user = ["SUDO_USER", "USER", "LOGNAME", "USERNAME"].into_iter().find_map(named).or_else(user_of_process);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .or_else(|_| std::fs::read_to_string("/etc/hostname"))
         .ok()
@@ -36,6 +41,25 @@ pub(crate) fn who() -> String {
     let who = format!("{}@{}", or_unknown(user), or_unknown(host));
     // A record has room for 128 bytes.
     who.char_indices().take_while(|(at, c)| at + c.len_utf8() <= 128).map(|(_, c)| c).collect()
+}
+
+/// The user that this process runs as, for containers and services without the variables.
+#[cfg(unix)]
+fn user_of_process() -> Option<String> {
+    use std::os::unix::fs::MetadataExt as _;
+    let uid = std::fs::metadata("/proc/self").ok()?.uid();
+    let names = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = names.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    });
+    Some(name.unwrap_or_else(|| format!("uid-{uid}")))
+}
+
+#[cfg(not(unix))]
+fn user_of_process() -> Option<String> {
+    None
 }
 
 /// Reports a change as the runtime reports its decisions.

@@ -5,21 +5,13 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use idem_core::record::{Encoded, RecordId};
-use idem_core::{CodecId, Key, RecordInfo, RecordState};
+use idem_core::store::trail::{Decision, Ended, Entry};
+use idem_core::{CodecId, Key, KeyDigest, RecordInfo, RecordState};
 use serde_json::{Map, Value, json};
 
 /// A state as it is typed.
 pub(crate) fn state(state: RecordState) -> &'static str {
-    match state {
-        RecordState::Issued => "issued",
-        RecordState::Expired => "expired",
-        RecordState::InFlight => "in_flight",
-        RecordState::Released => "released",
-        RecordState::Abandoned => "abandoned",
-        RecordState::Committed => "committed",
-        RecordState::Done => "done",
-        _ => "unknown",
-    }
+    state.as_str()
 }
 
 pub(crate) fn millis(length: Duration) -> u64 {
@@ -199,6 +191,83 @@ pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
         }
     }
     out.flush()
+}
+
+/// The columns of the trail.
+pub(crate) const ENTRY_COLUMNS: [&str; 9] =
+    ["AGE", "OPERATION", "DIGEST", "DECISION", "FOUND", "ATTEMPT", "WHO", "RESULT", "REASON"];
+
+pub(crate) fn entry_row(entry: &Entry) -> Vec<String> {
+    let Decision { name, operation, digest, state, attempt, .. } = &entry.decision;
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    vec![
+        length(entry.age),
+        shown(operation).into_owned(),
+        or_dash(digest.map(|digest| digest.to_string())),
+        shown(name).into_owned(),
+        or_dash(state.map(|state| state.as_str().to_owned())),
+        or_dash(attempt.map(|attempt| attempt.to_string())),
+        shown(&entry.who).into_owned(),
+        result(entry),
+        shown(&entry.why).into_owned(),
+    ]
+}
+
+/// How a decision ended, in a few words.
+fn result(entry: &Entry) -> String {
+    match &entry.result {
+        Some(Ended::Done { records }) if entry.decision.digest.is_none() => format!("{records} removed"),
+        Some(Ended::Done { .. }) => "done".to_owned(),
+        Some(Ended::Refused { reason }) => format!("refused: {}", shown(reason)),
+        _ => "not noted".to_owned(),
+    }
+}
+
+/// A decision as one object.
+pub(crate) fn entry_object(entry: &Entry) -> Value {
+    let Decision { name, operation, digest, state, attempt, older_than, force, .. } = &entry.decision;
+    let (result, refused, records) = match &entry.result {
+        Some(Ended::Done { records }) => (Some("done"), None, Some(*records)),
+        Some(Ended::Refused { reason }) => (Some("refused"), Some(&**reason), None),
+        _ => (None, None, None),
+    };
+    json!({
+        "decision": **name, "operation": **operation, "digest": digest.map(|digest| digest.to_string()),
+        "found": state.map(RecordState::as_str), "attempt": attempt, "older_than_ms": older_than.map(millis),
+        "force": force, "who": *entry.who, "reason": *entry.why, "age_ms": millis(entry.age),
+        "result": result, "refused_because": refused, "records": records,
+    })
+}
+
+/// The decisions about a record, the latest first.
+pub(crate) fn entries(entries: &[Entry]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for (index, entry) in entries.iter().enumerate() {
+        let name = if index == 0 { "decisions" } else { "" };
+        let Decision { name: decision, state, attempt, older_than, force, digest, .. } = &entry.decision;
+        let mut found: Vec<String> = state.iter().map(|state| state.as_str().to_owned()).collect();
+        found.extend(attempt.map(|attempt| format!("attempt {attempt}")));
+        found.extend(older_than.map(|age| format!("older than {}", length(age))));
+        found.extend(force.then(|| "forced".to_owned()));
+        if digest.is_none() {
+            found.push(format!("of {}", shown(&entry.decision.operation)));
+        }
+        let why = if entry.why.is_empty() { String::new() } else { format!(": {}", shown(&entry.why)) };
+        let ago = length(entry.age);
+        let (decision, who, result) = (shown(decision), shown(&entry.who), result(entry));
+        writeln!(out, "{name:<12} {decision} {ago} ago by {who} ({}), {result}{why}", found.join(", "))?;
+    }
+    out.flush()
+}
+
+/// A record that is gone.
+pub(crate) fn gone(operation: &str, key: Option<&str>, digest: KeyDigest) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{:<12} {}", "operation", shown(operation))?;
+    if let Some(key) = key {
+        writeln!(out, "{:<12} {}", "key", shown(key))?;
+    }
+    writeln!(out, "{:<12} {digest}\n{:<12} none: there is no record", "digest", "state")
 }
 
 /// Describes a change of a record.

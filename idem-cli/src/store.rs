@@ -6,7 +6,8 @@ use futures_util::future::BoxFuture;
 use idem_core::record::{RecordId, RecordInfo};
 use idem_core::store::AdminStore;
 use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
-use idem_core::{Store, StoreError};
+use idem_core::store::trail::{Decision, Ended, Entry, Noted, Trail};
+use idem_core::{KeyDigest, Store, StoreError};
 use idem_redis::RedisStore;
 use idem_sqlx::sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -21,6 +22,9 @@ use crate::failure::Failure;
 /// How long a step may take, and a connection.
 const LIMIT: Duration = Duration::from_secs(5);
 const TABLE: &str = "idem_records";
+/// What to do if a connection fails.
+const SERVER: &str = "check the URL, and that the server runs and can be reached from here";
+const FILE: &str = "check the path and its rights, because this program creates no file";
 const SCHEMES: &str = "redis://, rediss://, redis+sentinel://, redis+cluster://, postgres://, mysql:// or sqlite://";
 
 /// A store, and with SQL the pool for the doctor's questions.
@@ -29,6 +33,18 @@ pub(crate) enum AnyStore {
     Postgres(PostgresStore, PgPool),
     MySql(MySqlStore, MySqlPool),
     Sqlite(SqliteStore, SqlitePool),
+}
+
+/// The same step of whichever store it is.
+macro_rules! each {
+    ($any:expr, $store:ident => $step:expr) => {
+        match $any {
+            AnyStore::Redis($store) => Box::pin($step),
+            AnyStore::Postgres($store, _) => Box::pin($step),
+            AnyStore::MySql($store, _) => Box::pin($step),
+            AnyStore::Sqlite($store, _) => Box::pin($step),
+        }
+    };
 }
 
 impl AnyStore {
@@ -58,7 +74,7 @@ impl AnyStore {
             "postgres" | "postgresql" => {
                 let options: PgConnectOptions = parsed(url, "postgres://user:password@host:port/database")?;
                 let options = options.disable_statement_logging();
-                connected("PostgreSQL", options.connect()).await?;
+                connected(("PostgreSQL", SERVER), options.connect()).await?;
                 let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(LIMIT).connect_lazy_with(options);
                 let store = PostgresStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
                 Ok(Self::Postgres(store, pool))
@@ -66,7 +82,7 @@ impl AnyStore {
             "mysql" | "mariadb" => {
                 let options: MySqlConnectOptions = parsed(url, "mysql://user:password@host:port/database")?;
                 let options = options.disable_statement_logging();
-                connected("MySQL", options.connect()).await?;
+                connected(("MySQL", SERVER), options.connect()).await?;
                 let pool = MySqlPoolOptions::new().max_connections(4).acquire_timeout(LIMIT).connect_lazy_with(options);
                 let store = MySqlStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
                 Ok(Self::MySql(store, pool))
@@ -75,7 +91,7 @@ impl AnyStore {
                 let options: SqliteConnectOptions = parsed(url, "sqlite:///var/lib/idem.db")?;
                 // An operator looks at a database; a path that is mistyped makes none.
                 let options = options.create_if_missing(false).busy_timeout(LIMIT / 2).disable_statement_logging();
-                connected("SQLite", options.connect()).await?;
+                connected(("SQLite", FILE), options.connect()).await?;
                 let pool =
                     SqlitePoolOptions::new().max_connections(2).acquire_timeout(LIMIT).connect_lazy_with(options);
                 let store = SqliteStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
@@ -87,21 +103,11 @@ impl AnyStore {
     }
 
     pub(crate) fn list<'a>(&'a self, listing: &'a Listing) -> BoxFuture<'a, Result<Page, StoreError>> {
-        match self {
-            Self::Redis(store) => Box::pin(store.list(listing)),
-            Self::Postgres(store, _) => Box::pin(store.list(listing)),
-            Self::MySql(store, _) => Box::pin(store.list(listing)),
-            Self::Sqlite(store, _) => Box::pin(store.list(listing)),
-        }
+        each!(self, store => store.list(listing))
     }
 
     pub(crate) fn inspect<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>> {
-        match self {
-            Self::Redis(store) => Box::pin(store.inspect(id)),
-            Self::Postgres(store, _) => Box::pin(store.inspect(id)),
-            Self::MySql(store, _) => Box::pin(store.inspect(id)),
-            Self::Sqlite(store, _) => Box::pin(store.inspect(id)),
-        }
+        each!(self, store => store.inspect(id))
     }
 
     /// Carries a decision out. Where the record says who decided and why, this is where the two are
@@ -110,12 +116,50 @@ impl AnyStore {
         &'a self,
         intervention: &'a Intervention,
     ) -> BoxFuture<'a, Result<Intervened, StoreError>> {
-        match self {
-            Self::Redis(store) => Box::pin(store.intervene(intervention)),
-            Self::Postgres(store, _) => Box::pin(store.intervene(intervention)),
-            Self::MySql(store, _) => Box::pin(store.intervene(intervention)),
-            Self::Sqlite(store, _) => Box::pin(store.intervene(intervention)),
-        }
+        each!(self, store => store.intervene(intervention))
+    }
+
+    /// The same, with an entry in the trail.
+    pub(crate) fn intervene_noted<'a>(
+        &'a self,
+        intervention: &'a Intervention,
+        keep_for: Duration,
+    ) -> BoxFuture<'a, Result<Intervened, StoreError>> {
+        each!(self, store => async move { Trail::new(store).keep_for(keep_for).intervene(intervention).await })
+    }
+
+    /// Writes the entry of a decision about many records.
+    pub(crate) fn note<'a>(
+        &'a self,
+        decision: &'a Decision,
+        (who, why): (&'a str, &'a str),
+        keep_for: Duration,
+    ) -> BoxFuture<'a, Result<Noted, StoreError>> {
+        each!(self, store => async move { Trail::new(store).keep_for(keep_for).note(decision, who, why).await })
+    }
+
+    /// Writes its result.
+    pub(crate) fn end(&self, noted: Noted, ended: Ended, keep_for: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+        each!(self, store => async move { Trail::new(store).keep_for(keep_for).end(noted, &ended).await })
+    }
+
+    /// The latest decisions about the record with a digest.
+    pub(crate) fn decisions(&self, digest: KeyDigest, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
+        each!(self, store => async move { Trail::new(store).of_digest(digest, limit).await })
+    }
+
+    /// The latest decisions about many records of an operation.
+    pub(crate) fn purges<'a>(
+        &'a self,
+        operation: &'a str,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Entry>, StoreError>> {
+        each!(self, store => async move { Trail::new(store).of_operation(operation, limit).await })
+    }
+
+    /// The decision of a record of the trail; `None` if it is none.
+    pub(crate) fn entry<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
+        each!(self, store => async move { Trail::new(store).entry(id).await })
     }
 }
 
@@ -130,7 +174,7 @@ fn parsed<O: std::str::FromStr>(url: &str, example: &str) -> Result<O, Failure> 
 
 /// Connects once, because a pool would try again and hide why it fails.
 async fn connected<C: sqlx::Connection>(
-    name: &str,
+    (name, remedy): (&str, &str),
     connecting: impl Future<Output = Result<C, sqlx::Error>>,
 ) -> Result<(), Failure> {
     match timeout(LIMIT, connecting).await {
@@ -138,7 +182,7 @@ async fn connected<C: sqlx::Connection>(
             let _ = timeout(Duration::from_millis(200), connection.close()).await;
             Ok(())
         }
-        Ok(Err(error)) => Err(Failure::Unavailable(format!("{name} cannot be reached: {error}"))),
+        Ok(Err(error)) => Err(Failure::Unavailable(format!("{name} cannot be reached: {error}; {remedy}"))),
         Err(_) => Err(Failure::Unavailable(format!("{name} did not answer within {} s", LIMIT.as_secs()))),
     }
 }

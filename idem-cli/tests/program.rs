@@ -5,6 +5,8 @@
 #[path = "program/support.rs"]
 mod support;
 
+#[path = "program/audit.rs"]
+mod audit;
 #[path = "program/codes.rs"]
 mod codes;
 #[path = "program/doctor.rs"]

@@ -1,5 +1,5 @@
 //! A rolling deployment that changes the type of an outcome: processes of the build before it and
-//! of the one after it call the same keys, over one Redis.
+//! of the one after it call the same keys, over one Redis or one table.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -75,13 +75,25 @@ async fn call(idempotency: Idempotency, build: Build, key: String) {
     }
 }
 
+async fn runtime(url: &str) -> Idempotency {
+    match url.split_once(':').unwrap().0 {
+        #[cfg(feature = "postgres")]
+        "postgres" => Idempotency::new(idem::PostgresStore::connect(url).await.unwrap()),
+        #[cfg(feature = "mysql")]
+        "mysql" => Idempotency::new(idem::MySqlStore::connect(url).await.unwrap()),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => Idempotency::new(idem::SqliteStore::connect(url).await.unwrap()),
+        _ => Idempotency::new(RedisStore::connect(url).await.unwrap()),
+    }
+}
+
 /// A process: reads keys, and says what became of its calls. Without a store it is a test that has
 /// nothing to do.
 #[tokio::test]
 async fn process() {
     let (Ok(build), Ok(url)) = (std::env::var("IDEM_TEST_BUILD"), std::env::var("IDEM_TEST_STORE")) else { return };
     let build = if build == "After" { Build::After } else { Build::Before };
-    let idempotency = Idempotency::new(RedisStore::connect(&url).await.unwrap());
+    let idempotency = runtime(&url).await;
     let mut calls = JoinSet::new();
     let mut keys = BufReader::new(tokio::io::stdin()).lines();
     while let Some(key) = keys.next_line().await.unwrap() {
@@ -154,8 +166,34 @@ fn note(seen: &mut BTreeMap<String, Seen>, said: Vec<(String, Build, String)>) {
 
 #[tokio::test]
 async fn two_builds_share_the_outcomes_of_changed_types_in_both_directions_and_no_body_runs_twice() {
-    let server = RedisServer::start().await.unwrap();
-    let process = |build| Process::start(build, &server.url());
+    share_outcomes(&RedisServer::start().await.unwrap().url()).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn two_builds_share_the_outcomes_of_changed_types_in_a_table_of_postgres() {
+    let server = idem_testkit::PostgresServer::start().await.unwrap();
+    idem::PostgresStore::connect(&server.url()).await.unwrap().migrate().await.unwrap();
+    share_outcomes(&server.url()).await;
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test]
+async fn two_builds_share_the_outcomes_of_changed_types_in_a_table_of_mariadb() {
+    let server = idem_testkit::MariaDbServer::start().await.unwrap();
+    idem::MySqlStore::connect(&server.url()).await.unwrap().migrate().await.unwrap();
+    share_outcomes(&server.url()).await;
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn two_builds_share_the_outcomes_of_changed_types_in_a_file_of_sqlite() {
+    let dir = tempfile::tempdir().unwrap();
+    share_outcomes(&format!("sqlite://{}/idem.db", dir.path().display())).await;
+}
+
+async fn share_outcomes(url: &str) {
+    let process = |build| Process::start(build, url);
     let mut seen = BTreeMap::new();
     let keys = |which: &str| ["version", "field"].map(|kind| format!("{kind}-{which}")).to_vec();
     let (mut before, mut after) = (process(Build::Before), process(Build::After));

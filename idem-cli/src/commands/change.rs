@@ -4,8 +4,9 @@ use std::io::Read as _;
 use std::path::Path;
 
 use idem_core::record::{Encoded, RecordId, RecordInfo};
-use idem_core::store::admin::{Intervened, Intervention};
-use idem_core::{CodecId, RecordState};
+use idem_core::store::admin::{Intervened, Intervention, Wish};
+use idem_core::store::trail;
+use idem_core::{CodecId, RecordState, StoreError, StoreErrorKind};
 use serde::de::IgnoredAny;
 
 use super::find;
@@ -81,16 +82,23 @@ async fn carry_out(
     intervention: impl FnOnce(RecordId) -> Intervention,
 ) -> Result<(), Failure> {
     let Change { consent, .. } = args;
+    refuse_trail(&args.operation)?;
     let (id, info) = find(store, &args.operation, &args.key).await?;
     may_change(&info, action, consent)?;
-    ask::confirm(consent, &question(&id, &info, action))?;
     let who = ask::who();
-    let intervention = intervention(id.clone())
+    let intervention = intervention(id.clone());
+    ask::confirm(consent, &question(&id, &info, action, &intervention.wish))?;
+    let intervention = intervention
         .by(&who, consent.reason.as_deref().unwrap_or_default())
         .force(consent.force)
         .only_attempt(info.attempt)
         .only_state(info.state);
-    let attempt = match store.intervene(&intervention).await? {
+    let answer = if consent.no_audit {
+        store.intervene(&intervention).await?
+    } else {
+        store.intervene_noted(&intervention, consent.audit_ttl).await.map_err(without_entry)?
+    };
+    let attempt = match answer {
         Intervened::Done { attempt } => attempt,
         Intervened::Nothing => return Err(Failure::NoRecord("the record no longer exists".to_owned())),
         Intervened::Alive { lease_left, .. } => return Err(alive(Some(lease_left))),
@@ -115,6 +123,28 @@ async fn carry_out(
         id.digest(),
         action.then
     ))?)
+}
+
+/// The trail is not changed by hand.
+pub(super) fn refuse_trail(operation: &str) -> Result<(), Failure> {
+    if operation == trail::OPERATION {
+        return Err(Failure::Refused(format!(
+            "`{}` is the audit trail of operators' decisions, and is not changed by hand; each entry expires by itself",
+            trail::OPERATION
+        )));
+    }
+    Ok(())
+}
+
+/// What an operator may do if a decision gets no entry.
+pub(super) fn without_entry(error: StoreError) -> Failure {
+    match error.kind() {
+        StoreErrorKind::Full => Failure::Unavailable(format!(
+            "{error}; nothing was changed, because a change needs room for its entry in the audit trail (`{}`). With `--no-audit` it leaves none, and only the log says who and why",
+            trail::OPERATION
+        )),
+        _ => error.into(),
+    }
 }
 
 fn may_change(info: &RecordInfo, action: &Action, consent: &Consent) -> Result<(), Failure> {
@@ -142,7 +172,21 @@ fn not_abandoned(state: RecordState, action: &Action) -> Failure {
     ))
 }
 
-fn question(id: &RecordId, info: &RecordInfo, action: &Action) -> String {
+/// So many characters of an outcome are shown before it is recorded.
+const MOST_SHOWN: usize = 300;
+
+fn question(id: &RecordId, info: &RecordInfo, action: &Action, wish: &Wish) -> String {
+    // A wrong outcome cannot be taken back without a risk.
+    let outcome = match wish {
+        Wish::Settle { outcome, .. } => {
+            let text = String::from_utf8_lossy(&outcome.payload);
+            let kind = if outcome.is_error { "error" } else { "value" };
+            let shown: String = text.chars().take(MOST_SHOWN).collect();
+            let more = if shown.len() < text.len() { " .." } else { "" };
+            format!(", the {kind} {}{more}", print::shown(&shown))
+        }
+        Wish::Release | Wish::Forget => String::new(),
+    };
     let age = info.lease_age.map_or_else(String::new, |age| format!(", last sign of life {} ago", print::length(age)));
     let warning = if info.state == RecordState::InFlight {
         "\nIt is in flight and alive: a body is running, and continues until its owner notices. Its own outcome is not recorded, and another body may run at the same time."
@@ -150,7 +194,7 @@ fn question(id: &RecordId, info: &RecordInfo, action: &Action) -> String {
         ""
     };
     format!(
-        "{} {} (digest {}): {}, attempt {}{age}.{warning}\nAfter this, {}.",
+        "{} {} (digest {}): {}, attempt {}{age}.{warning}\nAfter this, {}{outcome}.",
         id.operation(),
         print::shown(id.key()),
         id.digest(),

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use futures_util::stream::{self, StreamExt as _};
-use idem_core::StoreErrorKind;
 use idem_core::record::{RecordId, is_valid_operation};
 use idem_core::store::admin::{Cursor, Listed, Listing, Unreadable};
+use idem_core::store::trail;
+use idem_core::{StoreError, StoreErrorKind};
 use serde_json::json;
 
 use crate::args::List;
@@ -26,23 +27,16 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
     listing.digest = args.digest;
     listing.cursor = args.cursor.as_deref().map(Cursor::from_text);
     let most = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let wants_trail = args.operation.as_deref() == Some(trail::OPERATION) || args.digest.is_some();
     let mut found_any = false;
     let (mut records, mut seen) = (Vec::<Listed>::new(), HashSet::<RecordId>::new());
     let cursor = loop {
         listing.limit = most - records.len();
-        let had_cursor =
-            listing.cursor.is_some() && args.cursor == listing.cursor.as_ref().map(|c| c.as_str().to_owned());
-        let page = store.list(&listing).await.map_err(|error| {
-            // The first page of a cursor that was typed.
-            if had_cursor && error.kind() == StoreErrorKind::Refused {
-                Failure::Arguments(error.to_string())
-            } else {
-                error.into()
-            }
-        })?;
+        let page = store.list(&listing).await.map_err(|error| of_cursor(error, &listing, args.cursor.as_deref()))?;
         tell(&page.unreadable);
         found_any |= !page.unreadable.is_empty() || !page.records.is_empty();
-        records.extend(page.records.into_iter().filter(|listed| seen.insert(listed.id.clone())));
+        let is_wanted = |listed: &Listed| wants_trail || listed.id.operation() != trail::OPERATION;
+        records.extend(page.records.into_iter().filter(|listed| is_wanted(listed) && seen.insert(listed.id.clone())));
         match page.next {
             Some(cursor) if records.len() < most => listing = listing.after(cursor),
             next => break next,
@@ -77,6 +71,15 @@ async fn with_outcomes(store: &AnyStore, records: Vec<Listed>) -> Result<Vec<ser
         Ok(print::object(&listed.id, &listed.info))
     });
     objects.buffered(AT_A_TIME).collect::<Vec<_>>().await.into_iter().collect()
+}
+
+/// The failure of a page: a cursor that was typed is a wrong argument.
+pub(super) fn of_cursor(error: StoreError, listing: &Listing, typed: Option<&str>) -> Failure {
+    let is_typed = typed.is_some() && typed == listing.cursor.as_ref().map(Cursor::as_str);
+    if is_typed && error.kind() == StoreErrorKind::Refused {
+        return Failure::Arguments(error.to_string());
+    }
+    error.into()
 }
 
 /// Returns an operation's name, or an error about the argument.

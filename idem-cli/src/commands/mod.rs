@@ -1,5 +1,6 @@
 //! The commands, one file for each kind.
 
+mod audit;
 mod change;
 mod list;
 mod purge;
@@ -10,9 +11,11 @@ use std::io::{self, Write as _};
 use clap::CommandFactory as _;
 use idem_core::record::{RecordId, RecordInfo};
 use idem_core::store::admin::Listing;
+use idem_core::store::trail::Entry;
 use idem_core::{Key, KeyDigest};
+use serde_json::{Value, json};
 
-use crate::args::{Args, Command, Show};
+use crate::args::{Args, Command, Show, Which};
 use crate::doctor;
 use crate::failure::{self, Failure};
 use crate::print;
@@ -47,31 +50,91 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
         Command::Stats => stats::run(&store, args.json).await?,
         Command::Watch(watch) => stats::watch(&store, watch, args.json).await?,
         Command::Purge(purge) => purge::run(&store, purge, args.json).await?,
+        Command::Audit(audit) => audit::run(&store, audit, args.json).await?,
         Command::Completions { .. } | Command::Man | Command::Doctor => {}
     }
     Ok(failure::DONE)
 }
 
+/// So many decisions about a record are shown, and so many about its whole operation.
+const MOST_DECISIONS: usize = 20;
+const MOST_PURGES: usize = 3;
+
 async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failure> {
-    let (id, info) = match (&show.which.operation, &show.which.key, show.which.digest) {
-        (Some(operation), Some(key), _) => find(store, operation, key).await?,
-        (_, _, Some(digest)) => find_digest(store, digest).await?,
+    let Which { operation, key, digest } = &show.which;
+    let found = match (operation, key, digest) {
+        (Some(operation), Some(key), _) => find(store, operation, key).await,
+        (_, _, Some(digest)) => find_digest(store, *digest).await,
         _ => return Err(Failure::Arguments("an operation and a key, or a digest, are needed".to_owned())),
     };
+    let (id, info) = match found {
+        Ok(found) => found,
+        Err(Failure::NoRecord(why)) => {
+            show_gone(store, &show.which, json).await?;
+            return Err(Failure::NoRecord(why));
+        }
+        Err(failure) => return Err(failure),
+    };
+    // What stands in the record is worth showing without its trail.
+    let entries = store.decisions(id.digest(), MOST_DECISIONS).await.unwrap_or_else(|error| {
+        print::aside(&format!("idem: the audit trail cannot be read: {error}"));
+        Vec::new()
+    });
     if json {
-        print::json(&print::object(&id, &info))?;
+        print::json(&with_decisions(print::object(&id, &info), &entries))?;
     } else {
         print::record(&id, &info)?;
+        print::entries(&entries)?;
     }
     Ok(())
+}
+
+/// What operators decided about a record that does not exist, if they did.
+async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Failure> {
+    let ids = match (&which.operation, &which.key) {
+        (Some(operation), Some(key)) => ids_of(operation, key),
+        _ => Vec::new(),
+    };
+    let digests: Vec<_> = ids.iter().map(RecordId::digest).chain(which.digest).collect();
+    let mut found = None;
+    for (index, digest) in digests.into_iter().enumerate() {
+        let entries = store.decisions(digest, MOST_DECISIONS).await?;
+        if !entries.is_empty() || found.is_none() {
+            found = Some((ids.get(index), digest, entries));
+        }
+    }
+    let Some((id, digest, mut entries)) = found else { return Ok(()) };
+    let operation =
+        which.operation.clone().or_else(|| entries.first().map(|entry| entry.decision.operation.to_string()));
+    let Some(operation) = operation else { return Ok(()) };
+    // Or it went with many others.
+    entries.extend(store.purges(&operation, MOST_PURGES).await?);
+    entries.sort_by_key(|entry| entry.age);
+    if entries.is_empty() {
+        return Ok(());
+    }
+    if json {
+        let gone = json!({
+            "operation": operation, "key": id.map(RecordId::key), "digest": digest.to_string(),
+            "state": null, "attempt": null, "outcome": null,
+        });
+        return Ok(print::json(&with_decisions(gone, &entries))?);
+    }
+    print::gone(&operation, id.map(RecordId::key), digest)?;
+    Ok(print::entries(&entries)?)
+}
+
+fn with_decisions(mut object: Value, entries: &[Entry]) -> Value {
+    if let Value::Object(object) = &mut object {
+        object.insert("decisions".to_owned(), entries.iter().map(print::entry_object).collect());
+    }
+    object
 }
 
 /// The record of an operation and a key: as listings show it, or else as one part that is typed as
 /// it is.
 pub(crate) async fn find(store: &AnyStore, operation: &str, key: &str) -> Result<(RecordId, RecordInfo), Failure> {
-    let mut keys: Vec<Key> = [Key::from_encoded(key), Key::encode(key)].into_iter().flatten().collect();
-    keys.dedup();
-    let ids: Vec<RecordId> = keys.iter().filter_map(|key| RecordId::new(operation, key)).collect();
+    let ids = ids_of(operation, key);
     if ids.is_empty() {
         return Err(Failure::Arguments("this is not an operation and a key; copy both from `idem list`".to_owned()));
     }
@@ -81,10 +144,16 @@ pub(crate) async fn find(store: &AnyStore, operation: &str, key: &str) -> Result
         }
     }
     Err(Failure::NoRecord(format!(
-        "no record of `{}` with the key `{}`; `idem list --operation {0}` shows the keys of its records",
+        "no record of `{}` with the key `{}`; `idem stats` shows the operations, and `idem list --operation {0}` the keys of their records",
         print::shown(operation),
         print::shown(key)
     )))
+}
+
+fn ids_of(operation: &str, key: &str) -> Vec<RecordId> {
+    let mut keys: Vec<Key> = [Key::from_encoded(key), Key::encode(key)].into_iter().flatten().collect();
+    keys.dedup();
+    keys.iter().filter_map(|key| RecordId::new(operation, key)).collect()
 }
 
 async fn find_digest(store: &AnyStore, digest: KeyDigest) -> Result<(RecordId, RecordInfo), Failure> {

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use futures_util::stream::{self, StreamExt as _};
 use idem_core::RecordState;
 use idem_core::store::admin::{Intervened, Intervention, Listed, Listing};
+use idem_core::store::trail::{Decision, Ended, Noted};
 use serde_json::json;
 
+use super::change::{refuse_trail, without_entry};
 use super::list::{tell, valid};
 use crate::args::{Purge, State};
 use crate::ask;
@@ -21,6 +23,7 @@ const AT_A_TIME: usize = 16;
 
 pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<(), Failure> {
     let state = args.state;
+    refuse_trail(&args.operation)?;
     if args.older_than.is_some() && state.is_some_and(|state| !matches!(state, State::InFlight | State::Abandoned)) {
         return Err(Failure::Arguments(
             "`--older-than` is for `in_flight` and `abandoned`: stores do not record the age of records in other states"
@@ -46,6 +49,7 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
         );
         ask::confirm(&args.consent, &question)?;
     }
+    let noted = note(store, args).await?;
     let (mut removed, mut kept) = (0_u64, 0_u64);
     loop {
         let page = store.list(&listing).await?;
@@ -84,6 +88,12 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
             None => break,
         }
     }
+    if let Some(noted) = noted {
+        let ended = store.end(noted, Ended::Done { records: removed }, args.consent.audit_ttl).await;
+        if let Err(error) = ended {
+            print::aside(&format!("idem: the audit trail does not say how many records were removed: {error}"));
+        }
+    }
     if json {
         return Ok(print::json(
             &json!({ "operation": args.operation, "removed": removed, "kept": kept, "who": ask::who() }),
@@ -93,6 +103,20 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
     Ok(print::line(&format!(
         "{removed} records of {operation} removed, {kept} kept because they are alive or have changed"
     ))?)
+}
+
+/// The entry of the whole: one for each record would take the room that a purge makes.
+async fn note(store: &AnyStore, args: &Purge) -> Result<Option<Noted>, Failure> {
+    let Purge { consent, .. } = args;
+    if consent.no_audit {
+        return Ok(None);
+    }
+    let decision = Decision::purge(&args.operation)
+        .of_state(args.state.map(Into::into))
+        .older_than(args.older_than)
+        .force(consent.force);
+    let (who, why) = (ask::who(), consent.reason.as_deref().unwrap_or_default());
+    store.note(&decision, (&who, why), consent.audit_ttl).await.map(Some).map_err(without_entry)
 }
 
 /// How many records would go, by state.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use idem_core::RecordState;
 use idem_core::store::admin::Listing;
+use idem_core::store::trail;
 use serde_json::{Map, Value};
 
 use super::list::tell;
@@ -68,7 +69,7 @@ async fn count(store: &AnyStore) -> Result<BTreeMap<String, Counts>, Failure> {
         tell(&page.unreadable);
         for listed in page.records {
             // The digest, which is short: a record may come twice.
-            if !seen.insert(listed.id.digest()) {
+            if listed.id.operation() == trail::OPERATION || !seen.insert(listed.id.digest()) {
                 continue;
             }
             let state = match listed.info.state {

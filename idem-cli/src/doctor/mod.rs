@@ -48,7 +48,8 @@ impl Report {
     /// An error that says what to do, for example of a server that is refused.
     fn found_error(&mut self, error: &StoreError) {
         let text = error.to_string();
-        let (what, remedy) = text.split_once("; ").unwrap_or((&text, "see the message"));
+        let (what, remedy) =
+            text.split_once("; ").or_else(|| text.split_once(". ")).unwrap_or((&text, "see the message"));
         self.found(what, remedy);
     }
 }

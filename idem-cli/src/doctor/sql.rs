@@ -9,7 +9,7 @@ use idem_sqlx::sqlx::sqlite::SqlitePool;
 use idem_sqlx::sqlx::{self, AssertSqlSafe, Row as _};
 use tokio::time::timeout;
 
-use super::Report;
+use super::{Report, clock};
 use crate::args::Args;
 use crate::failure::Failure;
 
@@ -17,6 +17,9 @@ use crate::failure::Failure;
 const OLDEST_POSTGRES: i32 = 120_000;
 /// How long a look at a whole file may take.
 const LIMIT: Duration = Duration::from_secs(10);
+
+/// Between two looks at the clock.
+const BETWEEN: Duration = Duration::from_millis(300);
 
 pub(super) fn table_of(args: &Args) -> &str {
     args.table.as_deref().unwrap_or("idem_records")
@@ -30,6 +33,46 @@ fn unavailable(error: &sqlx::Error) -> Failure {
 fn quoted(table: &str, mark: char) -> String {
     let part = |part: &str| format!("{mark}{}{mark}", part.replace(mark, ""));
     table.split('.').map(part).collect::<Vec<_>>().join(".")
+}
+
+/// Judges the clock of a server, which says the microseconds since 1970.
+async fn clock_of(
+    server: &str,
+    ask: impl AsyncFn() -> Result<i64, sqlx::Error>,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let look = async || {
+        let asked = clock::now();
+        let micros = ask().await.map_err(|error| unavailable(&error))?;
+        Ok::<_, Failure>(clock::Look::new(asked, Duration::from_micros(u64::try_from(micros).unwrap_or_default())))
+    };
+    let first = look().await?;
+    tokio::time::sleep(BETWEEN).await;
+    clock::judge(server, &first, &look().await?, report);
+    Ok(())
+}
+
+/// The standbys of a server, as far as this user may know.
+async fn standbys(pool: &PgPool, report: &mut Report) -> Result<(), Failure> {
+    let row = sqlx::query(
+        "SELECT count(*), count(*) FILTER (WHERE sync_state IN ('sync', 'quorum')), \
+         current_setting('synchronous_standby_names') FROM pg_stat_replication",
+    );
+    let row = row.fetch_one(pool).await.map_err(|error| unavailable(&error))?;
+    let count = |index: usize| row.try_get::<i64, _>(index).map_err(|error| unavailable(&error));
+    let names: String = row.try_get(2).map_err(|error| unavailable(&error))?;
+    match (count(0)?, count(1)?, names.is_empty()) {
+        (0, _, true) => report.note("has no standby; while the server is down, calls fail closed"),
+        (0, _, false) => report.found(
+            format!("no standby is connected, and synchronous_standby_names is `{names}`: each commit waits for one, and calls fail"),
+            "start the standbys, or set synchronous_standby_names = ''",
+        ),
+        (all, 0, true) => report.note(format!(
+            "has {all} standbys and none is synchronous, so a failover forgets the last claims and outcomes; synchronous_standby_names has each commit wait for them"
+        )),
+        (all, ..) => report.fine(format!("a commit waits for a standby, of {all}")),
+    }
+    Ok(())
 }
 
 pub(super) async fn postgres(pool: &PgPool, table: &str, report: &mut Report) -> Result<(), Failure> {
@@ -71,6 +114,9 @@ pub(super) async fn postgres(pool: &PgPool, table: &str, report: &mut Report) ->
             _ => report.fine(format!("{name} is on")),
         }
     }
+    let micros = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    clock_of("PostgreSQL", async || sqlx::query(micros).fetch_one(pool).await?.try_get(0), report).await?;
+    standbys(pool, report).await?;
     let row = sqlx::query(
         "SELECT relpersistence::text, has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT') \
          AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'), \
@@ -133,6 +179,8 @@ pub(super) async fn mysql(pool: &MySqlPool, table: &str, report: &mut Report) ->
             "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and the same in the configuration",
         ),
     }
+    let micros = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
+    clock_of("the server", async || sqlx::query(micros).fetch_one(pool).await?.try_get(0), report).await?;
     let quoted = quoted(table, '`');
     let engine = sqlx::query(
         "SELECT CAST(engine AS CHAR) FROM information_schema.tables WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?",

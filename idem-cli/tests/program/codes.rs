@@ -117,7 +117,8 @@ async fn a_store_that_is_away_ends_with_5_and_shows_no_password() {
     ] {
         for command in ["list", "doctor"] {
             let ended = idem(&store, &[command]).with(5);
-            assert!(!ended.err.is_empty() && !ended.err.contains("hunter2"), "{ended:?}");
+            assert!(!ended.err.contains("hunter2"), "{ended:?}");
+            assert!(["check the", "see that"].iter().any(|what| ended.err.contains(what)), "{ended:?}");
             assert!(ended.out.is_empty(), "{ended:?}");
         }
     }
@@ -206,6 +207,31 @@ async fn the_person_behind_sudo_is_who_changed_a_record() {
     let forgotten = forget.env("USER", "root").env("SUDO_USER", "joe").output().unwrap();
     let forgotten: serde_json::Value = serde_json::from_slice(&forgotten.stdout).unwrap();
     assert!(forgotten["who"].as_str().unwrap().starts_with("joe@"), "{forgotten}");
+}
+
+#[tokio::test]
+async fn a_process_without_a_name_of_its_user_says_which_user_it_is() {
+    let (_dir, url, idempotency) = sqlite().await;
+    charge(&idempotency, "k").await.unwrap();
+    let mut forget = command(&url, &["forget", OPERATION, "k", "--yes", "--json"]);
+    for name in ["USER", "LOGNAME", "USERNAME"] {
+        forget.env_remove(name);
+    }
+    let forgotten: serde_json::Value = serde_json::from_slice(&forget.output().unwrap().stdout).unwrap();
+    let who = forgotten["who"].as_str().unwrap();
+    assert!(!who.starts_with("unknown@") && who.find('@') > Some(0), "{who}");
+}
+
+#[tokio::test]
+async fn a_question_shows_the_outcome_that_every_duplicate_would_get() {
+    let (_dir, url, _) = sqlite().await;
+    killed_worker(&url, "k").await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("{{\"receipt\": \"{}\"}}", "7".repeat(1000))).unwrap();
+    let settle = ["settle", OPERATION, "k", "--error", "--value", file.path().to_str().unwrap()];
+    let asked = idem_answering(&url, &settle, "n\n").with(4);
+    assert!(asked.err.contains("the error {\"receipt\": \"777") && asked.err.contains("7 ..."), "{asked:?}");
+    assert!(asked.err.len() < 1000, "{asked:?}");
 }
 
 #[tokio::test]

@@ -33,6 +33,7 @@ async fn a_user_without_rights_and_a_replica_are_found() {
     server.cli(&rights).await.unwrap();
     let found = idem(&format!("redis://app:hunter2@127.0.0.1:{port}/"), &["doctor"]).with(1);
     assert!(found.out.contains("APPEND") && !found.out.contains("hunter2"), "{found:?}");
+    assert!(found.out.contains("remedy: Give the user the right"), "{found:?}");
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
     let found = idem(&server.url(), &["doctor"]).with(1);
     assert!(found.out.contains("replica"), "{found:?}");
@@ -50,6 +51,18 @@ pub(crate) async fn finds_a_postgres_that_forgets_or_has_no_table(url: &str) {
     runtime(url).await;
     let report = idem(url, &["doctor", "--json"]).with(0).json();
     assert_eq!(report["findings"], serde_json::json!([]), "{report}");
+    let fine = report["fine"].to_string();
+    assert!(fine.contains("PostgreSQL: the clock runs as this machine's does"), "{report}");
+    assert!(report["notes"].to_string().contains("has no standby"), "{report}");
+    alter("ALTER SYSTEM SET synchronous_standby_names = 'none'").await;
+    alter("SELECT pg_reload_conf()").await;
+    until("a standby is asked for", async || idem(url, &["doctor"]).out.contains("no standby is connected")).await;
+    // Waits for no standby, or it would wait for ever.
+    let back = "SET synchronous_commit = local; ALTER SYSTEM RESET synchronous_standby_names";
+    for statement in back.split("; ").chain(["SELECT pg_reload_conf()"]) {
+        idem_sqlx::sqlx::query(idem_sqlx::sqlx::AssertSqlSafe(statement)).execute(&pool).await.unwrap();
+    }
+    until("none is asked for", async || idem(url, &["doctor"]).code == 0).await;
     alter("ALTER TABLE idem_records SET UNLOGGED").await;
     assert!(idem(url, &["doctor"]).with(1).out.contains("SET LOGGED"));
     alter("ALTER TABLE idem_records SET LOGGED").await;

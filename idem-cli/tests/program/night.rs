@@ -6,6 +6,7 @@ use idem_core::{Error, RecordState};
 use idem_testkit::{MariaDbServer, PostgresServer, RedisCluster, RedisServer};
 use serde_json::{Value, json};
 
+use crate::audit;
 use crate::doctor;
 use crate::many;
 use crate::support::{Ended, OPERATION, TRACE, charge, idem, idem_answering, idem_logging, killed_worker, runtime};
@@ -69,33 +70,41 @@ async fn is_found_and_settled(url: &str) {
     // operation.
     assert!(shown["expires_in_ms"].as_u64().unwrap() > 29 * 86_400_000, "{shown}");
     idem(url, &settle).with(4);
+    audit::who_removed_a_record_stays_known(url, key, &digest).await;
 }
 
 #[tokio::test]
-async fn what_a_killed_worker_left_in_redis_is_found_and_settled() {
-    is_found_and_settled(&RedisServer::start().await.unwrap().url()).await;
+async fn what_a_killed_worker_left_in_redis_is_found_and_settled_or_runs_again() {
+    let server = RedisServer::start().await.unwrap();
+    is_found_and_settled(&server.url()).await;
+    runs_again(&server.url()).await;
 }
 
 /// One server for all: to start one takes seconds.
 #[tokio::test]
-async fn what_a_killed_worker_left_in_postgres_is_found_and_settled_among_many() {
+async fn what_a_killed_worker_left_in_postgres_is_found_and_settled_or_runs_again_among_many() {
     let server = PostgresServer::start_with(&["-c", "fsync=on"]).await.unwrap();
     doctor::finds_a_postgres_that_forgets_or_has_no_table(&server.url()).await;
     is_found_and_settled(&server.url()).await;
+    runs_again(&server.url()).await;
+    audit::a_decision_that_was_cut_off_has_no_result(&server.url()).await;
     many::are_listed_by_an_index(&server.url()).await;
 }
 
 #[tokio::test]
-async fn what_a_killed_worker_left_in_mariadb_is_found_and_settled() {
+async fn what_a_killed_worker_left_in_mariadb_is_found_and_settled_or_runs_again() {
     let server = MariaDbServer::start_with(&["--innodb-flush-log-at-trx-commit=1"]).await.unwrap();
     doctor::finds_a_mariadb_that_forgets_or_has_no_table(&server.url()).await;
     is_found_and_settled(&server.url()).await;
+    runs_again(&server.url()).await;
 }
 
 #[tokio::test]
-async fn what_a_killed_worker_left_in_sqlite_is_found_and_settled() {
+async fn what_a_killed_worker_left_in_sqlite_is_found_and_settled_or_runs_again() {
     let dir = tempfile::tempdir().unwrap();
-    is_found_and_settled(&format!("sqlite://{}/idem.db", dir.path().display())).await;
+    let url = format!("sqlite://{}/idem.db", dir.path().display());
+    is_found_and_settled(&url).await;
+    runs_again(&url).await;
 }
 
 #[tokio::test]
@@ -114,12 +123,17 @@ async fn what_is_abandoned_in_a_cluster_is_found_on_every_node() {
     assert!(records.iter().all(is_its_own));
     let stats = idem(&url, &["stats", "--json"]).with(0).json();
     assert_eq!(stats[0]["committed"], json!(30));
+    // A decision's records are on other nodes than the record that it is about.
+    for number in ["7", "8", "9"] {
+        idem(&url, &["forget", OPERATION, number, "--yes", "--reason", number]).with(0);
+    }
+    let gone = idem(&url, &["show", OPERATION, "8", "--json"]).with(3).json();
+    assert_eq!((&gone["decisions"][0]["reason"], &gone["decisions"][0]["result"]), (&json!("8"), &json!("done")));
+    assert_eq!(idem(&url, &["audit", "--json"]).with(0).json()["decisions"].as_array().unwrap().len(), 3);
 }
 
-#[tokio::test]
-async fn a_released_key_runs_as_the_next_attempt_and_a_forgotten_one_as_the_first() {
-    let dir = tempfile::tempdir().unwrap();
-    let url = &format!("sqlite://{}/idem.db", dir.path().display());
+/// A released key runs as the next attempt, and a forgotten one as the first.
+async fn runs_again(url: &str) {
     let idempotency = runtime(url).await;
     for (command, attempt, action) in [("release", 2, "released"), ("forget", 1, "forgotten")] {
         killed_worker(url, command).await;

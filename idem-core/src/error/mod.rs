@@ -92,7 +92,7 @@ pub enum Error {
     /// An earlier owner was cut off, so the result of its work is unknown, and this operation
     /// requires that an operator settles it first (`abandoned = reject`).
     #[error(
-        "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle`, `settle_error` or `forget` the key"
+        "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle`, `release` or `forget` the key, in code or with the program `idem`"
     )]
     #[non_exhaustive]
     Abandoned {

@@ -26,6 +26,29 @@ pub enum RecordState {
     Done,
 }
 
+impl RecordState {
+    /// Returns its stable name, such as `in_flight`: for programs, and for people.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Issued => "issued",
+            Self::Expired => "expired",
+            Self::InFlight => "in_flight",
+            Self::Released => "released",
+            Self::Abandoned => "abandoned",
+            Self::Committed => "committed",
+            Self::Done => "done",
+        }
+    }
+
+    /// Reads a [name](Self::as_str); `None` if it is none.
+    pub fn parse(name: &str) -> Option<Self> {
+        use RecordState::{Abandoned, Committed, Done, Expired, InFlight, Issued, Released};
+        [Issued, Expired, InFlight, Released, Abandoned, Committed, Done]
+            .into_iter()
+            .find(|state| state.as_str() == name)
+    }
+}
+
 /// What is known of a record, for people and for programs that settle what was abandoned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -361,8 +361,8 @@ impl Intervention {
         self
     }
 
-    /// Notes who intervenes, and why. A settled outcome keeps it as its [`Audit`]; a release or a
-    /// removal leaves no trace in the store.
+    /// Notes who intervenes, and why. A settled outcome keeps it as its [`Audit`]. For releases and
+    /// removals, [`Trail::intervene`](super::trail::Trail::intervene) keeps it in the store.
     ///
     /// `who` has 1 to 128 bytes, `why` up to 512. Anything else is not kept.
     #[must_use]

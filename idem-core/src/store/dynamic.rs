@@ -95,6 +95,11 @@ impl AnyStore {
         store.into_handle().0
     }
 
+    /// The same store as users hold it.
+    pub(crate) fn handle(&self) -> StoreHandle {
+        StoreHandle(self.clone())
+    }
+
     /// The store itself, if it is of this type.
     pub(crate) fn of<S: Store>(&self) -> Option<&S> {
         match self {

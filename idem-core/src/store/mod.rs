@@ -45,6 +45,7 @@
 pub mod admin;
 mod dynamic;
 pub(crate) mod memory;
+pub mod trail;
 mod transaction;
 pub mod wire;
 

@@ -14,6 +14,7 @@ use crate::policy::settings::{MissingKey, Settings, StoreFailure};
 use crate::record::{RecordId, is_valid_operation};
 use crate::runtime::Runtime;
 use crate::runtime::trace::CallTrace;
+use crate::store::trail;
 use crate::token::Submission;
 
 /// A call as far as it is described.
@@ -51,6 +52,8 @@ impl<'a> Draft<'a> {
     pub(super) fn check_name(&mut self) {
         if !is_valid_operation(&self.name) {
             self.misconfigured("its name is not valid: a name is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`");
+        } else if *self.name == *trail::OPERATION {
+            self.misconfigured("its name is reserved for the trail of operators' decisions; give it another one");
         }
     }
 

@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 
 use super::Operation;
-use crate::call::audit::By;
+use crate::call::audit::{By, Noting};
 use crate::call::claiming::Begun;
 use crate::call::held::Held;
 use crate::call::keeping::{Keepable, encode_error};
@@ -17,8 +17,11 @@ use crate::task::current;
 
 impl<Q, P> Operation<'_, Q, P> {
     /// States who changes the record with this call, and why: for [`settle`](Self::settle),
-    /// [`forget`](Self::forget) and [`release`](Self::release). Their events have it as `detail`,
-    /// and a settled record keeps it as long as its outcome.
+    /// [`forget`](Self::forget) and [`release`](Self::release).
+    ///
+    /// Their events have it as `detail`, and a settled record keeps it as long as its outcome. The
+    /// [trail](crate::store::trail) in the store keeps the decision for 90 days, also when the
+    /// record is gone. If its entry cannot be written, the record is not changed.
     ///
     /// `who` has 1 to 128 bytes, `why` up to 512; the call is
     /// [`Error::Config`](crate::Error::Config) otherwise.
@@ -64,18 +67,30 @@ impl Operation<'_> {
     async fn try_forget(mut self) -> Result<bool, Error> {
         let by = self.draft.audit.take();
         let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
-        let _removing = runtime.cache.as_ref().map(|cache| cache.removing(&request.id));
-        match runtime.store.remove(&request.id).await.map_err(|error| runtime.failed(&request.id, error))? {
-            Removed::Removed => {
-                match &by {
-                    Some(by) => runtime.observer.decided_because(Decision::Forgotten, &request.id, 0, by),
-                    None => runtime.observer.decided(Decision::Forgotten, &request.id, 0),
-                }
-                Ok(true)
-            }
-            Removed::Nothing => Ok(false),
-            Removed::InFlight { lease_left } => Err(request.in_flight(lease_left)),
+        let failed = |error| runtime.failed(&request.id, error);
+        let found = match by {
+            Some(_) => runtime.store.inspect(&request.id).await.map_err(failed)?,
+            None => None,
+        };
+        if by.is_some() && found.is_none() {
+            return Ok(false);
         }
+        let noting = Noting::begin(&runtime, &request.id, "forgotten", found.as_ref(), by.as_deref()).await?;
+        let _removing = runtime.cache.as_ref().map(|cache| cache.removing(&request.id));
+        let removed = match runtime.store.remove(&request.id).await {
+            Ok(Removed::Removed) => Ok(true),
+            Ok(Removed::Nothing) => Ok(false),
+            Ok(Removed::InFlight { lease_left }) => Err(request.in_flight(lease_left)),
+            Err(error) => Err(failed(error)),
+        };
+        if let Ok(true) = removed {
+            match &by {
+                Some(by) => runtime.observer.decided_because(Decision::Forgotten, &request.id, 0, by),
+                None => runtime.observer.decided(Decision::Forgotten, &request.id, 0),
+            }
+        }
+        noting.end(removed.as_ref().copied()).await;
+        removed
     }
 
     /// Releases an abandoned record, so that the next call runs the body as the next attempt: for
@@ -98,17 +113,21 @@ impl Operation<'_> {
         let by = self.draft.audit.take();
         let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
         let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
-        match info.map(|info| (info.state, info.fingerprint)) {
+        match info.as_ref().map(|info| (info.state, info.fingerprint)) {
             None | Some((RecordState::Released | RecordState::Issued | RecordState::Expired, _)) => return Ok(false),
             // An operator need not give the fingerprint.
             Some((_, fingerprint)) => request.fingerprint = fingerprint,
         }
+        let noting = Noting::begin(&runtime, &request.id, "released", info.as_ref(), by.as_deref()).await?;
         request.by_hand();
-        match runtime.begin(&request).await? {
-            Begun::Owner(owned) => Held::new(&runtime, &request, owned).give_back(by).await.map(|()| true),
+        let released = match runtime.begin(&request).await {
+            Ok(Begun::Owner(owned)) => Held::new(&runtime, &request, owned).give_back(by).await.map(|()| true),
             // Neither happens: duplicates and store failures are rejected.
-            Begun::Replay(_) | Begun::Unguarded => Ok(false),
-        }
+            Ok(Begun::Replay(_) | Begun::Unguarded) => Ok(false),
+            Err(error) => Err(error),
+        };
+        noting.end(released.as_ref().copied()).await;
+        released
     }
 
     /// Returns the record's state, attempt, ages and outcome; `None` if there is no record.
@@ -239,23 +258,27 @@ impl Operation<'_> {
         // only after the claim.
         encode(&request.id, 1)?;
         request.by_hand();
-        if request.fingerprint.is_none() || request.trace.is_some() {
+        let mut found = None;
+        if request.fingerprint.is_none() || request.trace.is_some() || by.is_some() {
             // The fingerprint for later duplicates stays as it was, and the trace is that of the
             // call that was cut off.
-            let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
-            let (fingerprint, found) = info.map_or((None, None), |info| (info.fingerprint, info.trace));
-            request.fingerprint = request.fingerprint.or(fingerprint);
+            found = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
+            request.fingerprint = request.fingerprint.or(found.as_ref().and_then(|info| info.fingerprint));
             if let Some(trace) = &request.trace {
-                trace.is_that_of(found);
+                trace.is_that_of(found.as_ref().and_then(|info| info.trace.clone()));
             }
         }
-        match runtime.begin(&request).await? {
-            Begun::Owner(owned) => {
+        let noting = Noting::begin(&runtime, &request.id, "settled", found.as_ref(), by.as_deref()).await?;
+        let settled = match runtime.begin(&request).await {
+            Ok(Begun::Owner(owned)) => {
                 let outcome = encode(&request.id, owned.enrolled.term.attempt);
                 Held::new(&runtime, &request, owned).settle(outcome, by).await
             }
             // Neither happens: duplicates and store failures are rejected above.
-            Begun::Replay(_) | Begun::Unguarded => Ok(()),
-        }
+            Ok(Begun::Replay(_) | Begun::Unguarded) => Ok(()),
+            Err(error) => Err(error),
+        };
+        noting.end(settled.as_ref().map(|()| true)).await;
+        settled
     }
 }
