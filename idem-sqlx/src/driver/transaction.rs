@@ -217,7 +217,7 @@ fn ended<D: Dialect>(error: sqlx::Error) -> StoreError {
 
 fn conflict<D: Dialect>(error: sqlx::Error) -> StoreError {
     let message = format!("{}: {error}; roll back, and run the whole transaction again", D::NAME);
-    StoreError::new(StoreErrorKind::Unavailable, message).with_source(error)
+    StoreError::new(StoreErrorKind::Conflict, message).with_source(error)
 }
 
 /// Lets transactions of a database hold the records of a store.

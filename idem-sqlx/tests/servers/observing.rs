@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use idem_core::{Duplicate, Error, Idempotency, InFlight, RecordState};
+use idem_sqlx::guard;
 use idem_sqlx::sqlx::{self, AssertSqlSafe};
 use idem_testkit::{MariaDbServer, PostgresServer};
 use tracing::field::{Field, Visit};
@@ -197,4 +198,32 @@ async fn an_observing_call_in_a_transaction_runs_and_says_what_it_would_have_don
 async fn an_observing_call_in_a_transaction_runs_and_says_what_it_would_have_done_on_sqlite() {
     let dir = tempfile::tempdir().unwrap();
     observes_on_sqlite(&format!("sqlite://{}/shop.db", dir.path().display())).await;
+}
+
+/// At REPEATABLE READ, a transaction that began before the first call committed cannot see its record.
+#[tokio::test]
+async fn a_transaction_that_met_another_one_is_a_conflict_and_not_a_store_that_failed() {
+    let (pool, store) = crate::transactions::postgres().await;
+    let idempotency = Idempotency::new(store);
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let call = || idempotency.operation("conflicts").key("one");
+
+    let mut late = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();
+    sqlx::raw_sql("SELECT 1").execute(&mut *late).await.unwrap();
+    call().transaction(&pool, async |_| Ok::<u32, Error>(1)).await.unwrap();
+    assert_eq!(log.decisions(), ["executed"]);
+
+    let error = call().run_in(&mut late, async |_| Ok::<u32, Error>(2)).await.unwrap_err();
+    assert!(error.is_retryable() && guard::is_conflict(&error), "{error}");
+    assert_eq!(log.decisions(), ["conflict"]);
+    late.rollback().await.unwrap();
+
+    let mut again = pool.begin().await.unwrap();
+    let outcome = call().run_in(&mut again, async |_| Ok::<u32, Error>(2)).await.unwrap();
+    assert!(outcome.is_replayed());
+
+    // Another failure of a database is none.
+    let missing = sqlx::raw_sql("SELECT * FROM no_such_table").execute(&mut *again).await.unwrap_err();
+    assert!(!guard::is_conflict(&missing), "{missing}");
 }
