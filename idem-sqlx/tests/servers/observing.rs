@@ -227,3 +227,29 @@ async fn a_transaction_that_met_another_one_is_a_conflict_and_not_a_store_that_f
     let missing = sqlx::raw_sql("SELECT * FROM no_such_table").execute(&mut *again).await.unwrap_err();
     assert!(!guard::is_conflict(&missing), "{missing}");
 }
+
+/// Each run of the body meets a transaction that has read what it writes, and has written what it read.
+#[tokio::test]
+async fn a_conflict_that_does_not_pass_is_reported_once_as_a_store_that_failed() {
+    let (pool, idempotency) = on_postgres(&PostgresServer::shared().await.unwrap().url(), "SERIALIZABLE").await;
+    sqlx::raw_sql("CREATE TABLE skew (id int PRIMARY KEY, n int); INSERT INTO skew VALUES (1, 0), (2, 0)")
+        .execute(&pool)
+        .await
+        .unwrap();
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let body = async |tx: &mut sqlx::PgTransaction<'_>| {
+        let mut other = pool.begin().await?;
+        sqlx::raw_sql("SELECT n FROM skew WHERE id = 1").execute(&mut **tx).await?;
+        sqlx::raw_sql("SELECT n FROM skew WHERE id = 2").execute(&mut *other).await?;
+        sqlx::raw_sql("UPDATE skew SET n = n + 1 WHERE id = 1").execute(&mut *other).await?;
+        sqlx::raw_sql("UPDATE skew SET n = n + 1 WHERE id = 2").execute(&mut **tx).await?;
+        other.commit().await?;
+        Ok::<u32, Failed>(1)
+    };
+    let error = idempotency.operation("conflicts").key("skew").transaction(&pool, body).await.unwrap_err();
+    assert!(guard::is_conflict(&error) && matches!(error, Failed::Idem(Error::Store { .. })), "{error}");
+    let decisions = log.decisions();
+    let times = |decision: &str| decisions.iter().filter(|made| *made == decision).count();
+    assert_eq!((times("retried"), times("conflict"), times("store_failed")), (20, 21, 1), "{decisions:?}");
+}
