@@ -26,8 +26,8 @@ use crate::store::Store;
 /// - **Never a second connection.** Each step uses the connection of this transaction. Otherwise
 ///   waiters could use up the pool.
 /// - **Conflicts are retryable errors.** A serialization failure or a deadlock is a [`StoreError`]
-///   of the kind [`Unavailable`](crate::StoreErrorKind::Unavailable), with the driver's error as
-///   its source.
+///   of the kind [`Conflict`](crate::StoreErrorKind::Conflict), with the driver's error as its
+///   source.
 ///
 /// # Cancellation
 ///

@@ -267,10 +267,10 @@ fn has_met_another(error: &tokio_postgres::Error) -> bool {
 }
 
 fn failed(error: tokio_postgres::Error) -> StoreError {
-    let kind = if has_met_another(&error) || error.is_closed() {
-        StoreErrorKind::Unavailable
-    } else {
-        StoreErrorKind::Refused
+    let kind = match &error {
+        error if has_met_another(error) => StoreErrorKind::Conflict,
+        error if error.is_closed() => StoreErrorKind::Unavailable,
+        _ => StoreErrorKind::Refused,
     };
     StoreError::new(kind, error.to_string()).with_source(error)
 }
