@@ -2,6 +2,7 @@
 //! guarded call would have done is said.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -226,6 +227,39 @@ async fn a_transaction_that_met_another_one_is_a_conflict_and_not_a_store_that_f
     // Another failure of a database is none.
     let missing = sqlx::raw_sql("SELECT * FROM no_such_table").execute(&mut *again).await.unwrap_err();
     assert!(!guard::is_conflict(&missing), "{missing}");
+}
+
+/// The error type that the guides show: its sources are those of the `sqlx::Error` inside.
+#[derive(Debug, thiserror::Error)]
+enum Transparent {
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
+
+#[tokio::test]
+async fn a_conflict_in_a_transparent_error_of_the_body_runs_the_transaction_again() {
+    let (pool, idempotency) = on_postgres(&PostgresServer::shared().await.unwrap().url(), "REPEATABLE READ").await;
+    sqlx::raw_sql("CREATE TABLE counted (n int); INSERT INTO counted VALUES (0)").execute(&pool).await.unwrap();
+    let runs = AtomicU32::new(0);
+    let body = async |tx: &mut sqlx::PgTransaction<'_>| {
+        sqlx::raw_sql("SELECT n FROM counted").execute(&mut **tx).await?;
+        if runs.fetch_add(1, Ordering::SeqCst) == 0 {
+            sqlx::raw_sql("UPDATE counted SET n = n + 1").execute(&pool).await?; // another transaction
+        }
+        let updated = sqlx::raw_sql("UPDATE counted SET n = n + 10").execute(&mut **tx).await;
+        if let Err(error) = updated {
+            let error = Transparent::from(error);
+            assert!(guard::is_conflict(&error), "{error:?}");
+            return Err(error);
+        }
+        Ok::<u32, Transparent>(1)
+    };
+    idempotency.operation("conflicts").key("transparent").transaction(&pool, body).await.unwrap();
+    assert_eq!(runs.into_inner(), 2);
+    let n: i32 = sqlx::query_scalar("SELECT n FROM counted").fetch_one(&pool).await.unwrap();
+    assert_eq!(n, 11);
 }
 
 /// Each run of the body meets a transaction that has read what it writes, and has written what it read.

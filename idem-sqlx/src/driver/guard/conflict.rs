@@ -5,6 +5,7 @@ use std::error::Error;
 use self::sqlx::error::DatabaseError;
 use super::super::super::sqlx;
 use super::super::dialect::Dialect as _;
+use super::super::transaction::of_database;
 
 /// No chain of sources is longer, but for one that is a circle.
 const LONGEST: usize = 100;
@@ -27,12 +28,9 @@ const LONGEST: usize = 100;
 /// assert!(!guard::is_conflict(&error));
 /// ```
 pub fn is_conflict(error: &(dyn Error + 'static)) -> bool {
-    std::iter::successors(Some(error), |error| (*error).source()).take(LONGEST).any(|error| {
-        match error.downcast_ref::<sqlx::Error>() {
-            Some(sqlx::Error::Database(error)) => is_one(&**error),
-            _ => false,
-        }
-    })
+    std::iter::successors(Some(error), |error| (*error).source())
+        .take(LONGEST)
+        .any(|error| of_database(error).is_some_and(is_one))
 }
 
 /// Each database has codes of its own, so the error's type decides which of them are meant.
