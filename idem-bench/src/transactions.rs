@@ -17,6 +17,7 @@ use crate::stats::median;
 
 /// How many connections call at once.
 const CONNECTIONS: u32 = 16;
+const HOUR: Duration = Duration::from_secs(3600);
 const ORDERS: &str = "CREATE TABLE orders (id BIGINT NOT NULL, receipt TEXT NOT NULL)";
 const ANSWERS: &str = "CREATE TABLE answers (key VARCHAR(64) PRIMARY KEY, answer TEXT)";
 
@@ -33,11 +34,23 @@ enum OrderError {
 enum Subject {
     Bare,
     ByHand,
-    Idem,
+    /// An annotated function, in a transaction that its caller begins and commits.
+    Annotated,
+    /// `.transaction(&pool, ..)`, which begins and commits.
+    Whole,
 }
 
 impl Subject {
-    const ALL: [Self; 3] = [Self::Bare, Self::ByHand, Self::Idem];
+    const ALL: [Self; 4] = [Self::Bare, Self::ByHand, Self::Annotated, Self::Whole];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "the bare transaction",
+            Self::ByHand => "the table by hand",
+            Self::Annotated => "#[idempotent(transaction = tx)]",
+            Self::Whole => ".transaction(&pool, ..)",
+        }
+    }
 
     fn has(self, kind: Kind) -> bool {
         self != Self::Bare || kind == Kind::First
@@ -84,11 +97,18 @@ macro_rules! on {
             impl Shop {
                 /// One transaction, from its beginning to its commit.
                 pub(super) async fn order(&self, subject: Subject, number: i64) -> Result<()> {
+                    if subject == Subject::Whole {
+                        let operation = self.idempotency.operation("bench.whole").key(&number).ttl(HOUR);
+                        let body = async |tx: &mut $Tx<'_>| Ok::<_, OrderError>(insert(tx, number).await?);
+                        let receipt = operation.transaction(&self.pool, body).await?.into_inner();
+                        ensure!(receipt == result(), "another receipt");
+                        return Ok(());
+                    }
                     let mut tx = self.pool.begin_with($begin).await?;
                     let receipt = match subject {
                         Subject::Bare => insert(&mut tx, number).await?,
                         Subject::ByHand => by_hand(&mut tx, number).await?,
-                        Subject::Idem => guarded(&mut tx, number).await?,
+                        Subject::Annotated | Subject::Whole => guarded(&mut tx, number).await?,
                     };
                     tx.commit().await?;
                     ensure!(receipt == result(), "another receipt");
@@ -154,7 +174,7 @@ macro_rules! on {
                         let sequential = self.sequential(calls, from, &mut figures);
                         idem::scope(self.idempotency.clone(), sequential).await?;
                         let mut order = Subject::ALL;
-                        order.rotate_left(round % 3);
+                        order.rotate_left(round % Subject::ALL.len());
                         for subject in order {
                             let rate = self.at_once(subject, length, from + 500_000_000).await?;
                             figures.rates[subject as usize].push(rate);
@@ -183,22 +203,26 @@ impl Measured {
     fn figures(&self, database: &str) -> Vec<Figure> {
         let ratios = |own: &[f64], other: &[f64]| own.iter().zip(other).map(|(own, other)| own / other).collect();
         let mut figures = Vec::new();
-        for (other, name) in [(Subject::ByHand, "the table by hand"), (Subject::Bare, "the bare transaction")] {
-            for kind in Kind::ALL.into_iter().filter(|kind| other.has(*kind)) {
-                let of = |subject: Subject| &self.times[subject as usize][kind as usize];
-                let (own, beside) = (of(Subject::Idem), of(other));
-                let remark = format!("{:.0} µs; {name} {:.0} µs", median(own), median(beside));
-                let what = format!("{database}, {kind}: #[idempotent] over {name}");
-                let figure = Figure::new(what, Unit::Ratio, ratios(own, beside)).beside(remark);
-                figures.push(if other == Subject::ByHand { figure.at_most(1.10) } else { figure });
+        for subject in [Subject::Annotated, Subject::Whole] {
+            for other in [Subject::ByHand, Subject::Bare] {
+                for kind in Kind::ALL.into_iter().filter(|kind| other.has(*kind)) {
+                    let of = |subject: Subject| &self.times[subject as usize][kind as usize];
+                    let (own, beside) = (of(subject), of(other));
+                    let remark = format!("{:.0} µs; {} {:.0} µs", median(own), other.name(), median(beside));
+                    let what = format!("{database}, {kind}: {} over {}", subject.name(), other.name());
+                    let figure = Figure::new(what, Unit::Ratio, ratios(own, beside)).beside(remark);
+                    figures.push(if other == Subject::ByHand { figure.at_most(1.10) } else { figure });
+                }
             }
+            let (own, beside) = (&self.rates[subject as usize], &self.rates[Subject::ByHand as usize]);
+            let show = |rates: &[f64]| Unit::PerSecond.show(median(rates));
+            let remark = format!("{}; by hand {}", show(own), show(beside));
+            let what = format!(
+                "{database}, {CONNECTIONS} connections: {}, share of the rate of the table by hand",
+                subject.name()
+            );
+            figures.push(Figure::new(what, Unit::Ratio, ratios(own, beside)).beside(remark));
         }
-        let [_, beside, own] = &self.rates;
-        let show = |rates: &[f64]| Unit::PerSecond.show(median(rates));
-        let remark = format!("{}; by hand {}", show(own), show(beside));
-        let what =
-            format!("{database}, {CONNECTIONS} connections: #[idempotent], share of the rate of the table by hand");
-        figures.push(Figure::new(what, Unit::Ratio, ratios(own, beside)).beside(remark));
         figures
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             if !args.only.is_empty() && !args.only.contains(&database) {
                 continue;
             }
-            let place = Place::start(database).await?;
+            let place = Place::start(database, args.records.is_some()).await?;
             let groups = match args.records {
                 Some(records) => vec![growth::group(&place, records).await?],
                 None => calls::groups(place, args.rounds, args.calls).await?,

@@ -15,6 +15,10 @@ use crate::report::Kind;
 /// How long records are kept.
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 
+/// Arguments of the servers of large tables.
+const POSTGRES: [&str; 4] = ["-c", "shared_buffers=2GB", "-c", "max_wal_size=8GB"];
+const MARIADB: [&str; 2] = ["--innodb-buffer-pool-size=4G", "--innodb-log-file-size=1G"];
+
 enum Server {
     Postgres(PostgresServer),
     Mariadb(MariaDbServer),
@@ -57,10 +61,12 @@ impl Subject {
 }
 
 impl Place {
-    pub(crate) async fn start(database: Database) -> Result<Self> {
+    /// Starts a database. A large one has memory and a log as its administrator would give it.
+    pub(crate) async fn start(database: Database, is_large: bool) -> Result<Self> {
+        let (postgres, mariadb): (&[&str], &[&str]) = if is_large { (&POSTGRES, &MARIADB) } else { (&[], &[]) };
         let server = match database {
-            Database::Postgres => Server::Postgres(PostgresServer::start().await?),
-            Database::Mariadb => Server::Mariadb(MariaDbServer::start().await?),
+            Database::Postgres => Server::Postgres(PostgresServer::start_with(postgres).await?),
+            Database::Mariadb => Server::Mariadb(MariaDbServer::start_with(mariadb).await?),
             Database::Sqlite => Server::Sqlite(tempfile::Builder::new().prefix("idem-bench-").tempdir()?),
         };
         let url = server.url();

@@ -68,8 +68,17 @@ enum Ran<T, E> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ends {
     Caller,
-    /// After an error, it rolls all of the body back.
-    Library,
+    /// After an error, all of the transaction is rolled back.
+    Library {
+        /// A claim meets no lock.
+        alone: bool,
+    },
+}
+
+impl Ends {
+    fn is_caller(self) -> bool {
+        self == Self::Caller
+    }
 }
 
 /// The result of a claim.
@@ -108,7 +117,7 @@ where
             let may_rerun = pause.rounds <= RERUNS;
             let failure = match begins.begin().await {
                 Err(error) => error,
-                Ok(mut tx) => match self.attempt(&mut tx, &mut body, Ends::Library).await {
+                Ok(mut tx) => match self.attempt(&mut tx, &mut body, Ends::Library { alone: B::ONE_AT_A_TIME }).await {
                     Ran::Done(outcome) => match B::commit(tx).await {
                         Ok(()) => return Ok(outcome),
                         Err(error) => error,
@@ -176,7 +185,7 @@ where
                 return Ran::Refused(Error::other_store::<S>(request.id.operation()));
             };
             let mut open = Open::new(tx, runtime, request);
-            let (attempt, owner, from) = match open.claim(store).await {
+            let (attempt, owner, from) = match open.claim(store, ends).await {
                 Ok(Began::Owner { attempt, owner, from }) => (attempt, owner, from),
                 Ok(Began::Replay(recorded)) => return self.replay(&recorded),
                 Err(error) => return Ran::Refused(error),
@@ -360,7 +369,9 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         Ok(())
     }
 
-    async fn claim(&mut self, store: &S) -> Result<Began, Error> {
+    /// Claims the key. Where the caller ends the transaction, a savepoint is set first: a call that
+    /// fails leaves that transaction as it was.
+    async fn claim(&mut self, store: &S, ends: Ends) -> Result<Began, Error> {
         let (runtime, request) = (self.runtime, self.request);
         let began = clock::now();
         if current::is_reentrant(&request.id, runtime.identity()) {
@@ -376,13 +387,16 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         let until = clock::after(began, wait);
         let owner = runtime.store.owner();
         let claim = request.claim(owner);
-        if let Err(error) = self.savepoint().await {
+        if ends.is_caller()
+            && let Err(error) = self.savepoint().await
+        {
             return Err(self.failed(error).await);
         }
+        let is_alone = ends == Ends::Library { alone: true };
         let mut pause = Backoff::default();
         let (claimed, left) = loop {
             let left = until.saturating_duration_since(clock::now());
-            match self.tx.claim(store, &claim, left).await {
+            match self.tx.claim(store, &claim, if is_alone { Duration::MAX } else { left }).await {
                 Err(error) => return Err(self.failed(error).await),
                 // A lease holds the key. Nobody can tell this transaction of its end, so it looks.
                 Ok(Claimed::InFlight { lease_left, .. }) if !left.is_zero() && clock::now() < until => {

@@ -63,7 +63,8 @@ pub trait Transaction<S: Store>: Send {
     /// If another open transaction has claimed the key, this waits for its end, for at most `wait`;
     /// zero means not at all. The limit holds only for this step, and the transaction keeps its own
     /// settings. After the limit, the answer is [`Claimed::InFlight`], and the caller then calls
-    /// [`roll_back`](Self::roll_back).
+    /// [`roll_back`](Self::roll_back), or rolls all of the transaction back. `Duration::MAX` is no
+    /// limit.
     ///
     /// A record in flight that is visible belongs to a lease. The answer is [`Claimed::InFlight`]
     /// at once, and the caller asks again.
@@ -88,6 +89,10 @@ pub trait Transaction<S: Store>: Send {
 pub trait Transactions<S: Store>: Sync {
     /// The transactions that it begins.
     type Transaction: Transaction<S>;
+
+    /// Whether no other transaction can write while one of these is open. Then a claim meets no
+    /// lock, and is given no limit for its wait.
+    const ONE_AT_A_TIME: bool = false;
 
     /// Begins a transaction. In SQLite one that may write (`BEGIN IMMEDIATE`).
     fn begin(&self) -> impl Future<Output = Result<Self::Transaction, StoreError>> + Send;

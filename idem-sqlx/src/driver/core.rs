@@ -11,7 +11,7 @@ use idem_core::{StoreError, StoreErrorKind};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use self::sqlx::Pool;
 use self::sqlx::pool::PoolConnection;
@@ -356,8 +356,17 @@ impl<D: Dialect> Core<D> {
 }
 
 impl<D: Dialect> Swept for Core<D> {
-    async fn sweep_batch(self: &Arc<Self>, limit: i64) -> Result<u64, StoreError> {
-        self.queued(true, true, move |dialect, on| Box::pin(async move { Ok(dialect.sweep(on, limit).await?) })).await
+    const ONE_WRITER: bool = D::AT_ONCE == 1;
+
+    #[allow(clippy::disallowed_methods, reason = "how long a batch took, compared with nothing of the database")]
+    async fn sweep_batch(self: &Arc<Self>, limit: i64) -> Result<(u64, Duration), StoreError> {
+        self.queued(true, true, move |dialect, on| {
+            Box::pin(async move {
+                let begun = Instant::now();
+                Ok((dialect.sweep(on, limit).await?, begun.elapsed()))
+            })
+        })
+        .await
     }
 }
 

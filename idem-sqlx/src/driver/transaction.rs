@@ -15,7 +15,7 @@ use super::core::{CONNECTING, Core};
 use super::dialect::{Conn, Dialect, Guard, Inserted, Judgement};
 use super::fault::{self, Stopped, contended, judge};
 use super::steps::{Next, ROUNDS, commit_on, in_flight, next};
-use crate::columns::Found;
+use crate::columns::{Columns, Found};
 
 /// The pause in the error of a call whose key another transaction holds. The end of that
 /// transaction is unknown.
@@ -50,10 +50,12 @@ async fn claim_on<D: Dialect>(
     wait: Duration,
 ) -> Result<Claimed, Stopped> {
     let until = Instant::now().checked_add(wait);
-    let left = || until.map_or(wait, |until| until.saturating_duration_since(Instant::now()));
+    // `None`: no other transaction can hold a lock.
+    let left =
+        || (wait < Duration::MAX).then(|| until.map_or(wait, |until| until.saturating_duration_since(Instant::now())));
     for _ in 0..ROUNDS {
         let found = match claim.on_nothing() {
-            OnClaim::Take(first) => match dialect.insert_within(on, &claim.id, &in_flight(&first), left()).await? {
+            OnClaim::Take(first) => match insert_within(dialect, on, claim, &in_flight(&first), left()).await? {
                 Inserted::Stands(row) => Some(*row),
                 Inserted::Locked => return Ok(Claimed::InFlight { attempt: 0, lease_left: SOON }),
                 // Written by a transaction that has ended since: the next statement sees it.
@@ -76,14 +78,29 @@ async fn claim_on<D: Dialect>(
     Err(contended(ROUNDS).into())
 }
 
+async fn insert_within<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    columns: &Columns,
+    wait: Option<Duration>,
+) -> Result<Inserted, sqlx::Error> {
+    let Some(wait) = wait else {
+        let row = dialect.insert(on, &claim.id, columns).await?;
+        return Ok(row.map_or(Inserted::Gone, |row| Inserted::Stands(Box::new(row))));
+    };
+    dialect.insert_within(on, &claim.id, columns, wait).await
+}
+
 async fn put_within<D: Dialect>(
     dialect: &D,
     on: &mut Conn<D>,
     claim: &Claim,
     guard: Guard,
-    columns: &crate::columns::Columns,
-    wait: Duration,
+    columns: &Columns,
+    wait: Option<Duration>,
 ) -> Result<bool, sqlx::Error> {
+    let Some(wait) = wait else { return dialect.put(on, &claim.id, guard, columns).await };
     let before = D::limit_locks(on, wait).await?;
     let put = dialect.put(on, &claim.id, guard, columns).await;
     match put {
@@ -130,6 +147,15 @@ pub(crate) async fn roll_back<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreE
         }
     }
     rolled_back.map_err(ended::<D>)
+}
+
+/// Ends all of a transaction. If the database has ended it (a full file), that is an error, and
+/// sqlx counts it all the same: the next caller of this connection could begin none.
+pub(crate) async fn roll_back_all<D: Dialect>(on: &mut Conn<D>) {
+    if Manager::<D>::rollback(on).await.is_err() && D::restart(on, "SELECT 1").await.is_ok() {
+        // If this fails too, the connection is lost, and with it the transaction.
+        let _ = Manager::<D>::rollback(on).await;
+    }
 }
 
 pub(crate) fn roll_back_later<D: Dialect>(on: &mut Conn<D>) {
@@ -272,6 +298,9 @@ macro_rules! transaction {
         impl idem_core::store::Transactions<$Store> for super::super::sqlx::Pool<$Db> {
             type Transaction = super::super::sqlx::Transaction<'static, $Db>;
 
+            // Each begins as the writer of the file.
+            const ONE_AT_A_TIME: bool = <$Dialect as super::dialect::Dialect>::BEGIN_AS_WRITER.is_some();
+
             async fn begin(&self) -> Result<Self::Transaction, idem_core::StoreError> {
                 super::transaction::begin::<$Dialect>(self).await
             }
@@ -280,9 +309,8 @@ macro_rules! transaction {
                 super::transaction::commit_all::<$Dialect>(transaction).await
             }
 
-            async fn roll_back(transaction: Self::Transaction) {
-                // If it fails, the connection is lost, and with it the transaction.
-                let _ = transaction.rollback().await;
+            async fn roll_back(mut transaction: Self::Transaction) {
+                super::transaction::roll_back_all::<$Dialect>(&mut transaction).await;
             }
 
             fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use idem_core::store::record::Removed;
 use idem_core::{RecordState, Store as _};
+use idem_sqlx::sqlx;
+use idem_sqlx::sqlx::postgres::{PgConnectOptions, PgPool};
 
-use crate::{Server, id, order, over_both_servers, runtime, until};
+use crate::{LONG, Server, id, order, over_both_servers, runtime, until};
 
 over_both_servers! {
     async fn many_migrate_at_once_and_again<S: Server>() {
@@ -132,4 +134,57 @@ async fn a_table_in_partitions_is_swept_of_what_expired_and_of_nothing_else() {
         assert_eq!(state, expected, "{number}");
     }
     assert!(order(&idempotency, "0", 99).await.unwrap().is_replayed());
+}
+
+/// An index of the records in flight is small in the planner's eyes, and full in the worst hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_step_finds_its_row_by_its_key_however_many_are_in_flight() {
+    let server = idem_testkit::PostgresServer::start().await.unwrap();
+    Server::store(&server).await;
+    // The statistics stay those of an empty table.
+    let in_flight = "ALTER TABLE idem_records SET (autovacuum_enabled = off); \
+         INSERT INTO idem_records (operation, key, state, attempt, owner, leased_at, lease_until, expires_at, revision) \
+         SELECT 'orders', 'other-' || i, 'in_flight', 1, '\\x01', now(), now() + interval '1 hour', now() + interval '1 day', i \
+         FROM generate_series(1, 2000) AS n (i)";
+    Server::execute(&server, in_flight).await;
+    let looking = PgPool::connect(&server.url()).await.unwrap();
+    let options: PgConnectOptions = server.url().parse().unwrap();
+    let pool = PgPool::connect_with(options.application_name("steps")).await.unwrap();
+    let idempotency = runtime(idem_sqlx::PostgresStore::new(pool.clone()));
+    let elsewhere = runtime(idem_sqlx::PostgresStore::new(pool.clone()));
+
+    let row = async || -> (i64, bool) {
+        let select = "SELECT revision, waited FROM idem_records WHERE operation = 'orders' AND key = 'k'";
+        sqlx::query_as(select).fetch_one(&looking).await.unwrap()
+    };
+    let first = idempotency.operation("orders").key("k").lease(Duration::from_secs(3)).run(async || {
+        let claimed = row().await;
+        until("the lease is renewed, and a duplicate waits", async || {
+            let now = row().await;
+            now.0 != claimed.0 && now.1
+        })
+        .await;
+        Ok::<_, idem_core::Error>(1)
+    });
+    let duplicate = elsewhere.operation("orders").key("k").wait(LONG).run(async || Ok::<_, idem_core::Error>(2));
+    let (first, duplicate) = tokio::join!(first, duplicate);
+    assert_eq!((first.unwrap().into_inner(), duplicate.unwrap().into_inner()), (1, 1));
+    let released = idempotency.operation("orders").key("l").run(async || Err::<i64, _>("no".into()));
+    let _: Box<dyn std::error::Error + Send + Sync> = released.await.unwrap_err();
+
+    // A connection that ends reports what it did. That of the messages ends with its store.
+    drop((idempotency, elsewhere));
+    pool.close().await;
+    until("the connections have ended", async || {
+        let select = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'steps'";
+        sqlx::query_scalar::<_, i64>(select).fetch_one(&looking).await.unwrap() == 0
+    })
+    .await;
+    let select = "SELECT indexrelname::text FROM pg_stat_user_indexes WHERE relname = 'idem_records' AND idx_scan > 0";
+    until("the steps are counted", async || {
+        let used: Vec<String> = sqlx::query_scalar(select).fetch_all(&looking).await.unwrap();
+        assert!(!used.contains(&"idem_records_in_flight".to_owned()), "{used:?}");
+        used == ["idem_records_pkey"]
+    })
+    .await;
 }

@@ -41,7 +41,7 @@ where
         let mut open = Open::new(tx, runtime, request);
         // Where the library ends the transaction, nothing of a failed body is committed with its
         // error. Where the caller does, that is up to the caller, as without `idem`.
-        if ends == Ends::Library
+        if !ends.is_caller()
             && self.policy.keeper.is_some()
             && let Err(error) = open.savepoint().await
         {
@@ -108,7 +108,7 @@ where
         store: &S,
     ) -> Result<Option<(u64, Owner)>, Error> {
         let (runtime, request) = (open.runtime, open.request);
-        match open.claim(store).await {
+        match open.claim(store, Ends::Caller).await {
             Ok(Began::Owner { attempt, owner, .. }) => Ok(Some((attempt, owner))),
             Ok(Began::Replay(recorded)) => {
                 // Says so of an outcome that could not have been replayed. A panic in the author's

@@ -254,12 +254,14 @@ impl Dialect for Postgresql {
         columns: &Columns,
         wait: Duration,
     ) -> Result<Inserted, sqlx::Error> {
-        // One message. After an error the rest of it is skipped, and the roll-back to the savepoint
-        // restores the limit.
-        let text = self.statements.insert_within(id, columns, wait);
-        let rows = on.fetch_all(sqlx::raw_sql(sql(&text))).await?;
-        let row = rows.iter().find(|row| row.len() > 2).map(|row| super::read_row!(row)).transpose()?;
-        Ok(row.map_or(Inserted::Gone, |row| Inserted::Stands(Box::new(row))))
+        let limit = statements::milliseconds(wait);
+        let query = bind(sqlx::query(sql(&self.statements.insert_within)), id, columns).bind(limit);
+        if let Some(row) = query.fetch_optional(&mut *on).await? {
+            return Ok(Inserted::Stands(Box::new(super::read_row!(row)?)));
+        }
+        // Only a row that was read restored the limit.
+        Self::unlimit_locks(on, 0).await?;
+        Ok(Inserted::Gone)
     }
 
     async fn limit_locks(on: &mut PgConnection, wait: Duration) -> Result<i64, sqlx::Error> {
@@ -267,7 +269,7 @@ impl Dialect for Postgresql {
     }
 
     async fn unlimit_locks(on: &mut PgConnection, _: i64) -> Result<(), sqlx::Error> {
-        on.execute(sqlx::raw_sql(statements::UNLIMIT)).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&Arc::from(statements::unlimit())))).await.map(drop)
     }
 
     async fn doom(on: &mut PgConnection) -> Result<(), sqlx::Error> {

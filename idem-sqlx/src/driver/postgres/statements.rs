@@ -3,18 +3,15 @@
 //! Time is `statement_timestamp()`: that of the transaction would be as old as the transaction. A
 //! statement that had to wait for another one counts from before it waited, as its caller does.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::store::record::RecordId;
-
-use crate::columns::Columns;
 use crate::table::Table;
 
 pub(super) struct Statements {
     pub(super) table: String,
     pub(super) insert: Arc<str>,
+    pub(super) insert_within: Arc<str>,
     pub(super) insert_all: Arc<str>,
     pub(super) read: Arc<str>,
     pub(super) window: Arc<str>,
@@ -40,11 +37,17 @@ const ROW: &str = "state, attempt, owner, origin, \
 
 const MS: &str = "interval '1 millisecond'";
 
+/// In flight, and not expired. Written so that no index fits but that of the key: the planner takes
+/// the index of records in flight for empty, and would go through all of it, and through what is
+/// left there of those that ended.
+fn held_now(table: &str) -> String {
+    format!("{table}state || '' = 'in_flight' AND {table}expires_at - statement_timestamp() > interval '0'")
+}
+
 impl Statements {
     pub(super) fn new(table: &Table) -> Self {
         let t = &table.quoted('"');
         let at = "operation = $1 AND key = $2";
-        let inserted = format!("(statement_timestamp() + $9::bigint * {MS})");
         let expires = format!("coalesce(statement_timestamp() + $9::bigint * {MS}, expires_at)");
         let held = |expires: &str| {
             format!(
@@ -52,6 +55,14 @@ impl Statements {
             )
         };
         let times = "leased_at, lease_until, valid_until, expires_at";
+        let insert = format!(
+            "INSERT INTO {t} (operation, key, state, attempt, owner, origin, {times}, fingerprint, is_error, codec, outcome, questions, took_over, revision)"
+        );
+        let values = format!(
+            "$1, $2, $3, $4, $5, $6, {}, $11, $12, $13, $14, $15, $16, $17",
+            held(&format!("(statement_timestamp() + $9::bigint * {MS})"))
+        );
+        let or_nothing = format!("ON CONFLICT (operation, key) DO NOTHING RETURNING {ROW}");
         // `waited` stays for a committed record, so that `RETURNING` tells what it was.
         let put = |guard: &str, channel: &str, id: &str| {
             Arc::from(format!(
@@ -76,10 +87,17 @@ impl Statements {
             table: t.clone(),
             // If there is a row, nothing is written: no new version, no lock.
             insert: format!(
-                "WITH written AS (INSERT INTO {t} (operation, key, state, attempt, owner, origin, {times}, fingerprint, is_error, codec, outcome, questions, took_over, revision) \
-                 VALUES ($1, $2, $3, $4, $5, $6, {}, $11, $12, $13, $14, $15, $16, $17) ON CONFLICT (operation, key) DO NOTHING RETURNING {ROW}) \
+                "WITH written AS ({insert} VALUES ({values}) {or_nothing}) \
                  SELECT * FROM written UNION ALL SELECT {ROW} FROM {t} WHERE {at} AND NOT EXISTS (SELECT 1 FROM written)",
-                held(&inserted)
+            )
+            .into(),
+            // The limit for locks is set before there is a row to insert, and the transaction's own
+            // one is back when the row has been read.
+            insert_within: format!(
+                "WITH limited AS MATERIALIZED (SELECT {LIMIT} AS limits), \
+                 written AS ({insert} SELECT {values} FROM limited WHERE limits IS NOT NULL {or_nothing}) \
+                 SELECT *, {UNLIMIT} FROM written \
+                 UNION ALL SELECT {ROW}, {UNLIMIT} FROM {t} WHERE {at} AND NOT EXISTS (SELECT 1 FROM written)",
             )
             .into(),
             insert_all: format!(
@@ -92,11 +110,7 @@ impl Statements {
             read: format!("SELECT {ROW} FROM {t} WHERE {at}").into(),
             window: window(""),
             window_in_flight: window("AND state = 'in_flight' "),
-            put_owned: put(
-                "state = 'in_flight' AND owner = $18 AND expires_at > statement_timestamp()",
-                "$19",
-                "$20",
-            ),
+            put_owned: put(&format!("owner = $18 AND {}", held_now("")), "$19", "$20"),
             put_as_read: put("revision = $18 AND (NOT $19 OR lease_until <= statement_timestamp())", "$20", "$21"),
             remove: format!(
                 "WITH removed AS (DELETE FROM {t} WHERE {at} AND revision = $3 RETURNING waited) \
@@ -107,13 +121,14 @@ impl Statements {
                 "UPDATE {t} AS r SET leased_at = statement_timestamp(), lease_until = statement_timestamp() + (r.lease_until - r.leased_at), \
                  expires_at = statement_timestamp() + {lease}, revision = $5 \
                  FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[]) AS renewed (operation, key, owner, hold) \
-                 WHERE r.operation = renewed.operation AND r.key = renewed.key AND r.state = 'in_flight' AND r.owner = renewed.owner \
-                 AND r.expires_at > statement_timestamp() RETURNING r.owner"
+                 WHERE r.operation = renewed.operation AND r.key = renewed.key AND r.owner = renewed.owner AND {} RETURNING r.owner",
+                held_now("r.")
             )
             .into(),
             mark: format!(
-                "UPDATE {t} SET waited = true WHERE {at} AND state = 'in_flight' AND attempt = $3 AND NOT waited \
-                 AND lease_until > statement_timestamp()"
+                "UPDATE {t} SET waited = true WHERE {at} AND attempt = $3 AND NOT waited AND {} \
+                 AND lease_until > statement_timestamp()",
+                held_now("")
             )
             .into(),
             // Where the table has partitions, rows of several share a `ctid`: so each is looked at.
@@ -143,6 +158,7 @@ impl Statements {
         }
         each!(
             insert,
+            insert_within,
             insert_all,
             read,
             window,
@@ -158,62 +174,26 @@ impl Statements {
     }
 }
 
-/// Sets the limit of the transaction that was there before [`limit`].
-pub(super) const UNLIMIT: &str = "SELECT set_config('lock_timeout', current_setting('idem.lock_timeout'), true)";
+/// Limits how long the transaction waits for locks, and notes the limit that it had.
+const LIMIT: &str =
+    "set_config('idem.lock_timeout', current_setting('lock_timeout'), true) || set_config('lock_timeout', $18, true)";
 
-/// Limits how long the transaction waits for locks. Zero would be no limit.
+/// Sets the limit that was noted.
+const UNLIMIT: &str = "set_config('lock_timeout', current_setting('idem.lock_timeout'), true)";
+
+/// [`UNLIMIT`] as a statement.
+pub(super) fn unlimit() -> String {
+    format!("SELECT {UNLIMIT}")
+}
+
+/// [`LIMIT`] as a statement.
 pub(super) fn limit(wait: Duration) -> String {
-    let millis = wait.as_millis().clamp(1, 2_000_000_000);
-    format!(
-        "SELECT set_config('idem.lock_timeout', current_setting('lock_timeout'), true), set_config('lock_timeout', '{millis}ms', true)"
-    )
+    format!("SELECT {}", LIMIT.replace("$18", &format!("'{}'", milliseconds(wait))))
 }
 
-impl Statements {
-    /// The insert with its values in it, between the two statements that set the limit for it: what
-    /// is sent as one message takes no parameters. Each value is a number or hexadecimal, whatever
-    /// the settings of the session are.
-    pub(super) fn insert_within(&self, id: &RecordId, columns: &Columns, wait: Duration) -> Arc<str> {
-        let number = |value: Option<i64>| value.map_or("NULL".to_owned(), |value| format!("({value})"));
-        let text = |value: Option<&str>| {
-            value.map_or("NULL".to_owned(), |value| format!("convert_from({}, 'UTF8')", bytes(value.as_bytes())))
-        };
-        let values = [
-            text(Some(id.operation())),
-            text(Some(id.key())),
-            text(Some(columns.state)),
-            number(Some(columns.attempt)),
-            columns.owner.as_ref().map_or("NULL".to_owned(), |owner| bytes(owner)),
-            text(columns.origin),
-            number(columns.hold),
-            number(columns.lease),
-            number(columns.expires_in),
-            number(columns.fade),
-            text(columns.fingerprint.as_deref()),
-            columns.is_error.to_string(),
-            text(columns.codec.as_deref()),
-            columns.outcome.as_deref().map_or("NULL".to_owned(), bytes),
-            number(Some(columns.questions)),
-            text(columns.took_over.as_deref()),
-            number(Some(columns.revision)),
-        ];
-        let mut insert = self.insert.to_string();
-        // From the last one, since `$1` is the beginning of `$17`. No value has a `$` in it.
-        for (index, value) in values.iter().enumerate().rev() {
-            insert = insert.replace(&format!("${}", index + 1), value);
-        }
-        format!("{}; {insert}; {UNLIMIT}", limit(wait)).into()
-    }
-}
-
-fn bytes(value: &[u8]) -> String {
-    let mut text = String::with_capacity(value.len() * 2 + 16);
-    text.push_str("decode('");
-    for byte in value {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text.push_str("', 'hex')");
-    text
+/// A limit for locks, rounded up: it never ends before the caller's own. Zero would be no limit.
+pub(super) fn milliseconds(wait: Duration) -> String {
+    format!("{}ms", wait.as_micros().div_ceil(1000).clamp(1, 2_000_000_000))
 }
 
 /// Returns the channel for changes of a table's rows. Two tables that share one only wake waiters

@@ -312,14 +312,13 @@ impl Dialect for SqliteFile {
     }
 
     async fn limit_locks(on: &mut SqliteConnection, wait: Duration) -> Result<i64, sqlx::Error> {
-        let before = sqlx::query("PRAGMA busy_timeout").fetch_one(&mut *on).await?.try_get(0)?;
-        Self::unlimit_locks(on, millis(wait)).await?;
-        Ok(before)
+        let text = format!("PRAGMA busy_timeout; {}", busy_timeout(millis(wait)));
+        let rows = on.fetch_all(sqlx::raw_sql(sql(&Arc::from(text)))).await?;
+        rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
     }
 
     async fn unlimit_locks(on: &mut SqliteConnection, before: i64) -> Result<(), sqlx::Error> {
-        let text = format!("PRAGMA busy_timeout = {}", before.clamp(0, i64::from(i32::MAX)));
-        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&Arc::from(busy_timeout(before))))).await.map(drop)
     }
 
     async fn doom(on: &mut SqliteConnection) -> Result<(), sqlx::Error> {
@@ -363,4 +362,9 @@ impl Dialect for SqliteFile {
             _ => Judgement::Refused(""),
         }
     }
+}
+
+/// Sets how long a statement waits for other connections, in milliseconds.
+fn busy_timeout(millis: i64) -> String {
+    format!("PRAGMA busy_timeout = {}", millis.clamp(0, i64::from(i32::MAX)))
 }

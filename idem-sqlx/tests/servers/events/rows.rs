@@ -442,7 +442,8 @@ rows!(
     PgPool,
     on_postgres,
     false,
-    "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND state = 'active' AND query LIKE '%{}%'",
+    // A prepared statement does not show its key.
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
     ["SELECT pg_backend_pid()::bigint", "SELECT pg_terminate_backend({})"]
 );
 rows!(
