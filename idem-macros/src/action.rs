@@ -185,7 +185,8 @@ impl Action {
     }
 }
 
-fn time(time: &Time, span: Span) -> TokenStream {
+/// A duration, as tokens.
+pub(crate) fn time(time: &Time, span: Span) -> TokenStream {
     match time {
         Time::Fixed(duration) => fixed(*duration, span),
         Time::Computed(expr) => quote_spanned!(span=> #expr),

@@ -9,9 +9,10 @@ use syn::{
     token,
 };
 
-use crate::action::Action;
+use crate::action::{Action, time};
 use crate::diag::{self, Errors};
 use crate::paths::Krate;
+use crate::value::{Reader, Time};
 
 /// The policy for one kind of error.
 enum Policy {
@@ -29,6 +30,8 @@ struct Content {
     dead_letter: Option<Span>,
     /// The word `dispose`: `Dispose` is derived although no variant is put aside.
     dispose: Option<Span>,
+    /// `redeliver = "30s"`: the word, and the pause if nothing is wrong with it.
+    redeliver: Option<(Span, Option<Time>)>,
 }
 
 /// One variant, or the whole of a struct.
@@ -38,6 +41,7 @@ struct Case<'a> {
     fields: &'a Fields,
     policy: &'a Policy,
     is_dead_letter: bool,
+    redeliver: Option<&'a (Span, Option<Time>)>,
     /// It says itself that it is kept, and to serde that it is not written.
     is_skipped: bool,
 }
@@ -61,8 +65,11 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
             Vec::new()
         }
     };
-    let disposes = [&whole].into_iter().chain(&own).any(|content| content.dispose.or(content.dead_letter).is_some());
-    let Content { policy, dead_letter, .. } = whole;
+    let disposes = [&whole].into_iter().chain(&own).any(Content::derives_dispose);
+    let Content { policy, dead_letter, redeliver, .. } = whole;
+    if let (Data::Enum(_), Some((word, _))) = (&input.data, &redeliver) {
+        errors.at(*word, "`redeliver` is for one kind of error: write it above the variant");
+    }
     let whole = policy.unwrap_or(Policy::Action(None));
     let cases: Vec<Case<'_>> = match &input.data {
         Data::Enum(data) => {
@@ -71,14 +78,17 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
                 variant: Some(&variant.ident),
                 fields: &variant.fields,
                 policy: own.policy.as_ref().unwrap_or(&whole),
-                is_dead_letter: own.dead_letter.is_some() || own.policy.is_none() && dead_letter.is_some(),
+                is_dead_letter: own.dead_letter.is_some()
+                    || own.policy.is_none() && own.redeliver.is_none() && dead_letter.is_some(),
+                redeliver: own.redeliver.as_ref(),
                 is_skipped: own.policy.is_some() && is_skipped(&variant.attrs),
             });
             case.collect()
         }
         Data::Struct(data) => {
-            let is_dead_letter = dead_letter.is_some();
-            vec![Case { variant: None, fields: &data.fields, policy: &whole, is_dead_letter, is_skipped: false }]
+            let (is_dead_letter, redeliver) = (dead_letter.is_some(), redeliver.as_ref());
+            let (fields, policy) = (&data.fields, &whole);
+            vec![Case { variant: None, fields, policy, is_dead_letter, redeliver, is_skipped: false }]
         }
         Data::Union(_) => Vec::new(),
     };
@@ -105,8 +115,8 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
     }
 }
 
-/// Reads `#[idem(..)]`: an action or `inner`, `dead_letter` and, on the type, `crate` and
-/// `dispose`.
+/// Reads `#[idem(..)]`: an action or `inner`, `dead_letter`, `redeliver` and, on the type, `crate`
+/// and `dispose`.
 fn content(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, errors: &mut Errors) -> Content {
     let mut content = Content::default();
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("idem")) {
@@ -124,7 +134,7 @@ fn content(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, erro
                         Some(Some(_)) => errors.on(word, "`crate` is given twice: leave one of them out"),
                         None => errors.on(word, "`crate` is for the whole type: write it above the `enum`"),
                     }
-                } else if let Some(word) = messages_word(input) {
+                } else if let Some(word) = next_word(input, &["dead_letter", "dispose"]) {
                     input.parse::<Ident>()?;
                     content.message(&word, krate.is_some(), errors);
                     if input.peek(Token![=]) || input.peek(token::Paren) {
@@ -133,6 +143,9 @@ fn content(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, erro
                         input.parse::<TokenStream>()?;
                         return Err(error);
                     }
+                } else if let Some(word) = next_word(input, &["redeliver"]) {
+                    input.parse::<Ident>()?;
+                    content.redeliver(&word, input, errors)?;
                 } else {
                     let at = input.span();
                     let next = one_policy(input, errors)?;
@@ -153,10 +166,10 @@ fn content(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, erro
     content
 }
 
-/// The next word, if it is about messages.
-fn messages_word(input: ParseStream<'_>) -> Option<Ident> {
+/// The next word, if it is one of these.
+fn next_word(input: ParseStream<'_>, words: &[&str]) -> Option<Ident> {
     let word: Ident = input.fork().parse().ok()?;
-    (word == "dead_letter" || word == "dispose").then_some(word)
+    words.iter().any(|expected| word == expected).then_some(word)
 }
 
 impl Content {
@@ -169,6 +182,26 @@ impl Content {
             errors.on(word, "`dispose` is for the whole type: write it above the `enum`");
         }
         *slot = Some(word.span());
+    }
+
+    /// What comes after the word `redeliver`.
+    fn redeliver(&mut self, word: &Ident, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
+        let is_given = self.redeliver.replace((word.span(), None)).is_some();
+        if input.parse::<Token![=]>().is_err() {
+            // What is left would be a mistake of its own.
+            input.parse::<TokenStream>()?;
+            return Err(Error::new(word.span(), "`redeliver` needs a pause: write for example `redeliver = \"30s\"`"));
+        }
+        self.redeliver = Some((word.span(), Reader { keyword: word, errors }.time(&input.parse()?)));
+        if is_given {
+            errors.on(word, "`redeliver` is given twice: leave one of them out");
+        }
+        Ok(())
+    }
+
+    /// Whether anything is said of messages, so that `Dispose` is derived.
+    fn derives_dispose(&self) -> bool {
+        self.dispose.or(self.dead_letter).is_some() || self.redeliver.is_some()
     }
 }
 
@@ -203,6 +236,12 @@ impl Case<'_> {
             let message = "serde skips this variant, so it cannot be kept: leave out the `#[serde(skip)]`, or write `#[idem(release)]`";
             errors.at(keep, message);
         }
+        if let Some((word, _)) = self.redeliver
+            && let Some(why) = self.dead_letters()
+        {
+            let message = format!("{why} is dead-lettered, so it is not delivered again: leave out one of them");
+            errors.at(*word, message);
+        }
         if let Policy::Inner(word) = self.policy
             && self.inner().is_none()
         {
@@ -212,6 +251,15 @@ impl Case<'_> {
             );
             errors.at(*word, message);
         }
+    }
+
+    /// What says that a message whose handler fails with it is put aside. Coming again, it would get
+    /// a kept error again, and nothing else.
+    fn dead_letters(&self) -> Option<&'static str> {
+        if self.is_dead_letter {
+            return Some("an error marked `dead_letter`");
+        }
+        self.action().and_then(Action::keeps).map(|_| "a kept error")
     }
 
     /// The error inside, if that is what says what to do.
@@ -292,10 +340,13 @@ impl Derived<'_> {
         let krate = self.krate.at(here);
         let path =
             case.variant.map_or_else(|| quote_spanned!(here=> Self), |variant| quote_spanned!(here=> Self::#variant));
-        // Coming again, the message would get a kept error again, and nothing else.
-        if case.is_dead_letter || case.action().and_then(Action::keeps).is_some() {
+        if case.dead_letters().is_some() {
             let reason = snake_case(&case.variant.unwrap_or(&self.input.ident).unraw().to_string());
             return quote_spanned!(here=> #path { .. } => #krate::Disposition::dead_letter(#reason),);
+        }
+        if let Some((word, Some(after))) = case.redeliver {
+            let after = time(after, diag::located(*word));
+            return quote_spanned!(here=> #path { .. } => #krate::Disposition::Retry { after: #after },);
         }
         let mut members = case.fields.members();
         if let (Some(member), None) = (members.next(), members.next()) {
@@ -455,59 +506,25 @@ fn snake_case(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use quote::quote;
-
     use super::{derive, snake_case};
 
     #[test]
     fn each_mistake_about_messages_is_said_and_the_type_has_a_disposition_all_the_same() {
+        let given_twice = "is given twice: leave one of them out";
         for (item, expected) in [
-            (
-                quote!(
-                    enum E {
-                        #[idem(dead_letter, dead_letter)]
-                        A,
-                    }
-                ),
-                "`dead_letter` is given twice: leave one of them out",
-            ),
-            (
-                quote!(
-                    enum E {
-                        #[idem(dead_letter = "why")]
-                        A,
-                    }
-                ),
-                "`dead_letter` takes nothing: write `dead_letter`",
-            ),
-            (
-                quote!(
-                    enum E {
-                        #[idem(dead_letter("why"))]
-                        A,
-                    }
-                ),
-                "`dead_letter` takes nothing: write `dead_letter`",
-            ),
-            (
-                quote!(
-                    enum E {
-                        #[idem(dispose)]
-                        A,
-                    }
-                ),
-                "`dispose` is for the whole type: write it above the `enum`",
-            ),
-            (
-                quote!(
-                    #[idem(dispose, dispose)]
-                    enum E {
-                        A,
-                    }
-                ),
-                "`dispose` is given twice: leave one of them out",
-            ),
+            ("enum E { #[idem(dead_letter, dead_letter)] A }", given_twice),
+            ("enum E { #[idem(dead_letter = \"why\")] A }", "`dead_letter` takes nothing: write `dead_letter`"),
+            ("enum E { #[idem(dead_letter(\"why\"))] A }", "`dead_letter` takes nothing: write `dead_letter`"),
+            ("enum E { #[idem(dispose)] A }", "`dispose` is for the whole type: write it above the `enum`"),
+            ("#[idem(dispose, dispose)] enum E { A }", given_twice),
+            ("enum E { #[idem(redeliver)] A }", "`redeliver` needs a pause: write for example `redeliver ="),
+            ("enum E { #[idem(redeliver = 30)] A }", "a duration needs a unit"),
+            ("enum E { #[idem(redeliver = \"30s\", redeliver = \"30s\")] A }", given_twice),
+            ("enum E { #[idem(keep, redeliver = \"30s\")] A }", "a kept error is dead-lettered, so it is not"),
+            ("enum E { #[idem(dead_letter, redeliver = \"30s\")] A }", "`dead_letter` is dead-lettered, so it is not"),
+            ("#[idem(redeliver = \"30s\")] enum E { A }", "`redeliver` is for one kind of error: write it above"),
         ] {
+            let item = item.parse().expect("tokens");
             let expansion = derive(item).to_string();
             assert!(expansion.contains(expected), "{expected}: {expansion}");
             assert!(expansion.contains("Dispose for E"), "{expansion}");

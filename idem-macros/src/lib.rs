@@ -180,14 +180,19 @@ pub fn key_part(item: TokenStream) -> TokenStream {
 ///   runs again in the same call, which the function must allow with `errors(policy)`;
 /// - `#[idem(inner)]`, on a variant with one field: the policy of that field's type decides;
 /// - `#[idem(dead_letter)]`, alone or with an action: a message whose handler fails with this error
-///   is dead-lettered.
+///   is dead-lettered;
+/// - `#[idem(redeliver = "1m")]`, alone or with an action other than `keep`: the message is delivered
+///   again after this pause, instead of one second. The pause is a string or a constant of type
+///   `Duration`. RabbitMQ pauses for 10 minutes at most.
 ///
-/// With `#[idem(dead_letter)]` on a variant, or `#[idem(dispose)]` above the type, the derive also
-/// implements `Dispose`. A marked or kept error dead-letters the message, with the variant's name
-/// in snake case as the reason. If a variant has one field that implements `Dispose`, that field
-/// decides. After any other error the message is delivered again.
+/// With `#[idem(dead_letter)]` or `#[idem(redeliver = "1m")]` on a variant, or `#[idem(dispose)]`
+/// above the type, the derive also implements `Dispose`. A marked or kept error dead-letters the
+/// message, with the variant's name in snake case as the reason. If a variant without such a mark
+/// has one field that implements `Dispose`, that field decides. After any other error the message is
+/// delivered again, after one second.
 ///
-/// Above a struct, or above an enum for all variants without an attribute, they mean the same.
+/// Above a struct, or above an enum for all variants without an attribute, they mean the same;
+/// `redeliver` above an enum is refused.
 /// `#[idem(crate = "::idem")]` on the type says where the generated code finds the `idem` crate.
 ///
 /// A type that keeps errors must be `Serialize` and `DeserializeOwned`.

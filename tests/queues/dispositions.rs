@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use idem::{Dispose as _, Disposition, Error, ErrorPolicy};
 
+const DAY: Duration = Duration::from_secs(86_400);
+
 #[derive(Debug, ErrorPolicy)]
 enum HandleError {
     #[idem(dead_letter)]
@@ -14,6 +16,10 @@ enum HandleError {
         #[allow(dead_code)]
         code: u16,
     },
+    #[idem(release, redeliver = "1m")]
+    MailServerDown,
+    #[idem(redeliver = DAY)]
+    SenderPaused(#[allow(dead_code)] Nested),
     Nested(Nested),
     Text(#[allow(dead_code)] String),
     #[idem(release)]
@@ -36,6 +42,9 @@ fn poison_is_put_aside_by_its_name_and_an_error_inside_is_asked_and_the_rest_com
         (HandleError::Unreadable, Disposition::dead_letter("unreadable")),
         (HandleError::NoReply { code: 7 }, Disposition::dead_letter("no_reply")),
         (HandleError::MailServerBusy, comes_again.clone()),
+        (HandleError::MailServerDown, Disposition::Retry { after: Duration::from_secs(60) }),
+        // The pause of the variant comes before the disposition of the error inside.
+        (HandleError::SenderPaused(Nested::Refused), Disposition::Retry { after: DAY }),
         (HandleError::Text("of no error type".into()), comes_again.clone()),
         // Kept, it would be the answer each time.
         (HandleError::Nested(Nested::Refused), Disposition::dead_letter("refused")),

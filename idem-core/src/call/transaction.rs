@@ -140,12 +140,18 @@ where
                         B::roll_back(tx).await;
                         match error {
                             Error::Store { source, .. } if may_rerun && is_conflict::<S, B>(&source) => source,
-                            error => return Err(self.fail(error)),
+                            error => {
+                                if let Error::Store { source, .. } = &error {
+                                    self.gives_up(source);
+                                }
+                                return Err(self.fail(error));
+                            }
                         }
                     }
                 },
             };
             if !may_rerun || !is_conflict::<S, B>(&failure) {
+                self.gives_up(&failure);
                 return Err(self.fail(self.store_failed(failure)));
             }
             self.runs_again(&failure);
@@ -318,6 +324,15 @@ where
                 Error::store(operation, "unguarded", error)
             }
             Prepared::Refused(error) => error.clone(),
+        }
+    }
+
+    /// A conflict that does not pass is one that someone should look at.
+    fn gives_up(&self, failure: &StoreError) {
+        if let Prepared::Guarded(runtime, request) = self.prepared
+            && failure.kind() == StoreErrorKind::Conflict
+        {
+            runtime.observer.decided_because(Decision::StoreFailed, &request.id, 0, failure);
         }
     }
 

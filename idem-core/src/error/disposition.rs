@@ -81,8 +81,8 @@ impl Disposition {
 /// Decides the fate of a message whose handler failed with this error: for the error type of a
 /// handler.
 ///
-/// `#[derive(ErrorPolicy)]` implements it where `#[idem(dead_letter)]` marks a variant, or where
-/// `#[idem(dispose)]` is above the type.
+/// `#[derive(ErrorPolicy)]` implements it where `#[idem(dead_letter)]` or
+/// `#[idem(redeliver = "1m")]` marks a variant, or where `#[idem(dispose)]` is above the type.
 ///
 /// # Examples
 ///

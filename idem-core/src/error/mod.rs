@@ -356,6 +356,9 @@ pub enum StoreErrorKind {
     Refused,
     /// The value at the key is not a record that this version can read. It was not changed.
     Unreadable,
+    /// The transaction met another one: a serialization failure, a deadlock, a busy database.
+    /// Nothing of it is written. Roll back, and run the whole transaction again.
+    Conflict,
 }
 
 impl StoreError {
@@ -386,7 +389,8 @@ impl StoreError {
 
     /// Returns whether the same step may succeed later by itself.
     pub fn is_retryable(&self) -> bool {
-        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout | StoreErrorKind::Full)
+        use StoreErrorKind::{Conflict, Full, Timeout, Unavailable};
+        matches!(self.kind, Unavailable | Timeout | Full | Conflict)
     }
 
     /// Returns whether the step may have been carried out although it failed. Only the same step,

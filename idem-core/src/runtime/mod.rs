@@ -57,7 +57,9 @@ impl Runtime {
             self.observer.decided_because(Decision::Unreadable, id, 0, &error);
             return Error::Codec { operation, key, reason: error.to_string().into() };
         }
-        self.observer.decided_because(Decision::StoreFailed, id, 0, &error);
+        let met_another = error.kind() == StoreErrorKind::Conflict;
+        let decision = if met_another { Decision::Conflict } else { Decision::StoreFailed };
+        self.observer.decided_because(decision, id, 0, &error);
         Error::Store { operation, key, source: error }
     }
 

@@ -26,8 +26,8 @@ use crate::store::Store;
 /// - **Never a second connection.** Each step uses the connection of this transaction. Otherwise
 ///   waiters could use up the pool.
 /// - **Conflicts are retryable errors.** A serialization failure or a deadlock is a [`StoreError`]
-///   of the kind [`Unavailable`](crate::StoreErrorKind::Unavailable), with the driver's error as
-///   its source.
+///   of the kind [`Conflict`](crate::StoreErrorKind::Conflict), with the driver's error as its
+///   source.
 ///
 /// # Cancellation
 ///
@@ -107,5 +107,8 @@ pub trait Transactions<S: Store>: Sync {
     /// Returns whether this error is the driver's, for a transaction that met another one, so that
     /// all of it may run again: a serialization failure, a deadlock, a busy database. Asked of each
     /// error in a chain of sources.
+    ///
+    /// An error type with `#[error(transparent)]` has the sources of the driver's error, but not that
+    /// error itself. So recognise the driver's error and its source.
     fn is_conflict(error: &(dyn Error + 'static)) -> bool;
 }

@@ -238,7 +238,10 @@ impl Call {
     ///
     /// Use it for bodies with a lease that also have effects outside the database. When the
     /// transaction commits, the record is committed and waiters are woken. If the transaction is
-    /// rolled back, the record is still in flight: return an error then, which releases the key.
+    /// rolled back, the record is still in flight: return an error then, whose policy decides (by
+    /// default it releases the key). After an `Ok` the key would stay in flight until the lease ends.
+    ///
+    /// The value is the one that the body returns: a duplicate decodes it as the outcome.
     ///
     /// Commit soon: while the transaction is open, it locks the record, so the lease is not
     /// renewed. If the body runs unguarded, this does nothing.
@@ -263,6 +266,9 @@ impl Call {
     /// tx.commit().await?;
     /// Ok(receipt)
     /// ```
+    ///
+    /// The [guide on transactions](https://docs.rs/idem-rs/latest/idem/guide/transactions/#bodies-with-external-effects)
+    /// has a whole function.
     pub async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
     where
         X: Transaction<S>,

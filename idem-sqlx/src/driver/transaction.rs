@@ -7,6 +7,7 @@ use idem_core::store::record::{Claim, Claimed, Commit, OnClaim, Ownership};
 use idem_core::{StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout};
 
+use self::sqlx::error::DatabaseError;
 use self::sqlx::pool::PoolConnection;
 use self::sqlx::{Database, Pool, Transaction};
 use super::super::{TransactionManager, fixed, sqlx};
@@ -213,10 +214,16 @@ pub(crate) async fn commit_all<D: Dialect>(transaction: Transaction<'static, D::
 }
 
 pub(crate) fn is_conflict<D: Dialect>(error: &(dyn StdError + 'static)) -> bool {
-    match error.downcast_ref::<sqlx::Error>() {
-        Some(sqlx::Error::Database(error)) => D::is_conflict(&**error),
-        _ => false,
+    of_database(error).is_some_and(D::is_conflict)
+}
+
+/// The database's error, if this is one. Under `#[error(transparent)]`, the sources of an error are
+/// those of the `sqlx::Error` inside, so it comes without that one around it.
+pub(super) fn of_database<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e dyn DatabaseError> {
+    if let Some(sqlx::Error::Database(error)) = error.downcast_ref::<sqlx::Error>() {
+        return Some(&**error);
     }
+    error.downcast_ref::<Box<dyn DatabaseError>>().map(|error| &**error)
 }
 
 fn is_locked<D: Dialect>(error: &sqlx::Error) -> bool {
@@ -243,7 +250,7 @@ fn ended<D: Dialect>(error: sqlx::Error) -> StoreError {
 
 fn conflict<D: Dialect>(error: sqlx::Error) -> StoreError {
     let message = format!("{}: {error}; roll back, and run the whole transaction again", D::NAME);
-    StoreError::new(StoreErrorKind::Unavailable, message).with_source(error)
+    StoreError::new(StoreErrorKind::Conflict, message).with_source(error)
 }
 
 /// Lets transactions of a database hold the records of a store.

@@ -2,10 +2,12 @@
 //! guarded call would have done is said.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use idem_core::{Duplicate, Error, Idempotency, InFlight, RecordState};
+use idem_sqlx::guard;
 use idem_sqlx::sqlx::{self, AssertSqlSafe};
 use idem_testkit::{MariaDbServer, PostgresServer};
 use tracing::field::{Field, Visit};
@@ -197,4 +199,91 @@ async fn an_observing_call_in_a_transaction_runs_and_says_what_it_would_have_don
 async fn an_observing_call_in_a_transaction_runs_and_says_what_it_would_have_done_on_sqlite() {
     let dir = tempfile::tempdir().unwrap();
     observes_on_sqlite(&format!("sqlite://{}/shop.db", dir.path().display())).await;
+}
+
+/// At REPEATABLE READ, a transaction that began before the first call committed cannot see its record.
+#[tokio::test]
+async fn a_transaction_that_met_another_one_is_a_conflict_and_not_a_store_that_failed() {
+    let (pool, store) = crate::transactions::postgres().await;
+    let idempotency = Idempotency::new(store);
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let call = || idempotency.operation("conflicts").key("one");
+
+    let mut late = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();
+    sqlx::raw_sql("SELECT 1").execute(&mut *late).await.unwrap();
+    call().transaction(&pool, async |_| Ok::<u32, Error>(1)).await.unwrap();
+    assert_eq!(log.decisions(), ["executed"]);
+
+    let error = call().run_in(&mut late, async |_| Ok::<u32, Error>(2)).await.unwrap_err();
+    assert!(error.is_retryable() && guard::is_conflict(&error), "{error}");
+    assert_eq!(log.decisions(), ["conflict"]);
+    late.rollback().await.unwrap();
+
+    let mut again = pool.begin().await.unwrap();
+    let outcome = call().run_in(&mut again, async |_| Ok::<u32, Error>(2)).await.unwrap();
+    assert!(outcome.is_replayed());
+
+    // Another failure of a database is none.
+    let missing = sqlx::raw_sql("SELECT * FROM no_such_table").execute(&mut *again).await.unwrap_err();
+    assert!(!guard::is_conflict(&missing), "{missing}");
+}
+
+/// The error type that the guides show: its sources are those of the `sqlx::Error` inside.
+#[derive(Debug, thiserror::Error)]
+enum Transparent {
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
+
+#[tokio::test]
+async fn a_conflict_in_a_transparent_error_of_the_body_runs_the_transaction_again() {
+    let (pool, idempotency) = on_postgres(&PostgresServer::shared().await.unwrap().url(), "REPEATABLE READ").await;
+    sqlx::raw_sql("CREATE TABLE counted (n int); INSERT INTO counted VALUES (0)").execute(&pool).await.unwrap();
+    let runs = AtomicU32::new(0);
+    let body = async |tx: &mut sqlx::PgTransaction<'_>| {
+        sqlx::raw_sql("SELECT n FROM counted").execute(&mut **tx).await?;
+        if runs.fetch_add(1, Ordering::SeqCst) == 0 {
+            sqlx::raw_sql("UPDATE counted SET n = n + 1").execute(&pool).await?; // another transaction
+        }
+        let updated = sqlx::raw_sql("UPDATE counted SET n = n + 10").execute(&mut **tx).await;
+        if let Err(error) = updated {
+            let error = Transparent::from(error);
+            assert!(guard::is_conflict(&error), "{error:?}");
+            return Err(error);
+        }
+        Ok::<u32, Transparent>(1)
+    };
+    idempotency.operation("conflicts").key("transparent").transaction(&pool, body).await.unwrap();
+    assert_eq!(runs.into_inner(), 2);
+    let n: i32 = sqlx::query_scalar("SELECT n FROM counted").fetch_one(&pool).await.unwrap();
+    assert_eq!(n, 11);
+}
+
+/// Each run of the body meets a transaction that has read what it writes, and has written what it read.
+#[tokio::test]
+async fn a_conflict_that_does_not_pass_is_reported_once_as_a_store_that_failed() {
+    let (pool, idempotency) = on_postgres(&PostgresServer::shared().await.unwrap().url(), "SERIALIZABLE").await;
+    sqlx::raw_sql("CREATE TABLE skew (id int PRIMARY KEY, n int); INSERT INTO skew VALUES (1, 0), (2, 0)")
+        .execute(&pool)
+        .await
+        .unwrap();
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let body = async |tx: &mut sqlx::PgTransaction<'_>| {
+        let mut other = pool.begin().await?;
+        sqlx::raw_sql("SELECT n FROM skew WHERE id = 1").execute(&mut **tx).await?;
+        sqlx::raw_sql("SELECT n FROM skew WHERE id = 2").execute(&mut *other).await?;
+        sqlx::raw_sql("UPDATE skew SET n = n + 1 WHERE id = 1").execute(&mut *other).await?;
+        sqlx::raw_sql("UPDATE skew SET n = n + 1 WHERE id = 2").execute(&mut **tx).await?;
+        other.commit().await?;
+        Ok::<u32, Failed>(1)
+    };
+    let error = idempotency.operation("conflicts").key("skew").transaction(&pool, body).await.unwrap_err();
+    assert!(guard::is_conflict(&error) && matches!(error, Failed::Idem(Error::Store { .. })), "{error}");
+    let decisions = log.decisions();
+    let times = |decision: &str| decisions.iter().filter(|made| *made == decision).count();
+    assert_eq!((times("retried"), times("conflict"), times("store_failed")), (20, 21, 1), "{decisions:?}");
 }

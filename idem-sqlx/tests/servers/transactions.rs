@@ -22,7 +22,7 @@ pub(crate) fn insert(name: &str) -> AssertSqlSafe<String> {
     AssertSqlSafe(format!("INSERT INTO business VALUES ('{name}', 1)"))
 }
 
-async fn postgres() -> (PgPool, PostgresStore) {
+pub(crate) async fn postgres() -> (PgPool, PostgresStore) {
     let pool =
         PgPoolOptions::new().max_connections(30).connect(&PostgresServer::shared().await.unwrap().url()).await.unwrap();
     let store = PostgresStore::new(pool.clone());

@@ -52,11 +52,13 @@
 //! # fn main() {}
 //! ```
 
+mod conflict;
 mod steps;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::conflict::is_conflict;
 use self::sqlx::{Decode, Error, Transaction};
 use self::steps::Waited;
 pub use self::steps::{Id, Supported};

@@ -15,7 +15,7 @@ use idem_core::store::record::{
 use idem_core::store::{Transaction, Transactions};
 use idem_core::{CodecId, Fingerprint, StoreError, StoreErrorKind};
 use idem_sqlx::PostgresStore;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::{Client, Config, GenericClient, NoTls, Row};
 
 /// A transaction: a `Client` after `BEGIN`, or a `tokio_postgres::Transaction`.
@@ -256,21 +256,24 @@ impl Transactions<PostgresStore> for Connecting {
     }
 
     fn is_conflict(error: &(dyn StdError + 'static)) -> bool {
-        error.downcast_ref::<tokio_postgres::Error>().is_some_and(has_met_another)
+        // An error type with `#[error(transparent)]` has the source of the driver's error, and not it.
+        let code = match error.downcast_ref::<tokio_postgres::Error>() {
+            Some(error) => error.code(),
+            None => error.downcast_ref::<DbError>().map(DbError::code),
+        };
+        has_met_another(code)
     }
 }
 
-fn has_met_another(error: &tokio_postgres::Error) -> bool {
-    [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED]
-        .into_iter()
-        .any(|state| error.code() == Some(state))
+fn has_met_another(code: Option<&SqlState>) -> bool {
+    code.is_some_and(|code| [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code))
 }
 
 fn failed(error: tokio_postgres::Error) -> StoreError {
-    let kind = if has_met_another(&error) || error.is_closed() {
-        StoreErrorKind::Unavailable
-    } else {
-        StoreErrorKind::Refused
+    let kind = match &error {
+        error if has_met_another(error.code()) => StoreErrorKind::Conflict,
+        error if error.is_closed() => StoreErrorKind::Unavailable,
+        _ => StoreErrorKind::Refused,
     };
     StoreError::new(kind, error.to_string()).with_source(error)
 }
