@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         What::Page(args) => page::run(&args),
         What::Scaling(args) => scaling::run(args),
         What::Queues(args) => queues::run(&args),
-        What::Sql(args) => sql::run(&args),
+        What::Sql(args) => sql::run(args),
         What::Layer(args) => layer::run(args),
         What::Memory { records } => fill(records),
     };

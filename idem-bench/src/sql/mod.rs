@@ -30,24 +30,27 @@ pub(crate) struct Args {
     records: Option<u64>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: Args) -> Result<()> {
     let machine = Machine::look();
     println!("{}, {} cores, load {}", machine.processor, machine.cores, machine.load);
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    tokio.block_on(async {
-        for database in Database::value_variants().iter().copied() {
-            if !args.only.is_empty() && !args.only.contains(&database) {
-                continue;
-            }
-            let place = Place::start(database, args.records.is_some()).await?;
-            let groups = match args.records {
-                Some(records) => vec![growth::group(&place, records).await?],
-                None => calls::groups(place, args.rounds, args.calls).await?,
-            };
-            for group in &groups {
-                println!("\n### {}\n\n{}", group.title, page::table(group)?);
-            }
+    // In a task, as the requests of a server are.
+    tokio.block_on(async { tokio::spawn(measure(args)).await? })
+}
+
+async fn measure(args: Args) -> Result<()> {
+    for database in Database::value_variants().iter().copied() {
+        if !args.only.is_empty() && !args.only.contains(&database) {
+            continue;
         }
-        Ok(())
-    })
+        let place = Place::start(database, args.records.is_some()).await?;
+        let groups = match args.records {
+            Some(records) => vec![growth::group(&place, records).await?],
+            None => calls::groups(place, args.rounds, args.calls).await?,
+        };
+        for group in &groups {
+            println!("\n### {}\n\n{}", group.title, page::table(group)?);
+        }
+    }
+    Ok(())
 }
