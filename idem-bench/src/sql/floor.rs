@@ -1,11 +1,14 @@
-//! The floor: the statements of a claim, a commit and a replay by sqlx alone; and what people write
-//! who check, and then insert.
+//! The floor: the store's statements for a claim, a commit and a replay, in a table like its own, by
+//! sqlx alone; and what people write who check, and then insert.
+
+use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context as _, Result, ensure};
 use idem::sqlx::mysql::MySqlPoolOptions;
 use idem::sqlx::postgres::PgPoolOptions;
 use idem::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use idem::sqlx::{self, AssertSqlSafe, MySqlPool, PgPool, Row as _, SqlitePool};
+use idem::{MySqlStore, PostgresStore, SqliteStore};
 
 /// A pool with the settings of the store's own.
 #[derive(Clone)]
@@ -19,17 +22,88 @@ pub(crate) enum Floor {
 const CONNECTIONS: u32 = 10;
 const FILES: u32 = 4;
 
-const CREATE: [&str; 3] = [
-    "CREATE TABLE floor (key text COLLATE \"C\" PRIMARY KEY, owner bytea, outcome bytea, expires_at timestamptz NOT NULL); CREATE INDEX ON floor (expires_at)",
-    "CREATE TABLE floor (`key` varbinary(255) PRIMARY KEY, owner binary(16), outcome longblob, expires_at datetime(6) NOT NULL, INDEX (expires_at)) ENGINE = InnoDB",
-    "CREATE TABLE floor (key TEXT PRIMARY KEY, owner BLOB, outcome BLOB, expires_at INTEGER NOT NULL); CREATE INDEX floor_expires_at ON floor (expires_at)",
-];
+/// As the store reads a row.
+const ROW: &str = "state, attempt, owner, origin, \
+     round(extract(epoch FROM lease_until - leased_at) * 1000)::bigint, \
+     round(extract(epoch FROM expires_at - leased_at) * 1000)::bigint, \
+     ceil(extract(epoch FROM expires_at - statement_timestamp()) * 1000)::bigint, \
+     round(extract(epoch FROM expires_at - valid_until) * 1000)::bigint, \
+     fingerprint, is_error, codec, outcome, questions, took_over, revision";
+const ROW_OF_MARIADB: &str = "state, attempt, owner, origin, \
+     TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) DIV 1000, \
+     TIMESTAMPDIFF(MICROSECOND, leased_at, expires_at) DIV 1000, \
+     (TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) + 999) DIV 1000, \
+     TIMESTAMPDIFF(MICROSECOND, valid_until, expires_at) DIV 1000, \
+     fingerprint, is_error, codec, outcome, questions, took_over, revision";
+const ROW_OF_A_FILE: &str = "state, attempt, owner, origin, lease_until - leased_at, expires_at - leased_at, \
+     expires_at - unixepoch() * 1000, expires_at - valid_until, \
+     fingerprint, is_error, codec, outcome, questions, took_over, revision";
+/// Where the owner and the outcome are in them.
+const OWNER: usize = 2;
+const OUTCOME: usize = 11;
+const COLUMNS: &str = "state, attempt, owner, origin, leased_at, lease_until, valid_until, expires_at, \
+     fingerprint, is_error, codec, outcome, questions, took_over, revision";
 
-const CLAIM: &str = "WITH written AS (INSERT INTO floor (key, owner, expires_at) VALUES ($1, $2, now() + interval '1 day') \
-     ON CONFLICT (key) DO NOTHING RETURNING owner, outcome) \
-     SELECT owner, outcome FROM written UNION ALL SELECT owner, outcome FROM floor WHERE key = $1 AND NOT EXISTS (SELECT 1 FROM written)";
-const CLAIM_IN_FILE: &str = "INSERT INTO floor (key, owner, expires_at) VALUES (?1, ?2, unixepoch() + 86400) ON CONFLICT (key) DO NOTHING; \
-     SELECT owner, outcome FROM floor WHERE key = ?1";
+/// What is sent: the statements of the store for these calls, as one would write them by hand.
+struct Texts {
+    claim: Arc<str>,
+    commit: Arc<str>,
+}
+
+impl Texts {
+    fn of_postgres() -> Self {
+        let at = "operation = 'bench' AND key = $1";
+        let claim = format!(
+            "WITH written AS (INSERT INTO floor (operation, key, {COLUMNS}) VALUES ('bench', $1, 'in_flight', 1, $2, 'nothing', \
+             statement_timestamp(), statement_timestamp() + interval '30 s', NULL, statement_timestamp() + interval '2 days', \
+             NULL, false, NULL, NULL, 0, NULL, $3) ON CONFLICT (operation, key) DO NOTHING RETURNING {ROW}) \
+             SELECT * FROM written UNION ALL SELECT {ROW} FROM floor WHERE {at} AND NOT EXISTS (SELECT 1 FROM written)"
+        );
+        let commit = format!(
+            "WITH put AS (UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, leased_at = NULL, lease_until = NULL, \
+             expires_at = statement_timestamp() + interval '1 day', codec = 'j', outcome = $4, revision = $3 \
+             WHERE {at} AND owner = $2 AND state || '' = 'in_flight' AND expires_at - statement_timestamp() > interval '0' RETURNING waited) \
+             SELECT CASE WHEN waited THEN pg_notify('floor', $1)::text END FROM put"
+        );
+        Self { claim: claim.into(), commit: commit.into() }
+    }
+
+    fn of_mariadb() -> Self {
+        // Two statements in one message, which takes no parameters.
+        let claim = format!(
+            "INSERT INTO floor (operation, `key`, {COLUMNS}) VALUES ('bench', '{{key}}', 'in_flight', 1, x'{{owner}}', 'nothing', \
+             UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 30 SECOND, NULL, UTC_TIMESTAMP(6) + INTERVAL 2 DAY, \
+             NULL, false, NULL, NULL, 0, NULL, {{revision}}) ON DUPLICATE KEY UPDATE operation = VALUES(operation); \
+             SELECT {ROW_OF_MARIADB} FROM floor WHERE operation = 'bench' AND `key` = '{{key}}'"
+        );
+        let commit = "UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, leased_at = NULL, lease_until = NULL, \
+             expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 DAY, codec = 'j', outcome = ?, revision = ? \
+             WHERE operation = 'bench' AND `key` = ? AND owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)";
+        Self { claim: claim.into(), commit: commit.into() }
+    }
+
+    fn of_a_file() -> Self {
+        let claim = format!(
+            "INSERT INTO floor (operation, key, {COLUMNS}) VALUES ('bench', ?1, 'in_flight', 1, ?2, 'nothing', unixepoch() * 1000, \
+             unixepoch() * 1000 + 30000, NULL, unixepoch() * 1000 + 172800000, NULL, 0, NULL, NULL, 0, NULL, ?3) \
+             ON CONFLICT (operation, key) DO NOTHING; \
+             SELECT {ROW_OF_A_FILE} FROM floor WHERE operation = 'bench' AND key = ?1"
+        );
+        let commit = "UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, leased_at = NULL, lease_until = NULL, \
+             expires_at = unixepoch() * 1000 + 86400000, codec = 'j', outcome = ?4, revision = ?3 \
+             WHERE operation = 'bench' AND key = ?1 AND owner = ?2 AND state = 'in_flight' AND expires_at > unixepoch() * 1000";
+        Self { claim: claim.into(), commit: commit.into() }
+    }
+}
+
+static POSTGRES: LazyLock<Texts> = LazyLock::new(Texts::of_postgres);
+static MARIADB: LazyLock<Texts> = LazyLock::new(Texts::of_mariadb);
+static FILE: LazyLock<Texts> = LazyLock::new(Texts::of_a_file);
+
+/// The store's own table, by another name.
+fn create(schema: &str) -> AssertSqlSafe<String> {
+    AssertSqlSafe(schema.replace("idem_records", "floor"))
+}
 
 impl Floor {
     pub(crate) async fn connect(url: &str) -> Result<Self> {
@@ -37,13 +111,13 @@ impl Floor {
             Some("postgres") => {
                 let pool = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false);
                 let pool = pool.connect(url).await?;
-                sqlx::raw_sql(CREATE[0]).execute(&pool).await?;
+                sqlx::raw_sql(create(PostgresStore::SCHEMA)).execute(&pool).await?;
                 Self::Postgres(pool)
             }
             Some("mysql") => {
                 let pool = MySqlPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false);
                 let pool = pool.connect(url).await?;
-                sqlx::raw_sql(CREATE[1]).execute(&pool).await?;
+                sqlx::raw_sql(create(MySqlStore::SCHEMA)).execute(&pool).await?;
                 Self::Mysql(pool)
             }
             _ => {
@@ -51,7 +125,7 @@ impl Floor {
                 let options = options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal);
                 let pool = SqlitePoolOptions::new().max_connections(FILES).test_before_acquire(false);
                 let pool = pool.connect_with(options.synchronous(SqliteSynchronous::Full)).await?;
-                sqlx::raw_sql(CREATE[2]).execute(&pool).await?;
+                sqlx::raw_sql(create(SqliteStore::SCHEMA)).execute(&pool).await?;
                 Self::Sqlite(pool)
             }
         })
@@ -62,20 +136,27 @@ impl Floor {
         let owner = fastrand::u128(..).to_be_bytes().to_vec();
         let (found, _) = self.claim(key, &owner).await?;
         ensure!(found.as_ref() == Some(&owner), "the key was used before");
+        let (outcome, revision) = (result.as_bytes(), fastrand::i64(..));
         let done = match self {
             Self::Postgres(pool) => {
-                let text = "UPDATE floor SET outcome = $3, owner = NULL, expires_at = now() + interval '1 day' WHERE key = $1 AND owner = $2";
-                let query = sqlx::query(text).bind(key).bind(owner).bind(result.as_bytes());
-                query.execute(pool).await?.rows_affected()
+                let query = sqlx::query(AssertSqlSafe(POSTGRES.commit.clone()))
+                    .bind(key)
+                    .bind(owner)
+                    .bind(revision)
+                    .bind(outcome);
+                u64::from(query.fetch_optional(pool).await?.is_some())
             }
             Self::Mysql(pool) => {
-                let text = "UPDATE floor SET outcome = ?, owner = NULL, expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 DAY WHERE `key` = ? AND owner = ?";
-                let query = sqlx::query(text).bind(result.as_bytes()).bind(key).bind(owner);
+                let query = sqlx::query(AssertSqlSafe(MARIADB.commit.clone()))
+                    .bind(outcome)
+                    .bind(revision)
+                    .bind(key)
+                    .bind(owner);
                 query.execute(pool).await?.rows_affected()
             }
             Self::Sqlite(pool) => {
-                let text = "UPDATE floor SET outcome = ?3, owner = NULL, expires_at = unixepoch() + 86400 WHERE key = ?1 AND owner = ?2";
-                let query = sqlx::query(text).bind(key).bind(owner).bind(result.as_bytes());
+                let query =
+                    sqlx::query(AssertSqlSafe(FILE.commit.clone())).bind(key).bind(owner).bind(revision).bind(outcome);
                 query.execute(pool).await?.rows_affected()
             }
         };
@@ -92,25 +173,25 @@ impl Floor {
 
     /// The owner and the outcome that stand there then.
     async fn claim(&self, key: &str, owner: &[u8]) -> Result<(Option<Vec<u8>>, Option<Vec<u8>>)> {
+        let revision = fastrand::i64(..);
         Ok(match self {
             Self::Postgres(pool) => {
-                let row = sqlx::query(CLAIM).bind(key).bind(owner).fetch_one(pool).await?;
-                (row.try_get(0)?, row.try_get(1)?)
+                let query = sqlx::query(AssertSqlSafe(POSTGRES.claim.clone())).bind(key).bind(owner).bind(revision);
+                let row = query.fetch_one(pool).await?;
+                (row.try_get(OWNER)?, row.try_get(OUTCOME)?)
             }
             Self::Mysql(pool) => {
-                // Two statements in one message, which takes no parameters.
                 let owner: String = owner.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
-                let text = format!(
-                    "INSERT INTO floor (`key`, owner, expires_at) VALUES ('{key}', x'{owner}', UTC_TIMESTAMP(6) + INTERVAL 1 DAY) \
-                     ON DUPLICATE KEY UPDATE `key` = VALUES(`key`); SELECT owner, outcome FROM floor WHERE `key` = '{key}'"
-                );
+                let text = MARIADB.claim.replace("{key}", key).replace("{owner}", &owner);
+                let text = text.replace("{revision}", &revision.to_string());
                 let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(pool).await?;
                 let row = rows.first().context("there is no row")?;
-                (row.try_get(0)?, row.try_get(1)?)
+                (row.try_get(OWNER)?, row.try_get(OUTCOME)?)
             }
             Self::Sqlite(pool) => {
-                let row = sqlx::query(CLAIM_IN_FILE).bind(key).bind(owner).fetch_one(pool).await?;
-                (row.try_get(0)?, row.try_get(1)?)
+                let query = sqlx::query(AssertSqlSafe(FILE.claim.clone())).bind(key).bind(owner).bind(revision);
+                let row = query.fetch_one(pool).await?;
+                (row.try_get(OWNER)?, row.try_get(OUTCOME)?)
             }
         })
     }
@@ -130,18 +211,18 @@ impl Floor {
         match self {
             Self::Postgres(pool) => check_then_insert!(
                 pool,
-                "SELECT outcome FROM floor WHERE key = $1",
-                "INSERT INTO floor (key, outcome, expires_at) VALUES ($1, $2, now() + interval '1 day')"
+                "SELECT outcome FROM floor WHERE operation = 'bench' AND key = $1",
+                "INSERT INTO floor (operation, key, state, attempt, revision, outcome, expires_at) VALUES ('bench', $1, 'committed', 1, 1, $2, now() + interval '1 day')"
             ),
             Self::Mysql(pool) => check_then_insert!(
                 pool,
-                "SELECT outcome FROM floor WHERE `key` = ?",
-                "INSERT INTO floor (`key`, outcome, expires_at) VALUES (?, ?, UTC_TIMESTAMP(6) + INTERVAL 1 DAY)"
+                "SELECT outcome FROM floor WHERE operation = 'bench' AND `key` = ?",
+                "INSERT INTO floor (operation, `key`, state, attempt, revision, outcome, expires_at) VALUES ('bench', ?, 'committed', 1, 1, ?, UTC_TIMESTAMP(6) + INTERVAL 1 DAY)"
             ),
             Self::Sqlite(pool) => check_then_insert!(
                 pool,
-                "SELECT outcome FROM floor WHERE key = ?1",
-                "INSERT INTO floor (key, outcome, expires_at) VALUES (?1, ?2, unixepoch() + 86400)"
+                "SELECT outcome FROM floor WHERE operation = 'bench' AND key = ?1",
+                "INSERT INTO floor (operation, key, state, attempt, revision, outcome, expires_at) VALUES ('bench', ?1, 'committed', 1, 1, ?2, unixepoch() * 1000 + 86400000)"
             ),
         }
         Ok(result.len())

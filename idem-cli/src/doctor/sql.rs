@@ -75,6 +75,33 @@ async fn standbys(pool: &PgPool, report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The replicas of a server of MySQL or MariaDB, as far as this user may know.
+async fn replicas(pool: &MySqlPool, report: &mut Report) -> Result<(), Failure> {
+    let threads =
+        "SELECT CAST(count(*) AS SIGNED) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
+    let row = sqlx::query(threads).fetch_one(pool).await.map_err(|error| unavailable(&error))?;
+    let all: i64 = row.try_get(0).map_err(|error| unavailable(&error))?;
+    // Of the source: its name differs between MySQL and MariaDB, and it is missing without the plug-in.
+    let status =
+        "SHOW GLOBAL STATUS WHERE Variable_name IN ('Rpl_semi_sync_master_status', 'Rpl_semi_sync_source_status')";
+    let row = sqlx::query(status).fetch_optional(pool).await.map_err(|error| unavailable(&error))?;
+    let is_waited_for = row.is_some_and(|row| row.try_get::<String, _>(1).is_ok_and(|status| status == "ON"));
+    judge_replicas(all, is_waited_for, report);
+    Ok(())
+}
+
+fn judge_replicas(all: i64, is_waited_for: bool, report: &mut Report) {
+    match (all, is_waited_for) {
+        (0, _) => report.note(
+            "no replica is seen (that needs the right PROCESS); while a server without one is down, calls fail closed",
+        ),
+        (_, true) => report.fine(format!("a commit waits for a replica, of {all} (semi-synchronous replication)")),
+        (_, false) => report.note(format!(
+            "has {all} replicas and a commit waits for none, so a failover forgets the last claims and outcomes; semi-synchronous replication has each commit wait"
+        )),
+    }
+}
+
 pub(super) async fn postgres(pool: &PgPool, table: &str, report: &mut Report) -> Result<(), Failure> {
     let names = ["fsync", "synchronous_commit", "full_page_writes", "default_transaction_read_only"];
     let row = sqlx::query(
@@ -181,6 +208,7 @@ pub(super) async fn mysql(pool: &MySqlPool, table: &str, report: &mut Report) ->
     }
     let micros = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
     clock_of("the server", async || sqlx::query(micros).fetch_one(pool).await?.try_get(0), report).await?;
+    replicas(pool, report).await?;
     let quoted = quoted(table, '`');
     let engine = sqlx::query(
         "SELECT CAST(engine AS CHAR) FROM information_schema.tables WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?",
@@ -264,4 +292,21 @@ pub(super) async fn sqlite(pool: &SqlitePool, report: &mut Report) -> Result<(),
     }
     report.note("how far a commit is on the disk is a setting of each connection: `SqliteStore::connect` has synchronous = FULL; a pool of your own should have it too");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_that_no_commit_waits_for_are_noted() {
+        let judged = |all, is_waited_for| {
+            let mut report = Report::default();
+            judge_replicas(all, is_waited_for, &mut report);
+            (report.fine.concat(), report.notes.concat())
+        };
+        assert!(judged(0, false).1.contains("no replica is seen"));
+        assert!(judged(2, false).1.contains("a commit waits for none"));
+        assert!(judged(2, true).0.contains("a commit waits for a replica"));
+    }
 }

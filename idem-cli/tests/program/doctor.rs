@@ -83,6 +83,7 @@ pub(crate) async fn finds_a_mariadb_that_forgets_or_has_no_table(url: &str) {
     runtime(url).await;
     let report = idem(url, &["doctor", "--json"]).with(0).json();
     assert_eq!(report["findings"], serde_json::json!([]), "{report}");
+    assert!(report["notes"].to_string().contains("no replica is seen"), "{report}");
     for (change, what, back) in [
         ("SET GLOBAL read_only = ON", "connect to the primary", "SET GLOBAL read_only = OFF"),
         ("ALTER TABLE idem_records ENGINE = Aria", "ENGINE = InnoDB", "ALTER TABLE idem_records ENGINE = InnoDB"),

@@ -131,16 +131,19 @@ impl Statements {
                 held_now("")
             )
             .into(),
-            // Where the table has partitions, rows of several share a `ctid`: so each is looked at.
+            // Where the table has partitions, rows of several share a `ctid`: so each is looked at. `IS
+            // TRUE` fits no index: with old statistics, the planner takes all rows that expired for
+            // few, and would compare each of them with the list.
             sweep: format!(
                 "DELETE FROM {t} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {t} WHERE expires_at <= statement_timestamp() \
-                 ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)) AND expires_at <= statement_timestamp()"
+                 ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)) AND (expires_at <= statement_timestamp()) IS TRUE"
             )
             .into(),
             sweep_outcomes: format!(
                 "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, outcome = NULL, took_over = NULL, revision = $2 \
                  WHERE ctid = ANY (ARRAY(SELECT ctid FROM {t} WHERE state = 'committed' AND valid_until <= statement_timestamp() \
-                 ORDER BY valid_until LIMIT $1 FOR UPDATE SKIP LOCKED)) AND state = 'committed' AND valid_until <= statement_timestamp()"
+                 ORDER BY valid_until LIMIT $1 FOR UPDATE SKIP LOCKED)) \
+                 AND (state = 'committed' AND valid_until <= statement_timestamp()) IS TRUE"
             )
             .into(),
             schema: "SELECT to_regclass($1) IS NOT NULL, obj_description(to_regclass($1), 'pg_class')".into(),
