@@ -154,10 +154,10 @@ impl<'c> Consumer<'c> {
     }
 
     /// Sets how to connect again after the connection has ended, does not answer, or has not
-    /// recovered by itself for 5 s. Recommended: lapin's own recovery pauses for up to a minute between its tries, gives up
-    /// after 16 of them (11 minutes by default), and can fail behind a proxy. The connections that
-    /// this makes need no `enable_auto_recover`. They work on the tokio runtime on which the consumer
-    /// runs, unless the closure connects on another one.
+    /// recovered by itself for 5 s. Recommended: lapin's own recovery pauses for up to a minute
+    /// between its tries, gives up after 16 of them (11 minutes by default), and can fail behind a
+    /// proxy. The connections that this makes need no `enable_auto_recover`. They work on the tokio
+    /// runtime on which the consumer runs, unless the closure connects on another one.
     ///
     /// The closure is called for each connection. If it makes its URL, it returns an `async` block.
     ///

@@ -401,9 +401,8 @@ impl<'a, S: Store> Trail<'a, S> {
         let Some(counter) = subject.counter() else { return Ok(Vec::new()) };
         let last = self.store.inspect(&counter).await?.map_or(0, |info| info.attempt);
         let mut entries = Vec::new();
-        let limit = u64::try_from(limit).unwrap_or(u64::MAX);
         // Few numbers have no entry: those whose process died, and the oldest, which have expired.
-        for number in (1..=last).rev().take(usize::try_from(limit).unwrap_or(usize::MAX)) {
+        for number in (1..=last).rev().take(limit) {
             entries.extend(self.read(subject, number).await?);
         }
         Ok(entries)

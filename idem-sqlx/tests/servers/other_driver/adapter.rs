@@ -180,8 +180,9 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
     }
 
     async fn claim(&mut self, _: &PostgresStore, claim: &Claim, wait: Duration) -> Result<Claimed, StoreError> {
-        // Zero would be no limit. After an error, the roll-back to the savepoint restores it.
-        let limit = format!("{}ms", wait.as_millis().clamp(1, 2_000_000_000));
+        // Zero would be no limit, and less than asked for would end the wait before the caller's does.
+        // After an error, the roll-back restores it.
+        let limit = format!("{}ms", wait.as_micros().div_ceil(1000).clamp(1, 2_000_000_000));
         let select = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', $1, true)";
         let before: String = self.client.query_one(select, &[&limit]).await.map_err(failed)?.get(0);
         let claimed = self.claimed(claim).await?;
