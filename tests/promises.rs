@@ -136,7 +136,7 @@ over_all_stores! {
     async fn p2_after_the_retention_it_is_known_for_as_long_as_remember_says_and_then_runs_again(world: World) {
         let idempotency = world.process().await;
         let call = || idempotency.operation("p2.times").key("k")
-            .lease(Duration::from_millis(100)).ttl(Duration::from_millis(150)).remember(Duration::from_millis(700));
+            .ttl(Duration::from_millis(150)).remember(Duration::from_millis(700));
         assert!(!call().run(async || Res::Ok(1)).await.unwrap().is_replayed());
         let mut seen = Vec::new();
         loop {
