@@ -5,8 +5,8 @@
 //! cargo run --example inbox   # a nats-server of its own, SQLite in a temporary file
 //! ```
 //!
-//! The second delivery finds the record, changes no row, and is acknowledged. The clients are built
-//! when the example is first run.
+//! The second delivery finds the record, changes no row, and is acknowledged. The first run is
+//! slow: the example builds itself again, with the clients of NATS and SQLite.
 
 #[cfg(feature = "inbox")]
 #[path = "inbox/consumer.rs"]

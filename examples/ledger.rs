@@ -14,7 +14,7 @@
 //! is 1 if an invariant is broken. To see that, take the attribute off `transfer`, in
 //! `ledger/bank.rs`.
 //!
-//! The client of a database is built when it is first asked for.
+//! The first run with a database is slow: the example builds itself again, with that client.
 
 // An example reads the clock where it likes.
 #![allow(clippy::disallowed_methods)]

@@ -9,7 +9,7 @@
 //!
 //! It needs one of the packages `nats-server` and `rabbitmq-server`, and `redis-server` for the
 //! records. They are started on free ports, with their files in a temporary directory, and ended
-//! with the example. The clients of the brokers are built when the example is first run.
+//! with the example. The first run is slow: the example builds itself again, with their clients.
 
 // An example reads the clock where it likes.
 #![allow(clippy::disallowed_methods)]

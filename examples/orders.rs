@@ -19,8 +19,8 @@
 //! curl localhost:3000/ledger
 //! ```
 //!
-//! `--port 8080` listens elsewhere (0: any free port), `--redis redis://127.0.0.1/` keeps the
-//! records in Redis, so that several of these share them.
+//! `--port 8080` listens elsewhere (0: any free port). `--redis redis://127.0.0.1/` keeps the
+//! records in Redis, so that several of these processes share them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

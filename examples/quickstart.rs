@@ -8,7 +8,7 @@
 //! cargo run --example quickstart -- --store redis://127.0.0.1/      # records in Redis; or postgres://user:password@host/db, or mysql://..
 //! ```
 //!
-//! The client of a store is built when it is first asked for.
+//! With another store than memory, the example first builds itself again with that store's client.
 //!
 //! A line is a JSON object with `event` (the provider's id of the event), `order`, `amount_cents`,
 //! and if you like `currency`, `at_ms` (when it arrives, from the start) and `note`.

@@ -1,5 +1,5 @@
-//! Several processes take jobs from a queue that delivers each of them to everybody, and one of
-//! them is killed while it works.
+//! Several processes take jobs from a queue that delivers each job to every process. One of the
+//! processes is killed while it works.
 //!
 //! ```text
 //! cargo run --example workers --features redis                                 # starts a redis-server of its own
@@ -31,7 +31,8 @@
 //! ```
 //!
 //! The next call replays `paid, receipt 7`, and the example ends.
-//! `idem release workers.payment o-1` has the payment made again instead, as the second attempt.
+//! With `idem release workers.payment o-1` instead, the payment is made again, as the second
+//! attempt.
 
 #![allow(clippy::disallowed_methods)]
 

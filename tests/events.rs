@@ -4,6 +4,8 @@
 
 #[path = "events/observe.rs"]
 mod observe;
+#[path = "events/steps.rs"]
+mod steps;
 mod support;
 #[path = "events/trail.rs"]
 mod trail;
@@ -46,6 +48,9 @@ impl Visit for Fields<'_> {
         }
         if let ("would", Some((_, decision))) = (field.name(), self.0.0.last_mut()) {
             *decision = format!("{decision}: {}", text.trim_matches('"'));
+        }
+        if field.name() == "attempt" {
+            self.0.1.push_str("attempt ");
         }
         self.0.1.push_str(&text);
     }
@@ -325,7 +330,7 @@ impl Subscriber for Panicking {
     fn exit(&self, _: &Id) {}
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn p1_leases_are_renewed_on_after_a_panic_in_the_applications_subscriber() {
     let subscriber = Arc::new(Panicking(AtomicBool::new(false)));
     let _logging = tracing::subscriber::set_default(subscriber.clone());

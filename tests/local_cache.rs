@@ -42,6 +42,16 @@ async fn p2_an_outcome_whose_commit_was_tried_again_is_kept_from_the_first_try()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_duplicate_of_a_call_that_committed_here_asks_the_store_for_nothing() {
+    let store = FaultStore::new(MemoryStore::new());
+    let faults = store.faults();
+    let here = with_cache(store);
+    call(&here, "first").await;
+    assert_eq!(call(&here, "none").await, (true, "first".to_owned()));
+    assert_eq!(faults.calls(Step::Claim), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_told_to_be_forgotten_is_forgotten_here_whatever_the_store_answers() {
     let store = FaultStore::new(MemoryStore::new());
     let faults = store.faults();
@@ -50,4 +60,28 @@ async fn what_was_told_to_be_forgotten_is_forgotten_here_whatever_the_store_answ
     faults.next(Step::Remove, Fault::LoseReply);
     here.operation("cached").key("k").forget().await.unwrap_err();
     assert_eq!(call(&here, "second").await, (false, "second".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_by_hand_is_about_the_record_in_the_store_and_not_about_the_one_that_is_known_here() {
+    let store = FaultStore::new(MemoryStore::new());
+    let other = Idempotency::new(store.clone());
+    let here = with_cache(store);
+    let operation = |idempotency: &Idempotency| idempotency.operation("cached").key("k");
+    for settles in [true, false] {
+        assert!(!call(&here, "first").await.0);
+        // Another process removes it, and is cut off in its own call.
+        assert!(operation(&other).forget().await.unwrap());
+        drop(operation(&other).lease(Duration::from_millis(100)).begin().await.unwrap());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        if settles {
+            operation(&here).settle(&"settled".to_owned()).await.unwrap();
+            assert_eq!(call(&other, "none").await, (true, "settled".to_owned()));
+            assert_eq!(call(&here, "none").await, (true, "settled".to_owned()));
+        } else {
+            assert!(operation(&here).release().await.unwrap());
+            assert_eq!(call(&here, "second").await, (false, "second".to_owned()));
+        }
+        assert!(operation(&here).forget().await.unwrap());
+    }
 }

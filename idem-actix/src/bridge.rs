@@ -10,6 +10,7 @@ use actix_web::body::{BodySize, MessageBody};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use http_body::{Frame, SizeHint};
+use idem_core::__private::BodyPart;
 use idem_http::Body;
 use tokio::sync::{mpsc, oneshot};
 
@@ -22,6 +23,8 @@ const CHUNKS: usize = 4;
 /// A request that the layer has let through, and where its response goes.
 pub(crate) struct Job {
     pub(crate) request: http::Request<Body>,
+    /// What the handler has of the guarded call: its lease, and `idem::current()`.
+    pub(crate) part: BodyPart,
     pub(crate) response: oneshot::Sender<http::Response<Piped>>,
 }
 
@@ -49,7 +52,7 @@ impl tower_service::Service<http::Request<Body>> for Remote {
         let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         Box::pin(async move {
             let (response, received) = oneshot::channel();
-            let sent = sender.map(|sender| sender.send(Job { request, response }).is_ok());
+            let sent = sender.map(|sender| sender.send(Job { request, part: BodyPart::here(), response }).is_ok());
             if sent != Some(true) {
                 return Err("the worker of actix-web has stopped".into());
             }

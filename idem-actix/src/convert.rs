@@ -3,8 +3,17 @@
 use actix_web::HttpResponse;
 use actix_web::body::BoxBody;
 use actix_web::dev::ServiceRequest;
+use actix_web::http::ConnectionType;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use idem_http::Route;
+
+/// How a response is sent, which actix-web keeps beside its headers. An extension, since no replay has
+/// it.
+#[derive(Clone, Copy)]
+struct Sent {
+    connection: ConnectionType,
+    is_chunked: bool,
+}
 
 /// The head of a request, as the layer reads it; `None` if it has no such form.
 pub(crate) fn head(request: &ServiceRequest) -> Option<http::request::Parts> {
@@ -13,9 +22,8 @@ pub(crate) fn head(request: &ServiceRequest) -> Option<http::request::Parts> {
         builder = builder.header(name.as_str(), value.as_bytes());
     }
     let (mut parts, ()) = builder.body(()).ok()?.into_parts();
-    if let Some(route) = request.match_pattern() {
-        parts.extensions.insert(Route(route));
-    }
+    // All paths without a route are one operation: clients choose them, and metrics keep each name.
+    parts.extensions.insert(Route(request.match_pattern().unwrap_or_default()));
     Some(parts)
 }
 
@@ -29,6 +37,14 @@ pub(crate) fn response(parts: &http::response::Parts, body: BoxBody) -> HttpResp
             response.headers_mut().append(name, value);
         }
     }
+    if let Some(sent) = parts.extensions.get::<Sent>() {
+        let head = response.head_mut();
+        // The other two, since what a connection is kept for depends on its request as well.
+        if sent.connection != ConnectionType::KeepAlive {
+            head.set_connection_type(sent.connection);
+        }
+        head.no_chunking(!sent.is_chunked);
+    }
     response
 }
 
@@ -38,5 +54,7 @@ pub(crate) fn parts<B>(response: &HttpResponse<B>) -> Option<http::response::Par
     for (name, value) in response.headers() {
         builder = builder.header(name.as_str(), value.as_bytes());
     }
-    Some(builder.body(()).ok()?.into_parts().0)
+    let head = response.head();
+    let sent = Sent { connection: head.connection_type(), is_chunked: head.chunked() };
+    Some(builder.extension(sent).body(()).ok()?.into_parts().0)
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use actix_web::body::{BodyStream, BoxBody, MessageBody, SizedStream};
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform, forward_ready};
-use actix_web::error::{ErrorInternalServerError, PayloadError};
+use actix_web::error::{ErrorInternalServerError, InternalError, PayloadError};
 use actix_web::{HttpRequest, HttpResponse};
 use futures_util::StreamExt as _;
 use futures_util::future::LocalBoxFuture;
@@ -26,7 +26,13 @@ use crate::convert;
 /// All settings and rules are those of the [`IdempotencyLayer`]. The scope and the other closures
 /// see the request as `http` 1 has it.
 ///
+/// Around an `App`, it also guards paths without a route, because a default service may handle
+/// them. They are one operation, named by the method alone, and their 404 is recorded as any other
+/// response. Around a `web::resource` or a `web::scope`, it guards what is inside.
+///
 /// The service runs in a task of its own on its worker: a client that disconnects does not stop it.
+/// It is a part of the guarded call: `idem::current()` returns the call, and a handler that loses its
+/// lease is dropped.
 #[derive(Clone)]
 pub struct Idempotent {
     layer: IdempotencyLayer<Scoped>,
@@ -97,12 +103,16 @@ where
             let response = guarded.call(http::Request::from_parts(head, body)).await;
             // Without a job, the task below ends.
             drop(guarded);
-            let request = ended.await.map_err(|_| ErrorInternalServerError("the handler panicked"))??;
             let response = match response {
                 Ok(response) => answer(response),
                 Err(error) => HttpResponse::from_error(ErrorInternalServerError(error.to_string())),
             };
-            Ok(ServiceResponse::new(request, response))
+            match ended.await {
+                Ok(Ok(request)) => Ok(ServiceResponse::new(request, response)),
+                Ok(Err(error)) => Err(error),
+                // The handler panicked, or lost its lease, and its request is gone with it.
+                Err(_) => Err(InternalError::from_response("the handler did not end", response).into()),
+            }
         })
     }
 }
@@ -125,7 +135,8 @@ fn body_of(request: &mut ServiceRequest) -> Body {
 /// Runs the service if the layer lets the request through. Gives the request back when it needs it
 /// no more.
 ///
-/// It is a task of its own, which holds the request: a client that disconnects does not stop it.
+/// It is a task of its own, which holds the request: a client that disconnects does not stop it, but
+/// a lost lease does.
 async fn serve<S, B>(
     service: Rc<S>,
     mut request: ServiceRequest,
@@ -135,7 +146,7 @@ async fn serve<S, B>(
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = actix_web::Error> + 'static,
     B: MessageBody + 'static,
 {
-    let Ok(Job { request: admitted, response }) = jobs.await else {
+    let Ok(Job { request: admitted, part, response }) = jobs.await else {
         // Refused or replayed. The receiver is gone if the client is.
         let _ = done.send(Ok(request.into_parts().0));
         return;
@@ -143,7 +154,9 @@ async fn serve<S, B>(
     let stream = admitted.into_body().into_data_stream();
     let stream = stream.map(|chunk| chunk.map_err(|error| PayloadError::Io(std::io::Error::other(error))));
     request.set_payload(Payload::Stream { payload: Box::pin(stream) });
-    let (request, served) = match service.call(request).await {
+    // As a part of the guarded call: a handler that lost its lease is dropped here too.
+    let Some(served) = part.run(service.call(request)).await else { return };
+    let (request, served) = match served {
         Ok(served) => {
             let (request, served) = served.into_parts();
             (Ok(request), served.map_into_boxed_body())

@@ -1,6 +1,8 @@
 //! The layer's rules, over a server of actix-web and real connections.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod hostile;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -260,4 +262,43 @@ async fn duplicates_at_once_over_several_workers_run_one_handler() {
     let (responses, ()) = futures_util::future::join(calls, open).await;
     assert!(responses.iter().all(|response| response.ends_with("1 10")), "{responses:?}");
     assert_eq!(site.runs.load(SeqCst), 1);
+}
+
+#[actix_web::test]
+async fn all_paths_without_a_route_are_one_operation() {
+    let idempotency = Idempotency::new(MemoryStore::new());
+    let site = site_over(idempotency.clone());
+    assert_eq!(status(&site.post("/nowhere", "k", "10").await), "404");
+    assert!(site.post("/nowhere", "k", "10").await.contains("idempotent-replayed: true"));
+    assert_eq!(status(&site.post("/elsewhere", "k", "10").await), "422");
+    let recorded = idempotency.operation("actix.POST").key(&("alice", "k"));
+    assert!(recorded.inspect().await.unwrap().is_some());
+}
+
+#[actix_web::test]
+async fn around_a_resource_the_middleware_leaves_paths_without_a_route_alone() {
+    let runs: Arc<AtomicUsize> = Arc::default();
+    let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new())).name("actix").unscoped();
+    let counted = runs.clone();
+    let app = move || {
+        let runs = counted.clone();
+        let charge = move || {
+            let run = runs.fetch_add(1, SeqCst) + 1;
+            async move { run.to_string() }
+        };
+        let charges = web::resource("/charges").wrap(Idempotent::new(layer.clone())).route(web::post().to(charge));
+        App::new().service(charges)
+    };
+    let server = HttpServer::new(app).workers(1).disable_signals().bind(("127.0.0.1", 0)).unwrap();
+    let site = Site { address: server.addrs()[0], runs, open: watch::channel(true).0, entered: Arc::default() };
+    actix_web::rt::spawn(server.run());
+    for _ in 0..2 {
+        let unknown = site.post("/nowhere", "k", "10").await;
+        assert!(status(&unknown) == "404" && !unknown.contains("idempotent-replayed"), "{unknown}");
+    }
+    for replayed in [false, true] {
+        let charged = site.post("/charges", "k", "10").await;
+        assert!(charged.ends_with("\r\n\r\n1"), "{charged}");
+        assert_eq!(charged.contains("idempotent-replayed: true"), replayed);
+    }
 }

@@ -3,7 +3,8 @@
 //!
 //! `idem-bench run` measures what needs Redis, many tasks or much memory, all in turns in one
 //! process; `benches/in_process.rs`, by criterion, measures single calls in process; `allocations`
-//! counts. `idem-bench layer` measures the HTTP layer alone. `idem-bench page` shows all of it, and writes `docs/benchmarks.md`. `cargo xtask bench`
+//! counts. `idem-bench layer` measures the HTTP layer alone, `idem-bench leases` calls
+//! next to many leases. `idem-bench page` shows all of it, and writes `docs/benchmarks.md`. `cargo xtask bench`
 //! runs them all.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times itself; it is no part of the library")]
 
@@ -14,6 +15,7 @@ mod floor;
 mod in_process;
 mod latency;
 mod layer;
+mod leases;
 mod machine;
 mod memory;
 mod page;
@@ -59,6 +61,8 @@ enum What {
     Sql(sql::Args),
     /// Measure the HTTP layer alone, and show it
     Layer(layer::Args),
+    /// Measure calls while 100,000 leases are alive in their process, and show it
+    Leases,
     /// Fill a store in memory, and say what it took; `run` starts it
     #[command(hide = true)]
     Memory {
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         What::Queues(args) => queues::run(&args),
         What::Sql(args) => sql::run(args),
         What::Layer(args) => layer::run(args),
+        What::Leases => leases::run(),
         What::Memory { records } => fill(records),
     };
     match outcome {

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use idem::sqlx::postgres::PgPoolOptions;
 use idem::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use idem::sqlx::{self, PgPool, PgTransaction, SqlitePool, SqliteTransaction};
+use idem::sqlx::{self, AssertSqlSafe, PgPool, PgTransaction, Row as _, SqlitePool, SqliteTransaction};
 use idem::{Idempotency, PostgresStore, SqliteStore, idempotent};
 use idem_bench::result;
 use idem_testkit::PostgresServer;
 use tokio::task::JoinSet;
 
 use crate::report::{Figure, Group, Kind, Unit};
+use crate::sql::floor::{FILE, OUTCOME, OWNER, POSTGRES, create};
 use crate::stats::median;
 
 /// How many connections call at once.
@@ -34,6 +35,8 @@ enum OrderError {
 enum Subject {
     Bare,
     ByHand,
+    /// The store's own statements, in a table like its own.
+    Statements,
     /// An annotated function, in a transaction that its caller begins and commits.
     Annotated,
     /// `.transaction(&pool, ..)`, which begins and commits.
@@ -41,12 +44,13 @@ enum Subject {
 }
 
 impl Subject {
-    const ALL: [Self; 4] = [Self::Bare, Self::ByHand, Self::Annotated, Self::Whole];
+    const ALL: [Self; 5] = [Self::Bare, Self::ByHand, Self::Statements, Self::Annotated, Self::Whole];
 
     fn name(self) -> &'static str {
         match self {
             Self::Bare => "the bare transaction",
             Self::ByHand => "the table by hand",
+            Self::Statements => "the store's statements by hand",
             Self::Annotated => "#[idempotent(transaction = tx)]",
             Self::Whole => ".transaction(&pool, ..)",
         }
@@ -57,9 +61,9 @@ impl Subject {
     }
 }
 
-/// The three transactions on one database.
+/// The transactions on one database.
 macro_rules! on {
-    ($module:ident, $Pool:ty, $Tx:ident, $begin:literal) => {
+    ($module:ident, $Pool:ty, $Store:ty, $Tx:ident, $begin:literal, $texts:expr) => {
         mod $module {
             use super::*;
 
@@ -94,6 +98,22 @@ macro_rules! on {
                 Ok(receipt)
             }
 
+            async fn statements(tx: &mut $Tx<'_>, number: i64) -> Result<String, sqlx::Error> {
+                let (texts, key, owner) = (&*$texts, format!("i{number}"), fastrand::u128(..).to_be_bytes().to_vec());
+                let claim = sqlx::query(AssertSqlSafe(texts.claim.clone()));
+                let claim = claim.bind(&key).bind(&owner).bind(fastrand::i64(..));
+                let row = claim.fetch_one(&mut **tx).await?;
+                if row.try_get::<Option<Vec<u8>>, _>(OWNER)?.as_ref() != Some(&owner) {
+                    let outcome: Vec<u8> = row.try_get(OUTCOME)?;
+                    return String::from_utf8(outcome).map_err(|error| sqlx::Error::Decode(error.into()));
+                }
+                let receipt = insert(tx, number).await?;
+                let commit = sqlx::query(AssertSqlSafe(texts.commit.clone()));
+                let commit = commit.bind(&key).bind(owner).bind(fastrand::i64(..)).bind(receipt.as_bytes());
+                commit.execute(&mut **tx).await?;
+                Ok(receipt)
+            }
+
             impl Shop {
                 /// One transaction, from its beginning to its commit.
                 pub(super) async fn order(&self, subject: Subject, number: i64) -> Result<()> {
@@ -108,6 +128,7 @@ macro_rules! on {
                     let receipt = match subject {
                         Subject::Bare => insert(&mut tx, number).await?,
                         Subject::ByHand => by_hand(&mut tx, number).await?,
+                        Subject::Statements => statements(&mut tx, number).await?,
                         Subject::Annotated | Subject::Whole => guarded(&mut tx, number).await?,
                     };
                     tx.commit().await?;
@@ -165,6 +186,7 @@ macro_rules! on {
                     for table in [ORDERS, ANSWERS] {
                         sqlx::raw_sql(table).execute(&self.pool).await?;
                     }
+                    sqlx::raw_sql(create(<$Store>::SCHEMA)).execute(&self.pool).await?;
                     let mut figures = Measured::default();
                     for round in 0..=rounds {
                         if round == 1 {
@@ -187,8 +209,8 @@ macro_rules! on {
     };
 }
 
-on!(postgres, PgPool, PgTransaction, "BEGIN");
-on!(sqlite, SqlitePool, SqliteTransaction, "BEGIN IMMEDIATE");
+on!(postgres, PgPool, PostgresStore, PgTransaction, "BEGIN", POSTGRES);
+on!(sqlite, SqlitePool, SqliteStore, SqliteTransaction, "BEGIN IMMEDIATE", FILE);
 
 type Times = [[Vec<f64>; 2]; Subject::ALL.len()];
 
@@ -204,7 +226,7 @@ impl Measured {
         let ratios = |own: &[f64], other: &[f64]| own.iter().zip(other).map(|(own, other)| own / other).collect();
         let mut figures = Vec::new();
         for subject in [Subject::Annotated, Subject::Whole] {
-            for other in [Subject::ByHand, Subject::Bare] {
+            for other in [Subject::ByHand, Subject::Statements, Subject::Bare] {
                 for kind in Kind::ALL.into_iter().filter(|kind| other.has(*kind)) {
                     let of = |subject: Subject| &self.times[subject as usize][kind as usize];
                     let (own, beside) = (of(subject), of(other));
@@ -214,14 +236,14 @@ impl Measured {
                     figures.push(if other == Subject::ByHand { figure.at_most(1.10) } else { figure });
                 }
             }
-            let (own, beside) = (&self.rates[subject as usize], &self.rates[Subject::ByHand as usize]);
-            let show = |rates: &[f64]| Unit::PerSecond.show(median(rates));
-            let remark = format!("{}; by hand {}", show(own), show(beside));
-            let what = format!(
-                "{database}, {CONNECTIONS} connections: {}, share of the rate of the table by hand",
-                subject.name()
-            );
-            figures.push(Figure::new(what, Unit::Ratio, ratios(own, beside)).beside(remark));
+            for other in [Subject::ByHand, Subject::Statements] {
+                let (own, beside) = (&self.rates[subject as usize], &self.rates[other as usize]);
+                let show = |rates: &[f64]| Unit::PerSecond.show(median(rates));
+                let (name, remark) = (other.name(), format!("{}; by hand {}", show(own), show(beside)));
+                let what =
+                    format!("{database}, {CONNECTIONS} connections: {}, share of the rate of {name}", subject.name());
+                figures.push(Figure::new(what, Unit::Ratio, ratios(own, beside)).beside(remark));
+            }
         }
         figures
     }

@@ -17,8 +17,22 @@ pub(crate) struct Driver {
 
 const SAYS_ITS_PORT: &str = "started successfully on port ";
 
+/// How often it is started. It takes a free port of IPv4, and then the same of IPv6, which another
+/// process may have: then it ends.
+const STARTS: u32 = 5;
+
 impl Driver {
     pub(crate) async fn start() -> Result<Self> {
+        for _ in 0..STARTS {
+            if let Some(driver) = Self::try_start().await? {
+                return Ok(driver);
+            }
+        }
+        bail!("chromedriver ended without saying its port, {STARTS} times");
+    }
+
+    /// `None`: it ended without saying its port.
+    async fn try_start() -> Result<Option<Self>> {
         let mut process = Command::new("chromedriver")
             .arg("--port=0")
             .stdin(Stdio::null())
@@ -33,10 +47,10 @@ impl Driver {
                 let port = port.trim_end_matches('.').parse().with_context(|| format!("chromedriver says {line:?}"))?;
                 // It prints more later, which must be read.
                 tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-                return Ok(Self { port, _process: process });
+                return Ok(Some(Self { port, _process: process }));
             }
         }
-        bail!("chromedriver ended without saying its port");
+        Ok(None)
     }
 
     pub(crate) fn url(&self) -> String {

@@ -1,5 +1,6 @@
 //! The key that a client sends.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -28,8 +29,8 @@ pub const MAX_KEY_LEN: usize = 255;
 /// assert!("".parse::<IdempotencyKey>().is_err());
 /// # Ok::<_, idem_http::InvalidKey>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Deserialize)]
+#[serde(try_from = "String")]
 pub struct IdempotencyKey(String);
 
 /// The reason why a text is not an idempotency key. Its message does not quote the text.
@@ -52,6 +53,16 @@ impl IdempotencyKey {
     /// Returns the key, without quotes.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The value that parses to this key. A key that begins with a quotation mark is quoted: raw, it
+    /// would be another key, or none.
+    pub(crate) fn to_value(&self) -> Cow<'_, str> {
+        if !self.0.starts_with('"') {
+            return Cow::Borrowed(&self.0);
+        }
+        let escaped = self.0.replace('\\', "\\\\").replace('"', "\\\"");
+        Cow::Owned(format!("\"{escaped}\""))
     }
 
     /// Parses a header's value, raw or as a quoted string.
@@ -158,6 +169,13 @@ impl AsRef<str> for IdempotencyKey {
     }
 }
 
+/// As a header's value, so that it is read back as the same key.
+impl serde::Serialize for IdempotencyKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.to_value())
+    }
+}
+
 impl KeyPart for IdempotencyKey {
     fn write_to(&self, key: &mut KeyWriter<'_>) {
         key.text(&self.0);
@@ -178,8 +196,22 @@ mod tests {
         assert_eq!(read(r#""a-1""#).unwrap(), "a-1");
         assert_eq!(read(r#""a\"b\\c""#).unwrap(), r#"a"b\c"#);
         assert_eq!(read(r#"a"b"#).unwrap(), r#"a"b"#);
-        let json = serde_json::to_string(&read("a-1").unwrap()).unwrap();
-        assert_eq!(serde_json::from_str::<IdempotencyKey>(&json).unwrap().as_str(), "a-1");
+    }
+
+    #[test]
+    fn a_key_is_read_back_as_it_was_written_even_if_it_has_quotation_marks() {
+        for (value, written) in [
+            ("a-1", r#""a-1""#),
+            (r#"a"b"#, r#""a\"b""#),
+            // The keys `"a"` and `"a\`, which are not the key `a`.
+            (r#""\"a\"""#, r#""\"\\\"a\\\"\"""#),
+            (r#""\"a\\""#, r#""\"\\\"a\\\\\"""#),
+        ] {
+            let key: IdempotencyKey = value.parse().unwrap();
+            let json = serde_json::to_string(&key).unwrap();
+            assert_eq!(json, written);
+            assert_eq!(serde_json::from_str::<IdempotencyKey>(&json).unwrap(), key);
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use tower_service::Service;
 
 use crate::key::IdempotencyKey;
 use crate::problem::{Problem, Response, problem_json};
-use crate::server::{Body, NeedsScope, Owner, Scoped, operation, rebuilt, whole};
+use crate::server::{Body, KeyScope, NeedsScope, Scoped, operation, rebuilt, whole};
 use crate::stored::Stored;
 
 /// Creates a service that looks up a request by its key, for `GET ../{key}`.
@@ -58,7 +58,7 @@ pub fn lookup(idempotency: Idempotency) -> LookupService {
         idempotency,
         name: "http".into(),
         route: ("POST".into(), "/".into()),
-        owner: Owner::Shared,
+        scope: KeyScope::Shared,
         problem: Arc::new(problem_json),
     };
     LookupService { settings, scope: PhantomData }
@@ -76,7 +76,7 @@ struct Settings {
     idempotency: Idempotency,
     name: Arc<str>,
     route: (Arc<str>, Arc<str>),
-    owner: Owner,
+    scope: KeyScope,
     problem: Arc<dyn Fn(&Problem) -> Response + Send + Sync>,
 }
 
@@ -89,7 +89,7 @@ impl LookupService {
     where
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
     {
-        self.settings.owner = Owner::Of(Arc::new(scope));
+        self.settings.scope = KeyScope::PerClient(Arc::new(scope));
         LookupService { settings: self.settings, scope: PhantomData }
     }
 
@@ -147,9 +147,11 @@ impl Settings {
         if parts.method != Method::GET && parts.method != Method::HEAD {
             return Err(Problem::METHOD_NOT_ALLOWED);
         }
-        let scope = match &self.owner {
-            Owner::Shared => None,
-            Owner::Of(scope) => Some(scope(parts).filter(|scope| !scope.is_empty()).ok_or(Problem::NO_SCOPE)?),
+        let scope = match &self.scope {
+            KeyScope::Shared => None,
+            KeyScope::PerClient(scope) => {
+                Some(scope(parts).filter(|scope| !scope.is_empty()).ok_or(Problem::NO_SCOPE)?)
+            }
         };
         let segment = parts.uri.path().rsplit('/').next().unwrap_or_default();
         let decoded: Vec<u8> = percent_decode_str(segment).collect();

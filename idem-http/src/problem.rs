@@ -43,6 +43,13 @@ impl Problem {
         "invalid_key",
         "The idempotency key is invalid. Send one Idempotency-Key header of 1 to 255 visible ASCII characters.",
     );
+    /// A body whose readers may disagree on the key.
+    #[cfg(feature = "server")]
+    pub(crate) const UNCLEAR_KEY: Self = Self::new(
+        StatusCode::BAD_REQUEST,
+        "invalid_key",
+        "The idempotency key is invalid. Its field occurs twice in the body, or the body is not valid JSON.",
+    );
     /// A request without an owner.
     #[cfg(feature = "server")]
     pub(crate) const NO_SCOPE: Self = Self::new(

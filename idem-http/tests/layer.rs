@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod compression;
+mod grpc;
+mod handlers;
 mod hostile;
+mod nested;
 mod openapi;
 mod rows;
 mod storage;

@@ -6,11 +6,12 @@
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::Path;
+use std::pin::pin;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use idem_core::store::record::RecordId;
+use idem_core::store::record::{RecordId, Removed};
 use idem_core::{Idempotency, Key, Store as _, StoreErrorKind};
 use idem_sqlx::SqliteStore;
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
@@ -59,6 +60,34 @@ async fn a_burst_of_a_thousand_calls_is_answered() {
         let (number, answer) = call.unwrap();
         assert_eq!(answer.unwrap().into_inner(), number);
     }
+}
+
+/// A place in a queue belongs to a future whether it is polled or not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p11_a_step_whose_caller_is_not_polled_holds_up_no_other() {
+    let (dir, store) = opened().await;
+    let idempotency = Idempotency::new(store.clone());
+    for (key, number) in [("first", 1), ("second", 2)] {
+        order(&idempotency, key, number).await.unwrap();
+    }
+    let pool = SqlitePool::connect(&url(dir.path())).await.unwrap();
+    let writer = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let id = |key: &str| RecordId::new("orders", &Key::encode(key).unwrap()).unwrap();
+    let ids = [id("first"), id("second")];
+    // The first step has its turn, and waits for the writer, since there is a row to delete. The
+    // second waits for its turn.
+    let (mut first, mut second) = (pin!(store.remove(&ids[0])), pin!(store.remove(&ids[1])));
+    for step in [&mut first, &mut second] {
+        tokio::select! {
+            biased;
+            answer = step => panic!("there is another writer: {answer:?}"),
+            () = std::future::ready(()) => {}
+        }
+    }
+    writer.rollback().await.unwrap();
+    assert_eq!(first.await.unwrap(), Removed::Removed);
+    assert_eq!(order(&idempotency, "third", 3).await.unwrap().into_inner(), 3);
+    assert_eq!(second.await.unwrap(), Removed::Removed);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{Html, IntoResponse, NoContent, Redirect, Response};
 use axum::routing::post;
@@ -48,6 +48,14 @@ fn headers(count: u32) -> HeaderMap {
     headers
 }
 
+fn array(count: u32) -> [(HeaderName, HeaderValue); 2] {
+    [(header::RETRY_AFTER, count.into()), (header::SERVER, HeaderValue::from_bytes(b"latin \xe9").unwrap())]
+}
+
+fn texts(count: u32) -> [(HeaderName, String); 1] {
+    [(header::LOCATION, format!("/orders/{count}"))]
+}
+
 handlers! {
     json(runs) -> Json<Req> { Json(Req::new(runs.count().into())) }
     status(runs) -> StatusCode { StatusCode::from_u16(u16::try_from(200 + runs.count()).unwrap()).unwrap() }
@@ -65,6 +73,15 @@ handlers! {
     status_and_html(runs) -> (StatusCode, Html<String>) { (StatusCode::ACCEPTED, Html(runs.count().to_string())) }
     headers_and_json(runs) -> (HeaderMap, Json<u32>) { (headers(runs.count()), Json(7)) }
     all_three(runs) -> (StatusCode, HeaderMap, Json<u32>) { (StatusCode::CREATED, headers(runs.count()), Json(7)) }
+    array_alone(runs) -> [(HeaderName, HeaderValue); 2] { array(runs.count()) }
+    array_and_json(runs) -> ([(HeaderName, HeaderValue); 2], Json<u32>) { (array(runs.count()), Json(7)) }
+    texts_and_text(runs) -> ([(HeaderName, String); 1], String) { (texts(runs.count()), "7".to_owned()) }
+    status_array_json(runs) -> (StatusCode, [(HeaderName, HeaderValue); 2], Json<u32>) {
+        (StatusCode::CREATED, array(runs.count()), Json(7))
+    }
+    status_texts_json(runs) -> (StatusCode, [(HeaderName, String); 1], Json<u32>) {
+        (StatusCode::CREATED, texts(runs.count()), Json(7))
+    }
 }
 
 #[idempotent(key = "req.order_id", fingerprint = "req", detached)]
@@ -107,6 +124,21 @@ async fn p2_what_handlers_return_is_replayed_equal_and_marked() {
         }
     })
     .await;
+}
+
+/// A deployment changed how many headers the handler returns.
+#[tokio::test]
+async fn an_array_of_headers_of_another_length_is_no_outcome_of_the_new_type() {
+    type Two = ([(HeaderName, String); 2], Json<u32>);
+    let idempotency = Idempotency::new(MemoryStore::new());
+    let call = || idempotency.operation("headers").key(&1_u64);
+    let before: Result<_, Failure> = call().run(|| async { Ok((texts(1), Json(7))) }).await;
+    assert_eq!(before.unwrap().into_inner().0, texts(1));
+    // A map takes any number.
+    let map: Result<idem::Outcome<(HeaderMap, Json<u32>)>, Failure> = call().run(|| async { unreachable!() }).await;
+    assert_eq!(map.unwrap().into_inner().0.get(header::LOCATION), Some(&HeaderValue::from_static("/orders/1")));
+    let two: Result<idem::Outcome<Two>, idem::Error> = call().run(|| async { unreachable!() }).await;
+    assert!(matches!(two, Err(idem::Error::Codec { .. })), "{two:?}");
 }
 
 #[tokio::test]

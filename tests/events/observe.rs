@@ -76,8 +76,10 @@ over_both_stores! {
         let beside = async {
             begun.notified().await;
             let attempts = async || Res::Ok(u32::try_from(idem::current().unwrap().attempt()).unwrap());
+            let earlier = log.text().len();
             let second = call().run(|| bodies.run(attempts())).await.unwrap();
             assert_eq!((second.is_replayed(), second.into_inner()), (false, 0), "beside the record it has no attempt");
+            assert!(log.text()[earlier..].contains("attempt 1"), "it would wait for the owner's attempt");
             let third = call().in_flight(InFlight::Reject).run(|| bodies.run(async { Res::Ok(3) })).await.unwrap();
             assert_eq!(third.into_inner(), 3);
             end.notify_one();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use idem::amqp::lapin::{Connection, ConnectionProperties};
 use idem::amqp::{Consumer, Delivery};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::rabbitmq::dead_letters;
@@ -123,10 +123,12 @@ async fn dead_letter_while_lost(broker: &Broker) {
     let (done, ended) = oneshot::channel::<()>();
     let (arrived, mut arrivals) = mpsc::unbounded_channel();
     let (go_on, gate) = tokio::sync::watch::channel(false);
+    let failed = Notify::new();
     let handler = async |delivery: Delivery| {
         arrived.send(delivery.id().unwrap().to_owned()).unwrap();
         if delivery.id() == Some("m-0") {
             gate.clone().wait_for(|open| *open).await.unwrap();
+            failed.notify_one();
             return Err(idem::Error::missing_key("t.poison"));
         }
         Ok(())
@@ -137,9 +139,9 @@ async fn dead_letter_while_lost(broker: &Broker) {
         arrivals.recv().await.unwrap();
         proxy.cut();
         assert!(until(LIMIT, async || connection.status().reconnecting()).await, "nothing was lost");
-        // It cannot be put aside now.
         go_on.send(true).unwrap();
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        // The poll in which the handler fails begins to put the message aside, which fails now.
+        failed.notified().await;
         proxy.restore();
         assert!(until(LIMIT, async || connection.status().connected()).await, "nothing was restored");
         until(Duration::from_secs(5), async || broker.consumers("poison").await > 0).await;

@@ -1,15 +1,31 @@
 //! The test runner: cargo-nextest, or cargo alone.
 
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
 use xshell::Cmd;
 
 use crate::tool;
 use crate::workspace::Workspace;
 
+/// Names the server that the tests are to start, in place of `redis-server`.
+pub(crate) const SERVER: &str = "IDEM_REDIS_SERVER";
+
+/// Tests that are trials of the conformance suite, by package and target. In one process, hundreds
+/// of them share a server and wait at the same time. cargo-nextest would start a process for each,
+/// and most of them a server, which takes ten times as long.
+const TRIALS: [(&str, &str); 3] =
+    [("idem-redis", "conformance"), ("idem-testkit", "memory"), ("idem-testkit", "memory_real_time")];
+
+pub(crate) fn has_nextest(workspace: &Workspace) -> bool {
+    tool::has_subcommand(workspace, "nextest")
+}
+
 /// The runner, with the whole workspace: fewer packages would have fewer features, and be built
 /// once more.
 pub(crate) fn all(workspace: &Workspace) -> Cmd<'_> {
     let cargo = workspace.cargo();
-    if tool::has_subcommand(workspace, "nextest") {
+    if has_nextest(workspace) {
         cargo.args(["nextest", "run", "--workspace", "--all-features"])
     } else {
         println!("cargo-nextest is not installed: running the tests with cargo test, which is slower.");
@@ -20,9 +36,41 @@ pub(crate) fn all(workspace: &Workspace) -> Cmd<'_> {
 /// The runner, for these tests of one package as the workspace has built them. Cargo alone runs all
 /// of its tests.
 pub(crate) fn of<'a>(workspace: &'a Workspace, package: &str, tests: &str) -> Cmd<'a> {
-    if tool::has_subcommand(workspace, "nextest") {
+    if has_nextest(workspace) {
         all(workspace).args(["--filterset", tests])
     } else {
         workspace.cargo().args(["test", "--package", package, "--all-features", "--tests", "--no-fail-fast"])
     }
+}
+
+/// A filter of cargo-nextest that leaves [the trials](TRIALS) out.
+pub(crate) fn without_trials() -> String {
+    TRIALS.map(|(package, target)| format!("not binary_id({package}::{target})")).join(" and ")
+}
+
+/// Runs [the trials](TRIALS) of one package, or all, as the workspace has built them: each target in
+/// one process. With `server`, on another program than `redis-server`.
+pub(crate) fn trials(
+    workspace: &Workspace,
+    left_out: &[&str],
+    package: Option<&str>,
+    server: Option<&Path>,
+) -> Result<()> {
+    let built = workspace.test_programs(left_out)?;
+    let mut failed = Vec::new();
+    for (of, target) in TRIALS.into_iter().filter(|(of, _)| package.is_none_or(|package| package == *of)) {
+        let program = built.iter().find(|built| built.is(of, target));
+        let program = program.with_context(|| format!("cargo has built no test {target} of {of}"))?;
+        let _in = workspace.shell().push_dir(&program.dir);
+        let mut trials = workspace.shell().cmd(&program.path).args(["--quiet"]);
+        if let Some(server) = server {
+            trials = trials.env(SERVER, server);
+        }
+        // One run shows every failure.
+        if let Err(error) = trials.run() {
+            failed.push(format!("{of}: {error}"));
+        }
+    }
+    ensure!(failed.is_empty(), "{}", failed.join("; "));
+    Ok(())
 }

@@ -37,6 +37,11 @@ pub(crate) fn run(workspace: &Workspace, args: &[String], extent: Extent) -> Res
     steps.run("tests", "unit, integration and UI tests, all features", || tests(workspace, left_out, args, extent));
     if args.is_empty() {
         // Also after a failure: one run shows everything.
+        if runner::has_nextest(workspace) {
+            steps.run("trials", "conformance of the memory and the Redis store", || {
+                runner::trials(workspace, left_out, None, None)
+            });
+        }
         steps.run("doctests", "README, guides and API docs", || {
             workspace.cargo().args(["test", "--workspace", "--all-features", "--doc"]).run()?;
             Ok(())
@@ -47,7 +52,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[String], extent: Extent) -> Res
         } else {
             println!("The tests with clients in Python and Node are left to `cargo xtask test` and `ci --full`.");
         }
-        steps.run("valkey", "the Redis store on a real Valkey", || valkey::test(workspace, all));
+        steps.run("valkey", "the Redis store on a real Valkey", || valkey::test(workspace, left_out, all));
     } else {
         println!(
             "The doctests, and the tests with real clients and on Valkey, are left out, because arguments were given."
@@ -88,12 +93,16 @@ const STORM: &str = "10000";
 
 fn tests(workspace: &Workspace, left_out: &[&str], args: &[String], extent: Extent) -> Result<()> {
     let mut cargo = runner::all(workspace).args(left_out).args(args);
-    if extent == Extent::Short && tool::has_subcommand(workspace, "nextest") {
+    let is_whole_run = args.is_empty() && runner::has_nextest(workspace);
+    let trials = if is_whole_run { runner::without_trials() } else { "all()".to_owned() };
+    if extent == Extent::Short && runner::has_nextest(workspace) {
         println!(
             "Left to `cargo xtask test` and `ci --full`: conformance over sqlx 0.8 and over serializable transactions, \
              wrong statements of PostgreSQL and MySQL, most deaths over databases, processes killed at each message of a transaction, conformance of two more Redis set-ups, half of the flaws that the suite must find, and the largest worlds of the model."
         );
-        cargo = cargo.args(["--filterset", SELDOM]);
+        cargo = cargo.args(["--filterset", &format!("{trials} and {SELDOM}")]);
+    } else if is_whole_run {
+        cargo = cargo.args(["--filterset", &trials]);
     }
     if extent == Extent::Whole && args.is_empty() {
         cargo = cargo.env("IDEM_QUEUE_MESSAGES", STORM);

@@ -7,11 +7,9 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result};
 use xshell::{Shell, cmd};
 
-use crate::runner;
+use crate::runner::{self, SERVER};
 use crate::workspace::Workspace;
 
-/// Names the server that the tests are to start, in place of `redis-server`.
-const PROGRAM: &str = "IDEM_REDIS_SERVER";
 /// Names a Valkey that is on this machine already.
 const GIVEN: &str = "IDEM_VALKEY_SERVER";
 const MAKE: &str = include_str!("valkey.sh");
@@ -21,7 +19,7 @@ static LEFT_OUT: OnceLock<String> = OnceLock::new();
 
 /// Runs the tests of the Redis store on Valkey. Without one, says so, and [`remind`] will once
 /// more.
-pub(crate) fn test(workspace: &Workspace, all: bool) -> Result<()> {
+pub(crate) fn test(workspace: &Workspace, left_out: &[&str], all: bool) -> Result<()> {
     let server = match server(workspace.shell()) {
         Ok(server) => server,
         Err(error) => {
@@ -32,10 +30,14 @@ pub(crate) fn test(workspace: &Workspace, all: bool) -> Result<()> {
     };
     let said = cmd!(workspace.shell(), "{server} --version").quiet().read()?;
     println!("{said}");
-    let tests =
-        if all { "package(idem-redis)" } else { "package(idem-redis) and (binary(conformance) or test(compared))" };
-    runner::of(workspace, "idem-redis", tests).env(PROGRAM, &server).run()?;
-    Ok(())
+    let tests = if all { "package(idem-redis)" } else { "package(idem-redis) and test(compared)" };
+    if !runner::has_nextest(workspace) {
+        runner::of(workspace, "idem-redis", tests).env(SERVER, &server).run()?;
+        return Ok(());
+    }
+    let tests = format!("{tests} and {}", runner::without_trials());
+    runner::of(workspace, "idem-redis", &tests).env(SERVER, &server).run()?;
+    runner::trials(workspace, left_out, Some("idem-redis"), Some(&server))
 }
 
 fn server(shell: &Shell) -> Result<PathBuf> {

@@ -37,6 +37,7 @@ struct Metadata {
 /// A target that cargo has built, as cargo reports it.
 #[derive(Deserialize)]
 struct Built {
+    manifest_path: PathBuf,
     target: Target,
     profile: Profile,
     executable: Option<PathBuf>,
@@ -50,6 +51,21 @@ struct Target {
 #[derive(Deserialize)]
 struct Profile {
     test: bool,
+}
+
+/// A test that cargo has built.
+pub(crate) struct TestProgram {
+    /// The directory of the package, in which cargo runs its tests.
+    pub(crate) dir: PathBuf,
+    target: String,
+    pub(crate) path: PathBuf,
+}
+
+impl TestProgram {
+    /// Whether it is this target of the package in this directory.
+    pub(crate) fn is(&self, package: &str, target: &str) -> bool {
+        self.dir.ends_with(package) && self.target == target
+    }
 }
 
 impl Workspace {
@@ -101,6 +117,19 @@ impl Workspace {
         let built = messages.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
         let built = built.filter(|built| !built.profile.test);
         Ok(built.filter_map(|built| Some((built.target.name, built.executable?))).collect())
+    }
+
+    /// The test programs that `cargo test` makes, without packages that are left out.
+    pub(crate) fn test_programs(&self, left_out: &[&str]) -> Result<Vec<TestProgram>> {
+        let cargo = self.cargo().args(["test", "--no-run", "--workspace", "--all-features"]).args(left_out);
+        let messages = cargo.arg("--message-format=json-render-diagnostics").read()?;
+        let built = messages.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
+        let built = built.filter(|built| built.profile.test);
+        let program = |built: Built| {
+            let dir = built.manifest_path.parent()?.to_owned();
+            Some(TestProgram { dir, target: built.target.name, path: built.executable? })
+        };
+        Ok(built.filter_map(program).collect())
     }
 
     fn metadata(&self, args: &[&str]) -> Result<Metadata> {

@@ -39,15 +39,15 @@ const ROW_OF_A_FILE: &str = "state, attempt, owner, origin, lease_until - leased
      expires_at - unixepoch() * 1000, expires_at - valid_until, \
      fingerprint, is_error, codec, outcome, questions, took_over, revision";
 /// Where the owner and the outcome are in them.
-const OWNER: usize = 2;
-const OUTCOME: usize = 11;
+pub(crate) const OWNER: usize = 2;
+pub(crate) const OUTCOME: usize = 11;
 const COLUMNS: &str = "state, attempt, owner, origin, leased_at, lease_until, valid_until, expires_at, \
      fingerprint, is_error, codec, outcome, questions, took_over, revision";
 
 /// What is sent: the statements of the store for these calls, as one would write them by hand.
-struct Texts {
-    claim: Arc<str>,
-    commit: Arc<str>,
+pub(crate) struct Texts {
+    pub(crate) claim: Arc<str>,
+    pub(crate) commit: Arc<str>,
 }
 
 impl Texts {
@@ -96,12 +96,12 @@ impl Texts {
     }
 }
 
-static POSTGRES: LazyLock<Texts> = LazyLock::new(Texts::of_postgres);
+pub(crate) static POSTGRES: LazyLock<Texts> = LazyLock::new(Texts::of_postgres);
 static MARIADB: LazyLock<Texts> = LazyLock::new(Texts::of_mariadb);
-static FILE: LazyLock<Texts> = LazyLock::new(Texts::of_a_file);
+pub(crate) static FILE: LazyLock<Texts> = LazyLock::new(Texts::of_a_file);
 
 /// The store's own table, by another name.
-fn create(schema: &str) -> AssertSqlSafe<String> {
+pub(crate) fn create(schema: &str) -> AssertSqlSafe<String> {
     AssertSqlSafe(schema.replace("idem_records", "floor"))
 }
 

@@ -2,7 +2,7 @@
 
 mod calls;
 mod database;
-mod floor;
+pub(crate) mod floor;
 mod growth;
 mod place;
 

@@ -176,7 +176,8 @@ impl Lease {
         let encoded = encode_error(&runtime.codec, &term.id, term.attempt, error).map_err(|failure| Error::Config {
             operation: term.id.operation().into(),
             reason: format!("the error to keep cannot be written: {failure}").into(),
-        })?;
+        });
+        let encoded = encoded.inspect_err(|_| current::trouble())?;
         let mut held = guarded.held.lock().await;
         held.plan_kept_error(encoded, ttl);
         guarded.answered(held.try_out().await)
@@ -187,7 +188,8 @@ impl Lease {
     ///
     /// If the transaction is rolled back, the record is still in flight. Then
     /// [release](Self::release) the key, or drop the lease to abandon the record. Commit soon:
-    /// while the transaction is open, it locks the record, so the lease is not renewed.
+    /// while the transaction is open, it locks the record, so the lease is not renewed. After the
+    /// commit the lease has ended, and is never [lost](Self::lost).
     ///
     /// # Errors
     ///
@@ -204,10 +206,14 @@ impl Lease {
     {
         let Some(guarded) = &self.guarded else { return Ok(()) };
         let mut held = guarded.held.lock().await;
-        if let Some(recording) = held.recording() {
-            recording.commit_in(tx, value).await?;
+        let Some(recording) = held.recording(guarded.observes) else { return Ok(()) };
+        if recording.commit_in(tx, value).await.inspect_err(|_| current::trouble())? {
             held.mark_recorded_in_transaction();
+            return Ok(());
         }
+        let Guarded { term, runtime, .. } = &**guarded;
+        let why = "its transaction goes on without it: the call only observes";
+        runtime.observer.decided_because(Decision::CommitRefused, &term.id, term.attempt, &why);
         Ok(())
     }
 

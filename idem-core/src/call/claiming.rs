@@ -385,3 +385,27 @@ impl Pause {
 fn has_passed(instant: Instant) -> bool {
     clock::now() >= instant
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_finds_the_same_attempt_at_once_again_and_again_slows_down() {
+        let mut pause = Pause::default();
+        for (attempt, millis) in
+            [(1, 0), (1, 5), (1, 10), (1, 20), (1, 40), (1, 80), (1, 100), (1, 100), (2, 0), (2, 5)]
+        {
+            let before = clock::now();
+            pause.before_waiting_again(attempt).await;
+            let took = clock::now().saturating_duration_since(before).as_millis();
+            // Timers may be a millisecond late.
+            assert!((millis..=millis + 1).contains(&took), "{took} ms, not {millis}");
+        }
+        // A wait that lasted did not end for no reason.
+        tokio::time::advance(Duration::from_millis(5)).await;
+        let before = clock::now();
+        pause.before_waiting_again(2).await;
+        assert_eq!(clock::now(), before);
+    }
+}

@@ -195,7 +195,8 @@ where
     ) -> impl Future<Output = Result<Outcome<T>, E>> + use<'a, R, T, E, P, G, Body> {
         let term = held.term().clone();
         let call = Call::new(term.id.clone(), term.attempt, held.after_abandoned(), asks, runtime.identity())
-            .recording(held.recording());
+            .recording(held.recording(observes))
+            .stopped_by((!observes).then_some(&term));
         async move {
             let mut tries = Tries::new(runtime.unlisted);
             let end = loop {

@@ -159,7 +159,7 @@ impl Held {
     }
 
     /// Returns the parts that a transaction needs to record the outcome.
-    pub(crate) fn recording(&self) -> Option<Recording> {
+    pub(crate) fn recording(&self, observes: bool) -> Option<Recording> {
         let parts = self.parts.as_ref()?;
         Some(Recording {
             runtime: parts.runtime.clone(),
@@ -169,6 +169,7 @@ impl Held {
             remember: parts.times.remember(),
             version: parts.version,
             trace: parts.trace.clone(),
+            observes,
         })
     }
 

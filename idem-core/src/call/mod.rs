@@ -8,6 +8,7 @@ pub(crate) mod held;
 pub(crate) mod keeping;
 pub(crate) mod lookup;
 pub(crate) mod orphan;
+pub(crate) mod part;
 pub(crate) mod prepared;
 pub(crate) mod reconcile;
 pub(crate) mod recorded;

@@ -27,7 +27,7 @@ use crate::observe::{BodyWatch, Decision, Observer};
 use crate::outcome::Outcome;
 use crate::outcome::codec::CodecFailure;
 use crate::policy::errors::{ErrorAction, Next, Then, Tries};
-use crate::policy::settings::{InFlight, keep_for};
+use crate::policy::settings::{InFlight, keep_for, seconds};
 use crate::record::{Claimed, Commit, Encoded, Origin, Owner, Ownership};
 use crate::runtime::Runtime;
 use crate::store::{Store, Transaction, Transactions};
@@ -71,7 +71,7 @@ enum Ends {
     /// After an error, all of the transaction is rolled back.
     Library {
         /// A claim meets no lock.
-        alone: bool,
+        one_writer: bool,
     },
 }
 
@@ -117,7 +117,8 @@ where
             let may_rerun = pause.rounds <= RERUNS;
             let failure = match begins.begin().await {
                 Err(error) => error,
-                Ok(mut tx) => match self.attempt(&mut tx, &mut body, Ends::Library { alone: B::ONE_AT_A_TIME }).await {
+                Ok(mut tx) => match self.attempt(&mut tx, &mut body, Ends::Library { one_writer: B::ONE_WRITER }).await
+                {
                     Ran::Done(outcome) => match B::commit(tx).await {
                         Ok(()) => return Ok(outcome),
                         Err(error) => error,
@@ -392,11 +393,11 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         {
             return Err(self.failed(error).await);
         }
-        let is_alone = ends == Ends::Library { alone: true };
+        let one_writer = ends == Ends::Library { one_writer: true };
         let mut pause = Backoff::default();
         let (claimed, left) = loop {
             let left = until.saturating_duration_since(clock::now());
-            match self.tx.claim(store, &claim, if is_alone { Duration::MAX } else { left }).await {
+            match self.tx.claim(store, &claim, if one_writer { Duration::MAX } else { left }).await {
                 Err(error) => return Err(self.failed(error).await),
                 // A lease holds the key. Nobody can tell this transaction of its end, so it looks.
                 Ok(Claimed::InFlight { lease_left, .. }) if !left.is_zero() && clock::now() < until => {
@@ -547,7 +548,9 @@ impl Backoff {
 /// The commit of an attempt. An error may be kept for a time of its own.
 fn commit_of(request: &Request, owner: Owner, attempt: u64, outcome: Option<Encoded>, own: Option<Duration>) -> Commit {
     let settings = &request.settings;
-    let (ttl, remember) = own.map_or((settings.ttl(), settings.remember()), |own| (keep_for(own), keep_for(own)));
+    // With a time of its own it is remembered for no longer, but for as long as a token is valid.
+    let with_own = |own| (keep_for(own), keep_for(own).max(seconds(settings.least_secs)));
+    let (ttl, remember) = own.map_or((settings.ttl(), settings.remember()), with_own);
     Commit {
         id: request.id.clone(),
         owner,

@@ -404,9 +404,28 @@ fn renew(store: AnyStore, due: Vec<Renewing>) -> Batch {
         let renewals: Vec<Renewal> = due.iter().map(|renewing| renewing.term.renewal()).collect();
         let sent = clock::now();
         // A store that panics has not answered; the keeper goes on.
-        let answers = AssertUnwindSafe(async { store.renew(&renewals).await }).catch_unwind().await.unwrap_or_default();
+        let answers = AssertUnwindSafe(async {
+            let mut answers = store.renew(&renewals).await;
+            for (Renewing { term, .. }, answer) in due.iter().zip(&mut answers) {
+                if matches!(answer, Ok(Ownership::Lost)) && term.may_be_recorded() {
+                    *answer = recorded(&store, term).await;
+                }
+            }
+            answers
+        });
+        let answers = answers.catch_unwind().await.unwrap_or_default();
         (sent, due, answers)
     })
+}
+
+/// Whether a lease that the store did not renew has ended with a transaction of its owner's, which
+/// recorded the outcome. The body may still be at work then, and is not stopped.
+async fn recorded(store: &AnyStore, term: &Term) -> Result<Ownership, StoreError> {
+    if store.inspect(&term.id).await?.is_some_and(|found| term.recorded(&found)) {
+        term.end();
+        return Ok(Ownership::Held);
+    }
+    Ok(Ownership::Lost)
 }
 
 fn settle(keeper: &LeaseKeeper, sent: Instant, leases: &[Renewing], answers: Vec<Result<Ownership, StoreError>>) {
@@ -442,80 +461,7 @@ async fn sleep_until(instant: Option<Instant>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::encoding::key::Key;
-    use crate::record::{Owner, RecordId};
-    use crate::store::MemoryStore;
-
-    const HOUR: Duration = Duration::from_secs(3600);
-
-    fn keepers() -> LeaseKeepers {
-        LeaseKeepers::new(AnyStore::new(MemoryStore::new()), Observer::default())
-    }
-
-    fn term(length: Duration) -> Term {
-        let id = RecordId::new("kept", &Key::encode("k").unwrap()).unwrap();
-        Term::new(id, Owner::generate(), 1, (length, length), clock::now())
-    }
-
-    fn visits(keepers: &LeaseKeepers) -> (usize, usize) {
-        let keeper = keepers.keeper_of(&Handle::current());
-        keeper.lock().visits
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_look_visits_the_leases_that_are_due_and_no_others() {
-        let keepers = keepers();
-        let long: Vec<_> = (0..100_000).map(|_| keepers.enrol(term(HOUR))).collect();
-        let short = keepers.enrol(term(Duration::from_secs(1)));
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        let (leases, looks) = visits(&keepers);
-        // The store knows nothing of it, so it is lost at its first renewal.
-        assert!(short.term.is_lost() && leases <= 2, "{leases} leases in {looks} looks");
-        drop(long);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_short_lease_that_is_over_has_the_keeper_look_no_more_often() {
-        let keepers = keepers();
-        let long = keepers.enrol(term(HOUR));
-        drop(keepers.enrol(term(Duration::from_millis(100))));
-        tokio::time::sleep(Duration::from_secs(30)).await;
-        let before = visits(&keepers).1;
-        tokio::time::sleep(Duration::from_secs(30)).await;
-        let looks = visits(&keepers).1 - before;
-        assert!((25..=35).contains(&looks), "{looks} looks in 30 s");
-        drop(long);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_keeper_that_has_ended_is_given_no_lease_whatever_its_id() {
-        let keepers = keepers();
-        let ended = keepers.keeper_of(&Handle::current());
-        ended.lock().ended = true;
-        let lease = keepers.enrol(term(HOUR));
-        assert!(ended.lock().leases.is_empty());
-        // Found before it ended, and asked after that.
-        assert!(ended.take(&Arc::new(term(HOUR))).is_none());
-        assert!(lease.keeper.as_ref().is_some_and(|keeper| !Arc::ptr_eq(keeper, &ended)));
-        assert!(keepers.known.another(None).is_some() && keepers.known.another(Some(Handle::current().id())).is_none());
-    }
-
-    #[test]
-    fn a_keeper_ends_with_its_tokio_runtime_which_is_no_place_for_work_then() {
-        let keepers = keepers();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
-        let handle = runtime.handle().clone();
-        keepers.learn(&handle);
-        assert!(keepers.known.another(None).is_some());
-        drop(runtime);
-        assert!(keepers.known.another(None).is_none());
-        // A lease that is enrolled there all the same is nobody's to renew, and is not left waiting.
-        let lease = keepers.enrol_on(&handle, Arc::new(term(HOUR)));
-        assert!(lease.keeper.is_none() && lease.place.is_none());
-    }
-}
+mod tests;
 
 /// A keeper without a tokio runtime, for the explorer of schedules.
 #[cfg(all(test, shuttle))]

@@ -8,12 +8,13 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::base::clock;
 use crate::base::sync::{Mutex, MutexGuard, Notify};
 use crate::error::Error;
-use crate::record::{Owner, RecordId, Renewal, owner_stops_after, renewal_due_after};
+use crate::record::{Owner, RecordId, RecordInfo, RecordState, Renewal, owner_stops_after, renewal_due_after};
 
 /// The term of one lease that is held in this process.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ struct Times {
     /// A renewal is under way.
     renewing: bool,
     fate: Fate,
+    /// The outcome that a transaction of the owner's holds; nobody tells of its commit.
+    in_transaction: Option<Box<Option<Bytes>>>,
 }
 
 /// The state of a lease. Once it is not held any more, it never is again.
@@ -79,7 +82,7 @@ impl Term {
         sent: Instant,
     ) -> Self {
         let (deadline, renew_at) = Self::times(length, sent);
-        let times = Mutex::new(Times { deadline, renew_at, renewing: false, fate: Fate::Held });
+        let times = Mutex::new(Times { deadline, renew_at, renewing: false, fate: Fate::Held, in_transaction: None });
         Self { id, owner, attempt, length, hold, times, lost: Notify::new() }
     }
 
@@ -114,11 +117,21 @@ impl Term {
     /// It has a timer of its own: the keeper may be held up by a blocked thread, or have ended with
     /// its tokio runtime.
     pub(crate) async fn lost(&self) {
+        self.until(Self::is_lost).await;
+    }
+
+    /// Resolves when the owner cannot tell any more what becomes of the record: the lease is lost,
+    /// or a transaction decides. Cancel safe.
+    pub(crate) async fn silent(&self) {
+        self.until(|term| term.is_lost() || term.may_be_recorded()).await;
+    }
+
+    async fn until(&self, is_so: impl Fn(&Self) -> bool) {
         loop {
             // Before the look, so that a loss in between is not missed: the signal reaches all that
             // listen, polled or not.
             let notified = self.lost.notified();
-            if self.is_lost() {
+            if is_so(self) {
                 return;
             }
             let Some(deadline) = self.deadline() else { return std::future::pending().await };
@@ -130,6 +143,31 @@ impl Term {
     pub(crate) fn end(&self) {
         self.lock().fate = Fate::Over;
         self.lost.notify_waiters();
+    }
+
+    /// A transaction of the owner's holds this outcome. Its commit ends the lease, and nobody tells
+    /// this process.
+    pub(crate) fn is_recorded_in_transaction(&self, outcome: Option<Bytes>) {
+        self.lock().in_transaction = Some(Box::new(outcome));
+        self.lost.notify_waiters();
+    }
+
+    /// Whether a lease that the store refuses to renew may be over instead of lost.
+    pub(crate) fn may_be_recorded(&self) -> bool {
+        self.lock().in_transaction.is_some()
+    }
+
+    /// Whether this is the record that the owner's transaction wrote.
+    pub(crate) fn recorded(&self, found: &RecordInfo) -> bool {
+        let is_over = matches!(found.state, RecordState::Committed | RecordState::Done);
+        let times = self.lock();
+        let Some(outcome) = times.in_transaction.as_deref() else { return false };
+        let is_same = match (&found.outcome, outcome) {
+            (Some(found), Some(outcome)) => found.payload == *outcome,
+            // One that has expired since, or that could not be written.
+            (found, _) => found.is_none(),
+        };
+        is_over && is_same && found.attempt == self.attempt
     }
 
     /// When the lease is lost unless it is renewed; `None` if it is over.
@@ -246,11 +284,15 @@ mod tests {
     use super::*;
     use crate::encoding::key::Key;
 
+    fn term(length: Duration) -> Term {
+        let id = RecordId::new("orders", &Key::encode("1").unwrap()).unwrap();
+        Term::new(id, Owner::generate(), 1, (length, length * 2), clock::now())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_renewal_whose_reply_comes_after_the_deadline_brings_no_lease_back() {
         let length = Duration::from_secs(10);
-        let id = RecordId::new("orders", &Key::encode("1").unwrap()).unwrap();
-        let term = Term::new(id, Owner::generate(), 1, (length, length * 2), clock::now());
+        let term = term(length);
         tokio::time::advance(Duration::from_secs(4)).await;
         let sent = clock::now();
         assert_eq!(term.due(sent), Due::Renew { deadline: clock::after(sent, Duration::from_secs(5)) });
@@ -258,5 +300,48 @@ mod tests {
         tokio::time::advance(Duration::from_secs(5)).await;
         term.renewed(sent);
         assert!(term.is_lost());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_lost_at_its_deadline_not_before_and_no_keeper_is_needed_to_tell() {
+        let (began, lease) = (clock::now(), term(Duration::from_secs(10)));
+        assert_eq!(lease.left(), Duration::from_secs(9));
+        tokio::time::advance(Duration::from_millis(8_999)).await;
+        assert!(!lease.is_lost());
+        tokio::time::timeout(Duration::from_secs(5), lease.lost()).await.unwrap();
+        // Timers may be a millisecond late.
+        assert!(clock::now().saturating_duration_since(began) <= Duration::from_millis(9_001));
+        let exact = term(Duration::from_secs(10));
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert!(exact.is_lost() && exact.left() == Duration::ZERO);
+        assert!(exact.why_lost().contains("no renewal was confirmed"), "{}", exact.why_lost());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_hears_at_once_that_the_store_has_given_the_lease_to_another() {
+        let (began, lease) = (clock::now(), term(Duration::from_secs(10)));
+        let ((), ()) = tokio::join!(lease.lost(), async { lease.mark_lost() });
+        assert_eq!(clock::now(), began);
+        assert!(lease.why_lost().contains("another caller is"), "{}", lease.why_lost());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_failed_is_due_again_after_a_twentieth_of_the_lease() {
+        let lease = term(Duration::from_secs(20));
+        let deadline = clock::after(clock::now(), Duration::from_secs(18));
+        assert!(matches!(lease.due(clock::now()), Due::Later { at } if at == lease.renewal_due()));
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert_eq!(lease.due(clock::now()), Due::Renew { deadline });
+        // One at a time.
+        assert_eq!((lease.due(clock::now()), lease.look_at()), (Due::Later { at: deadline }, Some(deadline)));
+        lease.not_renewed();
+        let again = clock::after(clock::now(), Duration::from_secs(1));
+        assert_eq!((lease.due(clock::now()), lease.look_at()), (Due::Later { at: again }, Some(again)));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(lease.due(clock::now()), Due::Renew { deadline });
+        lease.renewed(clock::now());
+        assert_eq!(lease.left(), Duration::from_secs(18));
+        lease.end();
+        assert_eq!((lease.due(clock::now()), lease.look_at()), (Due::Never, None));
     }
 }

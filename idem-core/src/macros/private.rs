@@ -7,6 +7,7 @@ use std::pin::{Pin, pin};
 pub use crate::api::operation::Operation;
 use crate::call::execution::{Again, Execution};
 pub use crate::call::keeping::{Keepable, Keeper, KeepsErrors, Opaque, Policy};
+pub use crate::call::part::BodyPart;
 use crate::call::transaction::{InTransaction, OneThreadOnce};
 pub use crate::call::witness::{FromIdempotency, NoPolicy, Returned, Witness, outcome_of};
 pub use crate::encoding::key::{CanBeMissing, KeyOf, NeverMissing, PerhapsMissing};
@@ -95,6 +96,31 @@ where
     let mut execution = Execution { witness, policy, again: None::<fn() -> _> };
     async move {
         let outcome = execution.run(&prepared, body).await;
+        (execution.witness.join)(outcome.map(Outcome::into_inner))
+    }
+}
+
+/// As [`run`], with a body that its future owns: for layers, whose futures are in boxes.
+///
+/// It is in two boxes, since one for all of it would be larger than what allocators keep at hand
+/// for a thread (1,032 bytes in glibc).
+pub fn run_owned<R, T, E, P, Body>(
+    operation: Operation<'static>,
+    witness: Witness<R, T, E>,
+    policy: Policy<P, E>,
+    mut body: Pin<Box<Option<Body>>>,
+) -> impl Future<Output = R> + Send
+where
+    R: Send,
+    T: Send,
+    E: Send,
+    P: Fn(&E) -> ErrorAction + Send + Sync,
+    Body: Future<Output = R> + Send,
+{
+    let prepared = operation.draft.prepare();
+    let mut execution = Execution { witness, policy, again: None::<fn() -> _> };
+    async move {
+        let outcome = Box::pin(execution.run(&prepared, body.as_mut())).await;
         (execution.witness.join)(outcome.map(Outcome::into_inner))
     }
 }

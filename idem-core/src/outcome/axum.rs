@@ -114,11 +114,39 @@ impl Storable<InForm> for HeaderMap {
     fn from_stored(stored: Vec<(String, Text)>) -> Option<Self> {
         let mut headers = Self::with_capacity(stored.len());
         for (name, value) in stored {
-            let name = HeaderName::try_from(name).ok()?;
-            headers.append(name, HeaderValue::try_from(value.into_bytes()).ok()?);
+            headers.append(HeaderName::try_from(name).ok()?, value.into_header()?);
         }
         Some(headers)
     }
+}
+
+/// Arrays of headers. A replay needs as many headers as the type has.
+macro_rules! header_arrays {
+    ($($value:ty, $read:expr;)*) => {$(
+        impl<const N: usize> sealed::Storable<InForm> for [(HeaderName, $value); N] {}
+
+        #[diagnostic::do_not_recommend]
+        impl<const N: usize> Storable<InForm> for [(HeaderName, $value); N] {
+            type Stored = Vec<(String, Text)>;
+
+            fn to_stored(&self) -> impl Serialize {
+                let lines = self.iter().map(|(name, value)| (name.as_str(), Text::of(value.as_bytes())));
+                lines.collect::<Vec<_>>()
+            }
+
+            fn from_stored(stored: Vec<(String, Text)>) -> Option<Self> {
+                let read: fn(Text) -> Option<$value> = $read;
+                let header =
+                    |(name, value): (String, Text)| Some((HeaderName::try_from(name).ok()?, read(value)?));
+                stored.into_iter().map(header).collect::<Option<Vec<_>>>()?.try_into().ok()
+            }
+        }
+    )*};
+}
+
+header_arrays! {
+    HeaderValue, Text::into_header;
+    String, Text::into_text;
 }
 
 impl<T: Storable<Via>, Via> sealed::Storable<WithStatus<Via>> for (StatusCode, T) {}
@@ -136,34 +164,49 @@ impl<T: Storable<Via>, Via> Storable<WithStatus<Via>> for (StatusCode, T) {
     }
 }
 
-impl<T: Storable<Via>, Via> sealed::Storable<WithHeaders<Via>> for (HeaderMap, T) {}
+macro_rules! with_headers {
+    ($([$($parameter:tt)*] $headers:ty;)*) => {$(
+        impl<T: Storable<Via>, Via, $($parameter)*> sealed::Storable<WithHeaders<Via>> for ($headers, T) {}
 
-#[diagnostic::do_not_recommend]
-impl<T: Storable<Via>, Via> Storable<WithHeaders<Via>> for (HeaderMap, T) {
-    type Stored = (Vec<(String, Text)>, T::Stored);
+        #[diagnostic::do_not_recommend]
+        impl<T: Storable<Via>, Via, $($parameter)*> Storable<WithHeaders<Via>> for ($headers, T) {
+            type Stored = (Vec<(String, Text)>, T::Stored);
 
-    fn to_stored(&self) -> impl Serialize {
-        (self.0.to_stored(), self.1.to_stored())
-    }
+            fn to_stored(&self) -> impl Serialize {
+                (self.0.to_stored(), self.1.to_stored())
+            }
 
-    fn from_stored((headers, value): Self::Stored) -> Option<Self> {
-        Some((HeaderMap::from_stored(headers)?, T::from_stored(value)?))
-    }
+            fn from_stored((headers, value): Self::Stored) -> Option<Self> {
+                Some((<$headers>::from_stored(headers)?, T::from_stored(value)?))
+            }
+        }
+
+        impl<T: Storable<Via>, Via, $($parameter)*> sealed::Storable<WithStatus<WithHeaders<Via>>>
+            for (StatusCode, $headers, T)
+        {
+        }
+
+        #[diagnostic::do_not_recommend]
+        impl<T: Storable<Via>, Via, $($parameter)*> Storable<WithStatus<WithHeaders<Via>>>
+            for (StatusCode, $headers, T)
+        {
+            type Stored = (u16, Vec<(String, Text)>, T::Stored);
+
+            fn to_stored(&self) -> impl Serialize {
+                (self.0.as_u16(), self.1.to_stored(), self.2.to_stored())
+            }
+
+            fn from_stored((status, headers, value): Self::Stored) -> Option<Self> {
+                Some((StatusCode::from_stored(status)?, <$headers>::from_stored(headers)?, T::from_stored(value)?))
+            }
+        }
+    )*};
 }
 
-impl<T: Storable<Via>, Via> sealed::Storable<WithStatus<WithHeaders<Via>>> for (StatusCode, HeaderMap, T) {}
-
-#[diagnostic::do_not_recommend]
-impl<T: Storable<Via>, Via> Storable<WithStatus<WithHeaders<Via>>> for (StatusCode, HeaderMap, T) {
-    type Stored = (u16, Vec<(String, Text)>, T::Stored);
-
-    fn to_stored(&self) -> impl Serialize {
-        (self.0.as_u16(), self.1.to_stored(), self.2.to_stored())
-    }
-
-    fn from_stored((status, headers, value): Self::Stored) -> Option<Self> {
-        Some((StatusCode::from_stored(status)?, HeaderMap::from_stored(headers)?, T::from_stored(value)?))
-    }
+with_headers! {
+    [] HeaderMap;
+    [const N: usize] [(HeaderName, HeaderValue); N];
+    [const N: usize] [(HeaderName, String); N];
 }
 
 /// As problem+json (RFC 9457), with the [status](crate::ErrorKind::http_status), the
@@ -197,10 +240,18 @@ impl Text {
         std::str::from_utf8(bytes).map_or_else(|_| Self::Bytes(bytes.to_vec()), |text| Self::Text(text.to_owned()))
     }
 
-    fn into_bytes(self) -> Vec<u8> {
-        match self {
+    fn into_header(self) -> Option<HeaderValue> {
+        let bytes = match self {
             Self::Text(text) => text.into_bytes(),
             Self::Bytes(bytes) => bytes,
+        };
+        HeaderValue::try_from(bytes).ok()
+    }
+
+    fn into_text(self) -> Option<String> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Bytes(_) => None,
         }
     }
 }

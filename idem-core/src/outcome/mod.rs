@@ -45,7 +45,8 @@ impl<T> Outcome<T> {
 /// A type that can be kept as an outcome: every type that is `Serialize` and `DeserializeOwned`.
 /// With the feature `axum`, also the return types of handlers: `Json<T>` and `Html<T>` of such a
 /// `T`, `StatusCode`, `NoContent`, `Redirect`, `HeaderMap`, `Bytes`, and with any outcome `T`
-/// `(StatusCode, T)`, `(HeaderMap, T)` and `(StatusCode, HeaderMap, T)`.
+/// `(StatusCode, T)`, `(HeaderMap, T)` and `(StatusCode, HeaderMap, T)`. In place of a `HeaderMap`,
+/// `[(HeaderName, HeaderValue); N]` and `[(HeaderName, String); N]`.
 ///
 /// `Via` says in which of these ways, so that all can be implemented; it is always inferred. The
 /// trait is sealed: it is implemented here alone.

@@ -191,15 +191,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_commit_that_is_sent_during_a_removal_leaves_nothing_behind() {
+        let (cache, now, id) = (LocalCache::new(10), clock::now(), id(1));
+        let removing = cache.removing(&id);
+        let sending = cache.sending(&id);
+        drop(removing);
+        cache.committed(sending, &id, None, (1, &outcome("1")), TTL);
+        assert_eq!(cache.find(&id, None, now), None);
+        let removing = cache.removing(&id);
+        cache.committed(cache.sending(&id), &id, None, (1, &outcome("1")), TTL);
+        drop(removing);
+        assert_eq!(cache.find(&id, None, now), None);
+    }
+
+    #[tokio::test]
     async fn it_holds_no_more_than_it_may_and_nothing_that_is_large() {
-        let cache = LocalCache::new(100);
+        let (cache, now) = (LocalCache::new(100), clock::now());
         for key in 0..10_000 {
             cache.committed(cache.sending(&id(key)), &id(key), None, (1, &outcome("1")), TTL);
         }
         assert!((1..=100).contains(&cache.entries.len()), "{cache:?}");
         let large = LocalCache::new(100);
+        let largest = outcome(vec![b'1'; MAX_BYTES]);
+        large.committed(large.sending(&id(2)), &id(2), None, (1, &largest), TTL);
+        assert_eq!(large.find(&id(2), None, now), Some((1, largest)));
         large.committed(large.sending(&id(1)), &id(1), None, (1, &outcome(vec![b'1'; MAX_BYTES + 1])), TTL);
-        assert_eq!(large.entries.len(), 0);
+        assert_eq!(large.entries.len(), 1);
         // Even the largest size does not allocate all memory at once.
         let _ = LocalCache::new(usize::MAX);
     }

@@ -3,7 +3,7 @@
 //! [`Store`] is the one seam: what a store must do, each step atomic, each with a stated meaning
 //! for every state of the record. [`record`] has the record, the steps, and the decisions that each
 //! store takes alike; [`wire`] is the record as one text. [`AdminStore`] is for stores whose
-//! records an operator can list. `idem-testkit` tests a store against both contracts.
+//! records an operator can list. [`clock`] is for stores whose server may have its clock set. `idem-testkit` tests a store against both contracts.
 //! [`Transaction`] is what a driver implements for a record that is part of the caller's own
 //! transaction.
 //!
@@ -43,6 +43,7 @@
 //! ```
 
 pub mod admin;
+pub mod clock;
 mod dynamic;
 pub(crate) mod memory;
 pub mod trail;

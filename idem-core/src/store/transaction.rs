@@ -93,7 +93,7 @@ pub trait Transactions<S: Store>: Sync {
 
     /// Whether no other transaction can write while one of these is open. Then a claim meets no
     /// lock, and is given no limit for its wait.
-    const ONE_AT_A_TIME: bool = false;
+    const ONE_WRITER: bool = false;
 
     /// Begins a transaction. In SQLite one that may write (`BEGIN IMMEDIATE`).
     fn begin(&self) -> impl Future<Output = Result<Self::Transaction, StoreError>> + Send;

@@ -12,6 +12,7 @@ use futures_util::FutureExt as _;
 use uuid::Uuid;
 
 use crate::error::Error;
+use crate::lease::term::Term;
 use crate::outcome::Storable;
 use crate::record::RecordId;
 use crate::store::{Store, Transaction};
@@ -87,6 +88,8 @@ struct CallState {
     recorded: AtomicBool,
     /// The parts that such a transaction needs; `None` if no lease holds the record.
     recording: Option<Recording>,
+    /// The lease whose loss stops the body.
+    stops_with: Option<Arc<Term>>,
     /// The body has ended, though what it began may go on.
     over: AtomicBool,
     /// No call of its own: the mark of an unguarded body whose key is not known.
@@ -126,6 +129,7 @@ impl Call {
             omits: AtomicBool::new(false),
             recorded: AtomicBool::new(false),
             recording: None,
+            stops_with: None,
             over: AtomicBool::new(false),
             hidden: false,
             runtime,
@@ -146,6 +150,7 @@ impl Call {
             omits: AtomicBool::new(false),
             recorded: AtomicBool::new(false),
             recording: None,
+            stops_with: None,
             over: AtomicBool::new(true),
             runtime: 0,
             outer,
@@ -162,6 +167,20 @@ impl Call {
             inner.recording = recording;
         }
         self
+    }
+
+    /// With the lease whose loss stops the body; `None` if nothing stops it. Before the call is
+    /// shared with anybody.
+    pub(crate) fn stopped_by(mut self, term: Option<&Arc<Term>>) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.stops_with = term.cloned();
+        }
+        self
+    }
+
+    /// The lease whose loss stops the body.
+    pub(crate) fn stops_with(&self) -> Option<Arc<Term>> {
+        self.0.stops_with.clone()
     }
 
     /// Whether both are the same call.
@@ -244,7 +263,11 @@ impl Call {
     /// The value is the one that the body returns: a duplicate decodes it as the outcome.
     ///
     /// Commit soon: while the transaction is open, it locks the record, so the lease is not
-    /// renewed. If the body runs unguarded, this does nothing.
+    /// renewed. After the commit the lease has ended, and the body may go on. If the body runs
+    /// unguarded, this does nothing.
+    ///
+    /// In [observe mode](crate::Operation::observe), a call that is not the owner any more writes
+    /// nothing, and its transaction stays as it is.
     ///
     /// # Errors
     ///
@@ -280,10 +303,12 @@ impl Call {
                 return Ok(());
             }
             let why = "the call is in a transaction already, which records its outcome; leave `commit_in` out";
+            trouble();
             return Err(Error::config(self.operation(), why));
         };
-        recording.commit_in(tx, value).await.inspect_err(|_| trouble())?;
-        self.0.recorded.store(true, Ordering::Relaxed);
+        // If a call that only observes has written nothing, its outcome is committed as any other.
+        let is_written = recording.commit_in(tx, value).await.inspect_err(|_| trouble())?;
+        self.0.recorded.store(is_written, Ordering::Relaxed);
         Ok(())
     }
 

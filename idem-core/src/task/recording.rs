@@ -24,12 +24,15 @@ pub(crate) struct Recording {
     /// Of the outcome's type.
     pub(crate) version: u32,
     pub(crate) trace: Option<Arc<CallTrace>>,
+    /// The call only observes: no failure of ours is one of its transaction.
+    pub(crate) observes: bool,
 }
 
 impl Recording {
     /// Writes the outcome in a transaction, if the record still is the owner's. If it is not,
-    /// nothing of the transaction is ever written.
-    pub(crate) async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
+    /// nothing of the transaction is ever written. `false`: nothing was written of an observing
+    /// call, and its transaction is as it was.
+    pub(crate) async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<bool, Error>
     where
         X: Transaction<S>,
         S: Store,
@@ -41,13 +44,16 @@ impl Recording {
         self.try_commit_in(tx, encoded).await
     }
 
-    async fn try_commit_in<X, S>(&self, tx: &mut X, encoded: Result<Encoded, CodecFailure>) -> Result<(), Error>
+    async fn try_commit_in<X, S>(&self, tx: &mut X, encoded: Result<Encoded, CodecFailure>) -> Result<bool, Error>
     where
         X: Transaction<S>,
         S: Store,
     {
         let Self { runtime, term, fingerprint, ttl, remember, .. } = self;
         let Some(store) = runtime.store.of::<S>() else {
+            if self.observes {
+                return Ok(false);
+            }
             return Err(Error::other_store::<S>(term.id.operation()));
         };
         let not_encoded = |failure: &CodecFailure| {
@@ -64,8 +70,14 @@ impl Recording {
             as_claimed: None,
             trace: None,
         };
+        if self.observes {
+            return self.observe(tx, store, &commit).await;
+        }
         match tx.commit(store, &commit).await {
-            Ok(Ownership::Held) => Ok(()),
+            Ok(Ownership::Held) => {
+                self.is_written(&commit);
+                Ok(true)
+            }
             Ok(Ownership::Lost) => {
                 // If this fails too, the connection is lost, and with it the transaction.
                 let _ = tx.doom().await;
@@ -78,5 +90,27 @@ impl Recording {
                 Err(runtime.failed(&term.id, error))
             }
         }
+    }
+
+    fn is_written(&self, commit: &Commit) {
+        self.term.is_recorded_in_transaction(commit.outcome.as_ref().map(|outcome| outcome.payload.clone()));
+    }
+
+    /// Writes the outcome behind a savepoint, to which what fails is rolled back.
+    async fn observe<X, S>(&self, tx: &mut X, store: &S, commit: &Commit) -> Result<bool, Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+    {
+        // If the transaction is lost, its caller must not take it for committed.
+        let lost = |error| self.runtime.failed(&self.term.id, error);
+        tx.savepoint().await.map_err(lost)?;
+        if let Ok(Ownership::Held) = tx.commit(store, commit).await {
+            tx.release().await.map_err(lost)?;
+            self.is_written(commit);
+            return Ok(true);
+        }
+        tx.roll_back().await.map_err(lost)?;
+        Ok(false)
     }
 }

@@ -76,7 +76,9 @@ impl Question {
                 Ok(Err(_)) => None,
                 Err(_) => return Answer::Unknown(last),
             };
-            let pause = pause.unwrap_or_else(|| backoff(Duration::from_millis(200), asked));
+            // A server that suggests no pause is not asked without one.
+            let pause =
+                pause.filter(|pause| !pause.is_zero()).unwrap_or_else(|| backoff(Duration::from_millis(200), asked));
             if until.saturating_duration_since(now()) <= pause {
                 break;
             }

@@ -55,7 +55,7 @@ impl Middleware for IdempotencyClient {
         };
         let question = match &self.lookup_url {
             Some(url) => {
-                let encoded = utf8_percent_encode(key.as_str(), SEGMENT).to_string();
+                let encoded = utf8_percent_encode(&key.to_value(), SEGMENT).to_string();
                 Some(Question::new(&request, url(&request, &encoded)?, &self.header))
             }
             None => None,

@@ -69,6 +69,10 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 /// A try has no time limit of its own but the `timeout` of the reqwest client. Set one, or a lost
 /// reply takes all of the deadline.
 ///
+/// Redirects that reqwest follows are a part of the try. If the target of a redirect refuses the
+/// connection, reqwest reports that alone, so the try counts as not carried out. Use
+/// `redirect::Policy::none()` for a server that answers POST with 303.
+///
 /// # Cancellation safety
 ///
 /// A dropped request may have been carried out. Send it again with the same [`RequestKey`].

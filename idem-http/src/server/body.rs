@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use http::header::CONTENT_TYPE;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -246,6 +247,13 @@ where
         }
         self.rest.as_mut().poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
     }
+}
+
+/// Whether the content type begins like this. Types have no case.
+pub(super) fn is_of_type(headers: &HeaderMap, begins: &str) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let begin = content_type.and_then(|text| text.trim().get(..begins.len()));
+    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(begins))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use idem_core::{Idempotency, StoreFailure};
 use tower_layer::Layer;
 
 use super::service::Idempotent;
-use super::settings::{KeyOf, Owner, Settings};
+use super::settings::{KeyOf, KeyScope, Settings};
 use crate::problem::{Problem, Response};
 
 /// The state of a layer without a scope: call [`scope`](IdempotencyLayer::scope) or
@@ -79,7 +79,7 @@ impl IdempotencyLayer {
     where
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
     {
-        self.set().owner = Owner::Of(Arc::new(scope));
+        self.set().scope = KeyScope::PerClient(Arc::new(scope));
         IdempotencyLayer { settings: self.settings, scope: PhantomData }
     }
 
@@ -209,12 +209,13 @@ impl<S> IdempotencyLayer<S> {
     /// Sets which responses are recorded; the others release the key, so that the next request runs
     /// the service.
     ///
-    /// Default: 2xx, 3xx and 4xx except 401, 403, 408, 409, 425 and 429.
+    /// Default: 2xx, 3xx and 4xx except 401, 403, 408, 409, 425 and 429. Of gRPC: `OK`,
+    /// `INVALID_ARGUMENT`, `NOT_FOUND`, `FAILED_PRECONDITION` and `OUT_OF_RANGE`.
     pub fn keep<F>(mut self, keep: F) -> Self
     where
         F: Fn(&response::Parts) -> bool + Send + Sync + 'static,
     {
-        self.set().keep = Arc::new(keep);
+        self.set().keep = Some(Arc::new(keep));
         self
     }
 

@@ -1,6 +1,7 @@
 //! The layer that guards whole responses.
 
 mod body;
+mod field;
 mod layer;
 mod marks;
 mod route;
@@ -13,4 +14,4 @@ pub use self::marks::{MarkReplays, Marked, MarkedFuture};
 pub(crate) use self::route::operation;
 pub use self::service::{Idempotent, REPLAYED, Replayed, ResponseFuture, Route};
 pub(crate) use self::service::{rebuilt, whole};
-pub(crate) use self::settings::Owner;
+pub(crate) use self::settings::KeyScope;

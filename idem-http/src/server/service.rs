@@ -1,6 +1,5 @@
 //! The service that the layer makes: one request, from its key to its response.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::future::{Future, ready};
 use std::mem;
@@ -9,18 +8,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _, lazy};
 use http::header::{CONTENT_TYPE, HeaderName};
-use http::{HeaderMap, HeaderValue, Request, Uri, request};
+use http::{HeaderValue, Request, Uri, request};
 use http_body::Body as HttpBody;
-use idem_core::__private::{CarriedOn, carried_on, outcome_of, run as guarded};
+use idem_core::__private::{CarriedOn, carried_on, outcome_of, run_owned};
 use idem_core::{Error, ErrorAction, Operation};
 use serde::{Deserialize, Serialize};
 use tower_service::Service;
 
 use super::body::{Body, Read, Whole, read, read_unary};
+use super::field::in_body;
 use super::route::operation;
-use super::settings::{KeyOf, Owner, Settings};
+use super::settings::{KeyOf, KeyScope, Settings, is_grpc};
 use crate::key::IdempotencyKey;
 use crate::problem::{Problem, Response};
 use crate::stored::{Recording, Stored};
@@ -155,9 +155,9 @@ where
         }
         Ok(key) => key,
     };
-    let scope = match &settings.owner {
-        Owner::Shared => None,
-        Owner::Of(scope) => match scope(&parts).filter(|scope| !scope.is_empty()) {
+    let scope = match &settings.scope {
+        KeyScope::Shared => None,
+        KeyScope::PerClient(scope) => match scope(&parts).filter(|scope| !scope.is_empty()) {
             Some(scope) => Some(scope),
             None => return Admitted::Refused(Problem::NO_SCOPE),
         },
@@ -206,7 +206,7 @@ where
 fn describe(settings: &Settings, head: &Head, body: &[u8]) -> Result<Option<Operation<'static>>, Problem> {
     let Head { parts, key, scope } = head;
     let found = match (&settings.key, key) {
-        (KeyOf::Body(pointer), None) => in_body(parts, body, pointer)?,
+        (KeyOf::Body(pointer), None) => in_body(&parts.headers, body, pointer)?,
         _ => None,
     };
     let key = match key.as_ref().or(found.as_ref()) {
@@ -241,13 +241,6 @@ fn uri(parts: &request::Parts) -> &Uri {
     &parts.uri
 }
 
-/// Whether the content type begins like this. Types have no case.
-fn is_of_type(headers: &HeaderMap, begins: &str) -> bool {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let begin = content_type.and_then(|text| text.trim().get(..begins.len()));
-    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(begins))
-}
-
 /// Bytes, which serde would take for a sequence of numbers.
 struct Raw<'a>(&'a [u8]);
 
@@ -265,26 +258,6 @@ fn fingerprinted<'a>(operation: Operation<'a>, parts: &request::Parts, body: &[u
     operation.fingerprint(&(parts.method.as_str(), path, Raw(content_type), Raw(body)))
 }
 
-/// The key in a field of the body, `None` if there is none.
-fn in_body(parts: &request::Parts, body: &[u8], pointer: &str) -> Result<Option<IdempotencyKey>, Problem> {
-    let found = if is_of_type(&parts.headers, "application/x-www-form-urlencoded") {
-        let name = pointer.trim_start_matches('/');
-        let mut values = form_urlencoded::parse(body).filter(|(field, _)| field == name).map(|(_, value)| value);
-        let found = values.next().map(Cow::into_owned);
-        if values.next().is_some() {
-            return Err(Problem::INVALID_KEY);
-        }
-        found
-    } else {
-        match serde_json::from_slice::<serde_json::Value>(body).ok().as_ref().and_then(|json| json.pointer(pointer)) {
-            None | Some(serde_json::Value::Null) => None,
-            Some(serde_json::Value::String(text)) => Some(text.clone()),
-            Some(_) => return Err(Problem::INVALID_KEY),
-        }
-    };
-    Ok(found.map(|key| key.parse()).transpose()?)
-}
-
 /// Passes a request on, unguarded.
 async fn pass<S, R>(mut inner: S, request: Request<Body>) -> Result<Answer, S::Error>
 where
@@ -295,12 +268,12 @@ where
     Ok(inner.call(request).await?.map(Body::streaming))
 }
 
-/// The result of a guarded service.
+/// The result of a guarded service. It is moved through many futures, so it is small.
 enum Ran {
     /// Its response, of which a part is recorded.
-    Live { response: Answer, settings: Arc<Settings> },
+    Live { response: Box<Answer>, settings: Arc<Settings> },
     /// The recorded response of an earlier request.
-    Replayed(Stored),
+    Replayed(Box<Stored>),
 }
 
 impl Serialize for Ran {
@@ -316,7 +289,7 @@ impl Serialize for Ran {
 
 impl<'de> Deserialize<'de> for Ran {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Stored::deserialize(deserializer).map(Self::Replayed)
+        Stored::deserialize(deserializer).map(|stored| Self::Replayed(Box::new(stored)))
     }
 }
 
@@ -348,30 +321,25 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let mut body = Box::pin(Some(run(settings.clone(), inner, request)));
-    let running = async move {
-        let witness = outcome_of::<Result<Ran, Failed<S::Error>>, _>();
-        // Whatever the runtime's default is: a response that is not kept says itself that the same
-        // request may be sent again. An error of the service itself, such as a timeout, says
-        // nothing.
-        let policy = witness.errors(|failed| match failed {
-            Failed::Released(_) => ErrorAction::Release,
-            Failed::Service(_) | Failed::Idempotency(_) => ErrorAction::Unlisted,
-        });
-        guarded(operation, witness, policy, body.as_mut()).await
-    };
+    let body = Box::pin(Some(run(settings.clone(), inner, request)));
+    let witness = outcome_of::<Result<Ran, Failed<S::Error>>, _>();
+    // Whatever the runtime's default is: a response that is not kept says itself that the same
+    // request may be sent again. An error of the service itself, such as a timeout, says nothing.
+    let policy = witness.errors(|failed| match failed {
+        Failed::Released(_) => ErrorAction::Release,
+        Failed::Service(_) | Failed::Idempotency(_) => ErrorAction::Unlisted,
+    });
     // A client that goes away stops neither the claim, which would leave the key locked, nor the
     // body: both go on in a task then. Until then they need none.
-    carried_on(&settings.idempotency, running)
+    carried_on(&settings.idempotency, run_owned(operation, witness, policy, body))
 }
 
 /// What the client gets.
 fn answer<E>(settings: &Settings, ended: Result<Ran, Failed<E>>) -> Result<Answer, E> {
     match ended {
-        Ok(Ran::Live { response, .. }) => Ok(response),
-        Ok(Ran::Replayed(stored)) => Ok(rebuilt(stored)),
+        Ok(Ran::Live { response, .. }) | Err(Failed::Released(response)) => Ok(*response),
+        Ok(Ran::Replayed(stored)) => Ok(rebuilt(*stored)),
         Err(Failed::Service(error)) => Err(error),
-        Err(Failed::Released(response)) => Ok(*response),
         Err(Failed::Idempotency(error)) => {
             let mut problem = Problem::from(&error);
             if let (Error::FingerprintMismatch { .. }, Some(status)) = (&error, settings.mismatch) {
@@ -383,7 +351,8 @@ fn answer<E>(settings: &Settings, ended: Result<Ran, Failed<E>>) -> Result<Answe
 }
 
 /// The body of the operation: the service, and what is recorded of its response.
-#[allow(clippy::manual_async_fn, reason = "what an `async fn` is given is in its future twice")]
+///
+/// Combinators, because an `async` block has room for the request while the service runs.
 fn run<S, R>(
     settings: Arc<Settings>,
     mut inner: S,
@@ -394,7 +363,8 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    async move { recorded(settings, inner.call(request).await.map_err(Failed::Service)?).await }
+    let served = lazy(move |_| inner.call(request)).flatten().map_err(Failed::Service);
+    served.and_then(move |response| recorded(settings, response))
 }
 
 /// A response, of which what is recorded is in memory.
@@ -404,7 +374,7 @@ where
     R::Error: Into<BoxError>,
 {
     let (parts, body) = response.into_parts();
-    if !(settings.keep)(&parts) {
+    if !settings.keeps(&parts) {
         return Err(Failed::Released(Box::new(http::Response::from_parts(parts, Body::streaming(body)))));
     }
     let read = match body.size_hint().exact() {
@@ -412,12 +382,18 @@ where
             read(body, settings.max_body).await
         }
         // A unary response of gRPC is short, but does not say so.
-        None if is_of_type(&parts.headers, "application/grpc") => Box::pin(read_unary(body, settings.max_body)).await,
+        None if is_grpc(&parts.headers) => Box::pin(read_unary(body, settings.max_body)).await,
         // Any other body without a length may never end.
         _ => Read::Larger(Body::streaming(body)),
     };
     let body = match read {
-        Read::Whole(whole) => Body::whole(whole),
+        Read::Whole(whole) => {
+            let status = whole.trailers.as_ref().filter(|_| is_grpc(&parts.headers));
+            if status.is_some_and(|trailers| !settings.keeps_trailers(trailers)) {
+                return Err(Failed::Released(Box::new(http::Response::from_parts(parts, Body::whole(whole)))));
+            }
+            Body::whole(whole)
+        }
         Read::Larger(body) | Read::Broken(body) => {
             if let Some(call) = idem_core::current() {
                 call.omit_outcome();
@@ -425,7 +401,7 @@ where
             body
         }
     };
-    Ok(Ran::Live { response: http::Response::from_parts(parts, body), settings })
+    Ok(Ran::Live { response: Box::new(http::Response::from_parts(parts, body)), settings })
 }
 
 /// A recorded response, marked as a replay.

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{self as names, HeaderName};
-use http::{HeaderMap, Method, StatusCode, request, response};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, request, response};
 use idem_core::{Idempotency, Operation, StoreFailure};
 
+use super::body::is_of_type;
 use crate::problem::{Problem, Response, problem_json};
 
+type Keep = Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>;
 type FromParts = Arc<dyn Fn(&request::Parts) -> Option<String> + Send + Sync>;
 
 /// Everything that can be set, shared by all requests once the layer is in place.
@@ -17,14 +19,15 @@ type FromParts = Arc<dyn Fn(&request::Parts) -> Option<String> + Send + Sync>;
 pub(super) struct Settings {
     pub(super) idempotency: Idempotency,
     pub(super) name: Arc<str>,
-    pub(super) owner: Owner,
+    pub(super) scope: KeyScope,
     pub(super) key: KeyOf,
     pub(super) required: bool,
     pub(super) methods: Arc<[Method]>,
     pub(super) max_body: usize,
     pub(super) mismatch: Option<StatusCode>,
     pub(super) compares: bool,
-    pub(super) keep: Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>,
+    /// `None`: the default, which also looks at the status of gRPC.
+    pub(super) keep: Option<Keep>,
     pub(super) problem: Arc<dyn Fn(&Problem) -> Response + Send + Sync>,
     pub(super) not_recorded: HashSet<HeaderName>,
     pub(super) times: Times,
@@ -41,12 +44,12 @@ pub(super) struct Times {
     pub(super) store_failure: Option<StoreFailure>,
 }
 
-/// Whose key it is.
+/// Who shares a key.
 #[derive(Clone)]
-pub(crate) enum Owner {
-    /// Everybody's.
+pub(crate) enum KeyScope {
+    /// All clients.
     Shared,
-    Of(FromParts),
+    PerClient(FromParts),
 }
 
 /// The source of the key.
@@ -63,14 +66,14 @@ impl Settings {
         Self {
             idempotency,
             name: "http".into(),
-            owner: Owner::Shared,
+            scope: KeyScope::Shared,
             key: KeyOf::Header(HeaderName::from_static("idempotency-key")),
             required: false,
             methods: [Method::POST, Method::PATCH].into(),
             max_body: 1 << 20,
             mismatch: None,
             compares: true,
-            keep: Arc::new(is_kept),
+            keep: None,
             problem: Arc::new(problem_json),
             not_recorded: HashSet::new(),
             times: Times::default(),
@@ -99,6 +102,19 @@ impl Settings {
             Some(store_failure) => operation.store_failure(store_failure),
             None => operation,
         }
+    }
+
+    /// Whether a response is recorded, by its head.
+    pub(super) fn keeps(&self, parts: &response::Parts) -> bool {
+        match &self.keep {
+            Some(keep) => keep(parts),
+            None => is_kept(parts.status) && (!is_grpc(&parts.headers) || is_kept_by_grpc(&parts.headers)),
+        }
+    }
+
+    /// Whether a response of gRPC is recorded, by its trailers.
+    pub(super) fn keeps_trailers(&self, trailers: &HeaderMap) -> bool {
+        self.keep.is_some() || is_kept_by_grpc(trailers)
     }
 
     /// Returns a check of whether a header of a response with these headers is recorded.
@@ -131,8 +147,21 @@ fn is_of_this_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
     values.flat_map(|value| value.split(',')).any(|named| named.trim().eq_ignore_ascii_case(name.as_str()))
 }
 
-fn is_kept(parts: &response::Parts) -> bool {
-    let status = parts.status;
+fn is_kept(status: StatusCode) -> bool {
     let passes = matches!(status.as_u16(), 401 | 403 | 408 | 409 | 425 | 429);
     (status.is_success() || status.is_redirection() || status.is_client_error()) && !passes
+}
+
+/// Whether it is a response of gRPC.
+pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
+    is_of_type(headers, "application/grpc")
+}
+
+/// Whether the status of gRPC in these headers or trailers is one that is kept, or is missing.
+///
+/// The status of HTTP is 200 whatever it is. These are kept, because their counterparts in HTTP are:
+/// OK, `INVALID_ARGUMENT`, `NOT_FOUND`, `FAILED_PRECONDITION` and `OUT_OF_RANGE`.
+fn is_kept_by_grpc(headers: &HeaderMap) -> bool {
+    let status = headers.get("grpc-status").map(HeaderValue::as_bytes);
+    status.is_none_or(|status| matches!(status, b"0" | b"3" | b"5" | b"9" | b"11"))
 }

@@ -182,6 +182,32 @@ async fn pauses_are_those_that_the_server_suggests_or_double() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hint_that_is_no_pause_is_none() {
+    let hints = ["0", "-5", "soon", "Thu, 01 Jan 1970 00:00:00 GMT", "NaN"];
+    let acts = hints.iter().map(|hint| hinted(503, "retry-after", hint)).chain([reply(200)]);
+    let script = Script::new(acts);
+    script.client(client().tries(6)).post(URL).send().await.unwrap();
+    let pauses = script.pauses();
+    for (pause, least) in pauses.iter().zip([100, 200, 400, 800, 1600]) {
+        assert!((least..=2 * least + 1).contains(pause), "{pauses:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_request_has_a_key_of_its_own_also_clones_of_one() {
+    let script = Script::new([reply(503), reply(200), reply(503), reply(200), reply(200)]);
+    let client = script.client(client());
+    let request = client.post(URL).body("cents=1");
+    request.try_clone().unwrap().send().await.unwrap();
+    request.send().await.unwrap();
+    client.clone().post(URL).body("cents=1").send().await.unwrap();
+    let got = script.got();
+    let keys: Vec<_> = got.iter().map(|got| got.keys()[0]).collect();
+    assert!(keys[0] == keys[1] && keys[2] == keys[3], "{keys:?}");
+    assert!(keys[0] != keys[2] && keys[2] != keys[4] && keys[0] != keys[4], "{keys:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hint_not_to_retry_is_followed_and_one_to_retry_too() {
     let script = Script::new([hinted(429, "stripe-should-retry", "false")]);
     assert_eq!(script.client(client()).post(URL).send().await.unwrap().status(), 429);

@@ -48,6 +48,27 @@ async fn a_lookup_has_five_seconds_after_the_deadline_and_asks_until_then() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_suggests_no_pause_is_not_asked_without_one() {
+    let hints = [
+        hinted(202, "retry-after", "0"),
+        hinted(503, "retry-after-ms", "0"),
+        hinted(202, "retry-after", "-5"),
+        hinted(201, "idempotent-replayed", "true"),
+    ];
+    let script = Script::new([vec![reply(504)], hints.to_vec()].concat());
+    assert_eq!(script.client(client()).post(URL).send().await.unwrap().status(), StatusCode::CREATED);
+    let pauses = script.pauses();
+    assert!(pauses[1..].iter().all(|pause| *pause >= 100), "{pauses:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_begins_with_a_quotation_mark_is_looked_up_by_a_value_that_means_it() {
+    let script = Script::new([reply(504), hinted(201, "idempotent-replayed", "true")]);
+    script.client(client()).post(URL).header("idempotency-key", r#""\"a""#).send().await.unwrap();
+    assert_eq!(script.got()[1].line, "GET http://service.example/charges/by-key/%22%5C%22a%22");
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_looked_up_where_the_result_is_known() {
     let script = Script::new([reply(429)]);
     assert_eq!(script.client(client()).post(URL).send().await.unwrap().status(), 429);

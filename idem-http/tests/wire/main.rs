@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "tests of pauses read the paused clock")]
 
+mod answers;
 mod chain;
 mod client;
 mod disconnects;

@@ -115,7 +115,7 @@ pub(crate) async fn claim(
             }
             OnClaim::Take(next) => {
                 let owned = owned(&next);
-                (take_over(lane, &key, &text, Some(next), Lease::Any).await?, owned)
+                (take_over(lane, &key, &text, Some(next), LeaseIs::Any).await?, owned)
             }
             OnClaim::IfLeaseRanOut { attempt, then } => {
                 let (next, answer, silent_for) = match then {
@@ -129,7 +129,7 @@ pub(crate) async fn claim(
                         (Some(then), owned, Some(age))
                     }
                 };
-                match take_over(lane, &key, &text, next, Lease::RanOut { lease, silent_for }).await? {
+                match take_over(lane, &key, &text, next, LeaseIs::RanOut { lease, silent_for }).await? {
                     Swap::Free if silent_for.is_some() => return Ok(Claimed::Abandoned { attempt }),
                     // Only whether it was silent for that long is unsure: its lease is over.
                     Swap::Unsure(left)
@@ -243,7 +243,7 @@ async fn touch(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Ownership, S
 }
 
 /// The condition on a record's lease for another record to replace it.
-enum Lease {
+enum LeaseIs {
     Any,
     /// Of this length: by the server's clock and by our own.
     RanOut {
@@ -259,13 +259,13 @@ async fn take_over(
     key: &str,
     found: &Bytes,
     next: Option<InFlight>,
-    lease: Lease,
+    lease: LeaseIs,
 ) -> Result<Swap, StoreError> {
     let hold = next.as_ref().map_or(0, |next| millis(next.hold)).to_string();
     let next = next.map(|next| wire::encode(&Record::InFlight(next))).unwrap_or_default();
     let (check, renewed_by, silent) = match lease {
-        Lease::Any => ("", String::new(), String::new()),
-        Lease::RanOut { lease, silent_for } => {
+        LeaseIs::Any => ("", String::new(), String::new()),
+        LeaseIs::RanOut { lease, silent_for } => {
             let silent = silent_for.map(|age| millis(age).to_string());
             ("1", lane.renewed_by(silent_for.unwrap_or(lease).max(lease)), silent.unwrap_or_default())
         }

@@ -8,6 +8,7 @@ use idem_core::store::admin::{Cursor, Intervened, Intervention, Listed, Listing,
 use idem_core::store::record::{RecordId, RecordInfo, RecordState};
 use idem_core::{Key, StoreError};
 
+use super::clock::{Clock, Lapsed};
 use super::core::Core;
 use super::dialect::{Conn, Dialect, Guard, Place, Seen};
 use super::fault::{Stopped, contended};
@@ -86,12 +87,12 @@ pub(crate) async fn intervene<D: Dialect>(
     intervention: &Intervention,
 ) -> Result<Intervened, StoreError> {
     let id = intervention.id.clone();
-    let intervention = Arc::new(intervention.clone());
+    let (intervention, clock) = (Arc::new(intervention.clone()), core.clock.clone());
     // Sent again after it was carried out, it would find nothing to do.
     let done = core
         .step(false, move |dialect, on| {
-            let intervention = intervention.clone();
-            Box::pin(async move { intervene_on(dialect, on, &intervention).await })
+            let (intervention, clock) = (intervention.clone(), clock.clone());
+            Box::pin(async move { intervene_on(dialect, on, &clock, &intervention).await })
         })
         .await?;
     if let Intervened::Done { .. } = done {
@@ -103,6 +104,7 @@ pub(crate) async fn intervene<D: Dialect>(
 async fn intervene_on<D: Dialect>(
     dialect: &D,
     on: &mut Conn<D>,
+    clock: &Clock,
     intervention: &Intervention,
 ) -> Result<Intervened, Stopped> {
     let id = &intervention.id;
@@ -110,14 +112,18 @@ async fn intervene_on<D: Dialect>(
         let Some(row) = dialect.read(on, id).await.map_err(Stopped::Unsent)? else { return Ok(Intervened::Nothing) };
         let Found { record, left, revision } = row.found()?;
         let Some(record) = record else { return Ok(Intervened::Nothing) };
-        let (attempt, lease_left) = (record.attempt(), record.lease_left(left));
+        let (attempt, lapsed) = (record.attempt(), Lapsed::of(&record, left));
+        let mut lease_left = record.lease_left(left);
         let on_intervention = record.on_intervention(intervention);
-        if let (
-            OnIntervention::Put { if_ran_out: true, .. } | OnIntervention::Remove { if_ran_out: true },
-            Some(lease_left),
-        ) = (&on_intervention, lease_left)
+        if let OnIntervention::Put { if_ran_out: true, .. } | OnIntervention::Remove { if_ran_out: true } =
+            &on_intervention
         {
-            return Ok(Intervened::Alive { attempt, lease_left });
+            if let Some(lapsed) = lapsed {
+                lease_left = clock.doubt(dialect, on, lapsed).await.map_err(Stopped::Unsent)?;
+            }
+            if let Some(lease_left) = lease_left {
+                return Ok(Intervened::Alive { attempt, lease_left });
+            }
         }
         let done = match on_intervention {
             OnIntervention::Answer(answer) => return Ok(answer),

@@ -9,16 +9,18 @@ use std::time::Duration;
 
 use idem_core::{StoreError, StoreErrorKind};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep, timeout};
 
 use self::sqlx::Pool;
 use self::sqlx::pool::PoolConnection;
 use super::super::sqlx;
+use super::clock::Clock;
 use super::dialect::{Conn, Dialect, Judgement, Schema};
 use super::fault::{self, Stopped, failed, judge, refused};
 use super::opening::Openings;
+use super::spares::Spares;
 use super::sweep::{self, Swept};
 use super::turn::{Turn, Turns};
 use crate::hub::Hub;
@@ -48,8 +50,12 @@ pub(crate) struct Core<D: Dialect> {
     /// The dialect of steps in a caller's transaction.
     pub(crate) within: D,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) clock: Arc<Clock>,
     pub(crate) limit: Duration,
     turns: Turns,
+    /// The turns of steps that only read, next to those that write one at a time.
+    looks: Turns,
+    spares: Spares<D::Db>,
     openings: Openings,
     /// The database's address, for messages.
     place: String,
@@ -65,16 +71,32 @@ pub(crate) struct Core<D: Dialect> {
     sweeper: Mutex<Option<AbortHandle>>,
 }
 
+/// Where a step waits for its turn.
+#[derive(Debug, Clone, Copy)]
+enum Queue {
+    Steps,
+    Looks,
+}
+
 /// The settings of a store, before it has a pool.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) table: String,
     pub(crate) limit: Duration,
+    /// Whether nobody else uses the pool.
+    pub(crate) pool_is_own: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { table: "idem_records".to_owned(), limit: TIME_LIMIT }
+        Self { table: "idem_records".to_owned(), limit: TIME_LIMIT, pool_is_own: false }
+    }
+}
+
+impl Settings {
+    /// Of a store with a pool of its own.
+    pub(crate) fn of_own_pool() -> Self {
+        Self { pool_is_own: true, ..Self::default() }
     }
 }
 
@@ -102,15 +124,20 @@ impl<D: Dialect> Core<D> {
         }
         let place = D::place(&pool.connect_options());
         let connections = pool.options().get_max_connections();
-        let turns = Turns::new(connections.min(D::AT_ONCE));
+        let writers = if D::ONE_WRITER { 1 } else { connections };
+        let turns = Turns::new(writers);
+        let looks = Turns::new(connections.saturating_sub(writers));
         let openings = Openings::new(connections, settings.limit);
         Arc::new(Self {
             pool,
             dialect,
             within,
             hub: Arc::default(),
+            clock: Arc::new(Clock::new(place.clone())),
             limit: settings.limit,
             turns,
+            looks,
+            spares: Spares::new(settings.pool_is_own),
             openings,
             place,
             invalid,
@@ -141,7 +168,22 @@ impl<D: Dialect> Core<D> {
         work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
     ) -> Result<T, StoreError> {
         self.keep_swept();
-        self.carry_out(true, true, None, work).await
+        self.carry_out(Queue::Steps, (true, true), None, work).await
+    }
+
+    /// Whether a step that only reads had better not wait for those that may write: they come one at
+    /// a time, and one is under way.
+    pub(crate) fn looks_first(&self) -> bool {
+        D::ONE_WRITER && self.pool.options().get_max_connections() > 1 && self.turns.are_all_taken()
+    }
+
+    /// Carries out a step that only reads, next to those that may write.
+    pub(crate) async fn look<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        self.keep_swept();
+        self.in_turn(Queue::Looks, (true, true), work).await
     }
 
     /// In its turn, whatever the table is unless it is checked.
@@ -151,32 +193,102 @@ impl<D: Dialect> Core<D> {
         repeat: bool,
         work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
     ) -> Result<T, StoreError> {
-        let turn = self.turns.take(self.limit).await;
-        let turn = turn.ok_or_else(|| fault::no_turn::<D>(&self.place, self.limit))?;
-        self.carry_out(check, repeat, Some(turn), work).await
+        self.in_turn(Queue::Steps, (check, repeat), work).await
+    }
+
+    async fn in_turn<T: Send + 'static>(
+        self: &Arc<Self>,
+        queue: Queue,
+        how: (bool, bool),
+        work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        if let Some(turn) = self.turns(queue).free(self.limit) {
+            return self.carry_out(queue, how, Some(turn), work).await;
+        }
+        // In a task: this future may be left alone, and the turn that comes meanwhile would be
+        // nobody else's.
+        let core = self.clone();
+        let (begins, mut begun) = oneshot::channel();
+        let step = self.home().spawn(async move { core.when_it_is_its_turn(queue, how, begins, &work).await });
+        // A little longer than the task itself, which may stand still with its tokio runtime.
+        let waited = self.turns(queue).patiently(self.limit + GRACE, &mut begun).await;
+        let limit = waited.map_or_else(
+            || {
+                // From here on it does not begin any more.
+                begun.close();
+                begun.try_recv().map_err(|_| fault::no_turn::<D>(&self.place, self.limit))
+            },
+            // It has ended, if it does not say that it begins.
+            |(begun, _)| Ok(begun.unwrap_or_default()),
+        )?;
+        self.answer(limit, step).await
+    }
+
+    /// Carries a step out when its turn has come, unless its caller has gone by then.
+    async fn when_it_is_its_turn<T>(
+        self: Arc<Self>,
+        queue: Queue,
+        how: (bool, bool),
+        mut begins: oneshot::Sender<Duration>,
+        work: &(impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Sync),
+    ) -> Result<T, StoreError> {
+        let turn = tokio::select! {
+            biased;
+            () = begins.closed() => None,
+            turn = self.turns(queue).take(self.limit) => turn,
+        };
+        let no_turn = || fault::no_turn::<D>(&self.place, self.limit);
+        let turn = turn.ok_or_else(no_turn)?;
+        // A caller that was told that there is none must be right.
+        begins.send(turn.limit).map_err(|_| no_turn())?;
+        self.carry_out_here(queue, how, turn.limit, work).await
+    }
+
+    fn turns(&self, queue: Queue) -> &Turns {
+        match queue {
+            Queue::Steps => &self.turns,
+            Queue::Looks => &self.looks,
+        }
     }
 
     async fn carry_out<T: Send + 'static>(
         self: &Arc<Self>,
-        check: bool,
-        repeat: bool,
+        queue: Queue,
+        how: (bool, bool),
         turn: Option<Turn>,
         work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
     ) -> Result<T, StoreError> {
-        if let Some(why) = &self.invalid {
-            return Err(refused(why.as_str()));
-        }
         let core = self.clone();
         let limit = turn.as_ref().map_or(self.limit, |turn| turn.limit);
         let step = self.home().spawn(async move {
             let _turn = turn;
-            let sent = AtomicBool::new(false);
-            match timeout(limit, core.attempt(check, repeat, &sent, &work)).await {
-                Ok(result) => result,
-                Err(_) if sent.load(Ordering::Relaxed) => Err(fault::timed_out::<D>(&core.place, core.limit)),
-                Err(_) => Err(core.unconnected_in_time()),
-            }
+            core.carry_out_here(queue, how, limit, &work).await
         });
+        self.answer(limit, step).await
+    }
+
+    /// Carries a step out within its limit, in a task of the store's own runtime.
+    async fn carry_out_here<T>(
+        &self,
+        queue: Queue,
+        how: (bool, bool),
+        limit: Duration,
+        work: &(impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Sync),
+    ) -> Result<T, StoreError> {
+        if let Some(why) = &self.invalid {
+            return Err(refused(why.as_str()));
+        }
+        let sent = AtomicBool::new(false);
+        let answered = || self.turns(queue).answered();
+        match timeout(limit, self.attempt(how, &sent, &answered, work)).await {
+            Ok(result) => result,
+            Err(_) if sent.load(Ordering::Relaxed) => Err(fault::timed_out::<D>(&self.place, self.limit)),
+            Err(_) => Err(self.unconnected_in_time()),
+        }
+    }
+
+    /// Waits for the answer of a step that has this limit, in whatever runtime the caller is.
+    async fn answer<T>(&self, limit: Duration, step: JoinHandle<Result<T, StoreError>>) -> Result<T, StoreError> {
         match timeout(limit + GRACE, step).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(fault::runtime_ended::<D>(&self.place)),
@@ -234,9 +346,9 @@ impl<D: Dialect> Core<D> {
 
     async fn attempt<T>(
         &self,
-        check: bool,
-        repeat: bool,
+        (check, repeat): (bool, bool),
         sent: &AtomicBool,
+        answered: &(impl Fn() + Sync),
         work: &(impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Sync),
     ) -> Result<T, StoreError> {
         let (mut conflicts, mut losses) = (0, 0);
@@ -248,8 +360,8 @@ impl<D: Dialect> Core<D> {
             sent.store(true, Ordering::Relaxed);
             let stopped = match work(&self.dialect, lent.connection()?).await {
                 Ok(done) => {
-                    self.turns.answered();
-                    lent.give_back();
+                    answered();
+                    lent.leave_to_next(&self.spares);
                     return Ok(done);
                 }
                 Err(stopped) => stopped,
@@ -258,7 +370,7 @@ impl<D: Dialect> Core<D> {
                 Stopped::Sql(error) => (error, repeat),
                 Stopped::Unsent(error) => (error, true),
                 Stopped::Store(error) => {
-                    self.turns.answered();
+                    answered();
                     lent.give_back();
                     return Err(error);
                 }
@@ -287,10 +399,24 @@ impl<D: Dialect> Core<D> {
     }
 
     async fn lend(&self) -> Result<Lent<D>, StoreError> {
+        let _wanted = match self.spares.take() {
+            Ok(connection) => return Ok(Lent(Some(connection))),
+            Err(wanted) => wanted,
+        };
         match self.openings.connection(&self.pool, self.home()).await {
             Ok(connection) => Ok(Lent(Some(connection))),
             Err(sqlx::Error::PoolTimedOut) => Err(self.unconnected_in_time()),
             Err(error) => Err(fault::unconnected::<D>(&self.place, error)),
+        }
+    }
+
+    /// Returns connections that no step uses to the pool, which closes those that are too old or
+    /// were idle for too long.
+    fn return_spares(&self) {
+        for connection in self.spares.take_all() {
+            let mut lent = Lent::<D>(Some(connection));
+            let _home = self.home().enter();
+            lent.give_back();
         }
     }
 
@@ -305,7 +431,12 @@ impl<D: Dialect> Core<D> {
         if self.checked.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let schema = match self.dialect.schema(lent.connection()?).await {
+        // The first look at the clock, with the first step.
+        let looked = match self.dialect.schema(lent.connection()?).await {
+            Ok(schema) => self.clock.look(&self.dialect, lent.connection()?).await.map(|_| schema),
+            Err(error) => Err(error),
+        };
+        let schema = match looked {
             Ok(schema) => schema,
             Err(error) => {
                 if !fault::breaks_connection::<D>(&error) {
@@ -356,12 +487,16 @@ impl<D: Dialect> Core<D> {
 }
 
 impl<D: Dialect> Swept for Core<D> {
-    const ONE_WRITER: bool = D::AT_ONCE == 1;
+    const ONE_WRITER: bool = D::ONE_WRITER;
 
     #[allow(clippy::disallowed_methods, reason = "how long a batch took, compared with nothing of the database")]
     async fn sweep_batch(self: &Arc<Self>, limit: i64) -> Result<(u64, Duration), StoreError> {
+        self.return_spares();
+        let clock = self.clock.clone();
         self.queued(true, true, move |dialect, on| {
+            let clock = clock.clone();
             Box::pin(async move {
+                clock.look(dialect, on).await?;
                 let begun = Instant::now();
                 Ok((dialect.sweep(on, limit).await?, begun.elapsed()))
             })
@@ -401,6 +536,13 @@ impl<D: Dialect> Lent<D> {
         connection.ok_or_else(|| {
             StoreError::new(StoreErrorKind::Unavailable, "the connection was given back before its time")
         })
+    }
+
+    /// Leaves the connection to the next step, after one that was carried out. The pool gets it if
+    /// another step waits there.
+    fn leave_to_next(&mut self, spares: &Spares<D::Db>) {
+        self.0 = self.0.take().and_then(|connection| spares.keep(connection));
+        self.give_back();
     }
 
     /// Gives the connection back, as its drop would: after a ping, for which that would wait

@@ -104,8 +104,9 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     /// The database, as errors call it.
     const NAME: &'static str;
 
-    /// How many steps may be under way at once, where that is fewer than the pool has connections.
-    const AT_ONCE: u32 = u32::MAX;
+    /// Whether only one connection can write at a time. A step writes, so steps come one after the
+    /// other, and each transaction begins as the writer.
+    const ONE_WRITER: bool = false;
 
     /// The statement that begins a transaction that may write, where it waits until it may. How
     /// long it does is a setting of the connection.
@@ -179,6 +180,9 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     /// Deletes expired rows and outcomes, at most `limit` of each, and says how many.
     fn sweep(&self, on: &mut Conn<Self>, limit: i64) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
 
+    /// The database's time since 1970.
+    fn time(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<Duration, sqlx::Error>> + Send;
+
     fn schema(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<Schema, sqlx::Error>> + Send;
 
     /// Creates the table, if it does not exist.
@@ -196,11 +200,22 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         wait: Duration,
     ) -> impl Future<Output = Result<Inserted, sqlx::Error>> + Send;
 
-    /// Limits how long statements wait for locks, and gives the limit that there was.
-    fn limit_locks(on: &mut Conn<Self>, wait: Duration) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
+    /// Reads how long statements wait for locks, where the database does not note it by itself.
+    fn lock_limit(on: &mut Conn<Self>) -> impl Future<Output = Result<i64, sqlx::Error>> + Send {
+        let _ = on;
+        async { Ok(0) }
+    }
+
+    /// Limits how long statements wait for locks. See [`Limited`](super::limited::Limited).
+    fn limit_locks(on: &mut Conn<Self>, wait: Duration) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// Sets the limit that there was.
     fn unlimit_locks(on: &mut Conn<Self>, before: i64) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// The same from a `Drop`, where the roll-back that follows does not do it.
+    fn unlimit_later(on: &mut Conn<Self>, before: i64) {
+        let _ = (on, before);
+    }
 
     /// Rolls a transaction back, and leaves one in its place that has nothing in it.
     fn doom(on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;

@@ -3,6 +3,8 @@
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod admin;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod clock;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod core;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod dialect;
@@ -10,12 +12,16 @@ mod dialect;
 mod fault;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub mod guard;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod limited;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod opening;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod spares;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
@@ -32,6 +38,8 @@ mod turn;
 mod wait;
 
 tests_of_one! {
+    #[cfg(all(test, feature = "postgres", feature = "mysql", feature = "sqlite"))]
+    mod jumps;
     #[cfg(all(test, feature = "postgres", feature = "mysql", feature = "sqlite"))]
     mod woken;
     #[cfg(all(test, feature = "postgres", feature = "mysql", feature = "sqlite"))]

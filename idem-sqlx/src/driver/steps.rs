@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use idem_core::StoreError;
 use idem_core::store::record::{
-    Claim, Claimed, Commit, InFlight, Issue, Issued, OnClaim, OnStep, Origin, Ownership, Record, RecordId, RecordInfo,
-    Release, Removed, Renewal,
+    Claim, Claimed, Commit, InFlight, Issue, Issued, OnClaim, OnStep, Origin, Ownership, RanOut, Record, RecordId,
+    RecordInfo, Release, Removed, Renewal,
 };
 
+use super::clock::{Clock, Lapsed};
 use super::core::Core;
 use super::dialect::{Conn, Dialect, Guard, Kept};
 use super::fault::{Stopped, contended};
@@ -24,15 +25,36 @@ const ISSUES: usize = 200;
 const RENEWALS: usize = 200;
 
 pub(crate) async fn claim<D: Dialect>(core: &Arc<Core<D>>, claim: &Claim) -> Result<Claimed, StoreError> {
-    let claim = Arc::new(claim.clone());
+    let (claim, clock) = (Arc::new(claim.clone()), core.clock.clone());
+    // A duplicate writes nothing, and so does not wait behind those that do.
+    if core.looks_first() {
+        let looking = claim.clone();
+        let answer = core.look(move |dialect, on| {
+            let claim = looking.clone();
+            Box::pin(async move { answer_on(dialect, on, &claim).await })
+        });
+        if let Some(claimed) = answer.await? {
+            return Ok(claimed);
+        }
+    }
     core.step(true, move |dialect, on| {
-        let claim = claim.clone();
-        Box::pin(async move { claim_on(dialect, on, &claim).await })
+        let (claim, clock) = (claim.clone(), clock.clone());
+        Box::pin(async move { claim_on(dialect, on, &clock, &claim).await })
     })
     .await
 }
 
-async fn claim_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, claim: &Claim) -> Result<Claimed, Stopped> {
+/// The answer to a claim that has nothing to write.
+async fn answer_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, claim: &Claim) -> Result<Option<Claimed>, Stopped> {
+    let Some(row) = dialect.read(on, &claim.id).await? else { return Ok(None) };
+    let Found { record, left, revision } = row.found()?;
+    Ok(match next(claim, record.as_ref(), left, revision) {
+        Next::Answer(claimed) => Some(claimed),
+        Next::Put(..) | Next::IfLapsed(..) => None,
+    })
+}
+
+async fn claim_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, clock: &Clock, claim: &Claim) -> Result<Claimed, Stopped> {
     for _ in 0..ROUNDS {
         let found = match claim.on_nothing() {
             OnClaim::Take(first) => match dialect.insert(on, &claim.id, &in_flight(&first)).await? {
@@ -47,6 +69,11 @@ async fn claim_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, claim: &Claim) -> R
         let (next, guard) = match next(claim, record.as_ref(), left, revision) {
             Next::Answer(claimed) => return Ok(claimed),
             Next::Put(next, guard) => (next, guard),
+            Next::IfLapsed(lapsed, then) => match (clock.doubt(dialect, on, lapsed).await?, then) {
+                (Some(doubt), _) => return Ok(lapsed.answer(doubt)),
+                (None, Ok(over)) => over,
+                (None, Err(claimed)) => return Ok(claimed),
+            },
         };
         if dialect.put(on, &claim.id, guard, &in_flight(&next)).await? {
             return Ok(Claimed::Owned { attempt: next.attempt, from: next.origin });
@@ -61,6 +88,9 @@ pub(crate) enum Next {
     Answer(Claimed),
     /// This is written over it, if it is still so.
     Put(InFlight, Guard),
+    /// The lease ran out by the database's clock. If it did by the store's own clock too, this is
+    /// written over it, or answered.
+    IfLapsed(Lapsed, Result<(InFlight, Guard), Claimed>),
 }
 
 /// Decides what a claim does with a row's record, which has this time left.
@@ -73,9 +103,15 @@ pub(crate) fn next(claim: &Claim, record: Option<&Record>, left: Duration, revis
                 return Next::Answer(Claimed::InFlight { attempt, lease_left });
             }
             let age = record.map_or(Duration::ZERO, |record| record.lease_age(left));
-            match then.at_age(age) {
-                Ok(next) => Next::Put(next, Guard::RanOut(revision)),
-                Err(claimed) => Next::Answer(claimed),
+            let lapsed = record.and_then(|record| Lapsed::of(record, left));
+            let lapsed = lapsed.map(|lapsed| match &then {
+                RanOut::IfSilentFor { age: least, .. } if *least <= age => lapsed.silent_for(*least),
+                _ => lapsed,
+            });
+            match (lapsed, then.at_age(age)) {
+                (Some(lapsed), then) => Next::IfLapsed(lapsed, then.map(|next| (next, Guard::RanOut(revision)))),
+                (None, Ok(next)) => Next::Put(next, Guard::RanOut(revision)),
+                (None, Err(claimed)) => Next::Answer(claimed),
             }
         }
         OnClaim::IfIssueLives { grace, .. } if left <= grace => Next::Answer(Claimed::IssueExpired),
@@ -298,19 +334,29 @@ pub(crate) async fn inspect<D: Dialect>(core: &Arc<Core<D>>, id: &RecordId) -> R
 }
 
 pub(crate) async fn remove<D: Dialect>(core: &Arc<Core<D>>, id: &RecordId) -> Result<Removed, StoreError> {
-    let id = id.clone();
+    let (id, clock) = (id.clone(), core.clock.clone());
     core.step(false, move |dialect, on| {
-        let id = id.clone();
-        Box::pin(async move { remove_on(dialect, on, &id).await })
+        let (id, clock) = (id.clone(), clock.clone());
+        Box::pin(async move { remove_on(dialect, on, &clock, &id).await })
     })
     .await
 }
 
-async fn remove_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, id: &RecordId) -> Result<Removed, Stopped> {
+async fn remove_on<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    clock: &Clock,
+    id: &RecordId,
+) -> Result<Removed, Stopped> {
     for _ in 0..ROUNDS {
         let Some(row) = dialect.read(on, id).await.map_err(Stopped::Unsent)? else { return Ok(Removed::Nothing) };
         let Found { record, left, revision } = row.found()?;
         let Some(record) = record else { return Ok(Removed::Nothing) };
+        if let Some(lapsed) = Lapsed::of(&record, left)
+            && let Some(lease_left) = clock.doubt(dialect, on, lapsed).await.map_err(Stopped::Unsent)?
+        {
+            return Ok(Removed::InFlight { lease_left });
+        }
         match record.on_remove(left) {
             Removed::Removed if dialect.remove(on, id, revision).await? => return Ok(Removed::Removed),
             Removed::Removed => {}

@@ -29,7 +29,9 @@ macro_rules! store {
             /// Creates a store on the application's pool, with the table `idem_records`.
             ///
             /// Nothing is sent yet. The pool keeps its settings: with `test_before_acquire`, which
-            /// is on by default, each step costs one more round trip.
+            /// is on by default, each step costs one more round trip. sqlx also tests each connection
+            /// that is returned, after the step; with a pool of its own (`connect`), the store
+            /// keeps its connections instead.
             ///
             /// Call it in the tokio runtime that the pool lives in. The store runs its steps there,
             /// whatever tokio runtime a caller is in.

@@ -13,7 +13,8 @@ const FEW: i64 = 50;
 const FEWEST: i64 = 10;
 /// How long a batch may take there. In a large file, each of its rows may be on a page of its own.
 const LONGEST: Duration = Duration::from_millis(5);
-/// The pause between two batches while there is more.
+/// The pause between two batches while there is more. Where a batch keeps all calls waiting, the pause is as long as
+/// a batch may take: calls get half of the time, and a sweep keeps up with the records that they write.
 const BETWEEN: Duration = Duration::from_millis(20);
 /// Between two sweeps, spread by half of it in either direction.
 const EVERY: Duration = Duration::from_secs(10);
@@ -50,8 +51,10 @@ pub(crate) async fn sweep<S: Swept>(store: &Arc<S>) -> Result<u64, StoreError> {
         }
         if S::ONE_WRITER {
             batch = after(batch, took);
+            sleep(LONGEST).await;
+        } else {
+            sleep(BETWEEN).await;
         }
-        sleep(BETWEEN).await;
     }
 }
 

@@ -11,16 +11,18 @@ use self::sqlx::error::DatabaseError;
 use self::sqlx::pool::PoolConnection;
 use self::sqlx::{Database, Pool, Transaction};
 use super::super::{TransactionManager, fixed, sqlx};
+use super::clock::Clock;
 use super::core::{CONNECTING, Core};
 use super::dialect::{Conn, Dialect, Guard, Inserted, Judgement};
 use super::fault::{self, Stopped, contended, judge};
+use super::limited::Limited;
 use super::steps::{Next, ROUNDS, commit_on, in_flight, next};
 use crate::columns::{Columns, Found};
 
 /// The pause in the error of a call whose key another transaction holds. The end of that
 /// transaction is unknown.
 const SOON: Duration = Duration::from_secs(1);
-type Manager<D> = <<D as Dialect>::Db as Database>::TransactionManager;
+pub(crate) type Manager<D> = <<D as Dialect>::Db as Database>::TransactionManager;
 
 pub(crate) async fn claim<D: Dialect>(
     core: &std::sync::Arc<Core<D>>,
@@ -30,7 +32,7 @@ pub(crate) async fn claim<D: Dialect>(
 ) -> Result<Claimed, StoreError> {
     core.is_valid()?;
     core.keep_swept();
-    match claim_on(&core.within, on, claim, wait).await {
+    match claim_on(&core.within, on, &core.clock, claim, wait).await {
         Ok(claimed) => Ok(claimed),
         Err(Stopped::Store(error)) => Err(error),
         Err(Stopped::Sql(error) | Stopped::Unsent(error)) if is_locked::<D>(&error) => {
@@ -46,6 +48,7 @@ pub(crate) async fn claim<D: Dialect>(
 async fn claim_on<D: Dialect>(
     dialect: &D,
     on: &mut Conn<D>,
+    clock: &Clock,
     claim: &Claim,
     wait: Duration,
 ) -> Result<Claimed, Stopped> {
@@ -68,6 +71,11 @@ async fn claim_on<D: Dialect>(
         let (then, guard) = match next(claim, record.as_ref(), valid, revision) {
             Next::Answer(claimed) => return Ok(claimed),
             Next::Put(then, guard) => (then, guard),
+            Next::IfLapsed(lapsed, then) => match (clock.doubt(dialect, on, lapsed).await?, then) {
+                (Some(doubt), _) => return Ok(lapsed.answer(doubt)),
+                (None, Ok(over)) => over,
+                (None, Err(claimed)) => return Ok(claimed),
+            },
         };
         let attempt = then.attempt;
         let from = then.origin;
@@ -101,13 +109,12 @@ async fn put_within<D: Dialect>(
     wait: Option<Duration>,
 ) -> Result<bool, sqlx::Error> {
     let Some(wait) = wait else { return dialect.put(on, &claim.id, guard, columns).await };
-    let before = D::limit_locks(on, wait).await?;
-    let put = dialect.put(on, &claim.id, guard, columns).await;
-    match put {
-        Ok(put) => D::unlimit_locks(on, before).await.map(|()| put),
+    let mut limited = Limited::<D>::new(on, wait).await?;
+    match dialect.put(limited.connection(), &claim.id, guard, columns).await {
+        Ok(put) => limited.end().await.map(|()| put),
         Err(error) => {
             // In PostgreSQL, the roll-back that follows restores the limit.
-            let _ = D::unlimit_locks(on, before).await;
+            let _ = limited.end().await;
             Err(error)
         }
     }
@@ -170,7 +177,11 @@ pub(crate) async fn doom<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError>
 #[allow(clippy::disallowed_methods, reason = "how long a caller waited, compared with nothing of the database")]
 pub(crate) async fn begin<D: Dialect>(pool: &Pool<D::Db>) -> Result<Transaction<'static, D::Db>, StoreError> {
     let place = D::place(&pool.connect_options());
-    let connection = connected::<D>(pool, &place).await.map_err(StoreError::unsent)?;
+    let mut connection = connected::<D>(pool, &place).await.map_err(StoreError::unsent)?;
+    // sqlx counts a transaction that the database has ended, if its future was dropped then.
+    if Manager::<D>::get_transaction_depth(&connection) > 0 {
+        roll_back_all::<D>(&mut connection).await;
+    }
     let Some(statement) = D::BEGIN_AS_WRITER else {
         let begun = timeout(CONNECTING, Transaction::begin(connection, None)).await;
         let begun = begun.map_err(|_| fault::timed_out::<D>(&place, CONNECTING).unsent())?;
@@ -298,8 +309,7 @@ macro_rules! transaction {
         impl idem_core::store::Transactions<$Store> for super::super::sqlx::Pool<$Db> {
             type Transaction = super::super::sqlx::Transaction<'static, $Db>;
 
-            // Each begins as the writer of the file.
-            const ONE_AT_A_TIME: bool = <$Dialect as super::dialect::Dialect>::BEGIN_AS_WRITER.is_some();
+            const ONE_WRITER: bool = <$Dialect as super::dialect::Dialect>::ONE_WRITER;
 
             async fn begin(&self) -> Result<Self::Transaction, idem_core::StoreError> {
                 super::transaction::begin::<$Dialect>(self).await

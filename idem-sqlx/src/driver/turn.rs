@@ -36,15 +36,31 @@ impl Turns {
         Self { places: Arc::new(Semaphore::new(at_once.max(1) as usize)), answered: AtomicU64::default() }
     }
 
+    /// Takes a turn that is free now: nobody waits for one then.
+    pub(crate) fn free(&self, limit: Duration) -> Option<Turn> {
+        let place = self.places.clone().try_acquire_owned().ok()?;
+        Some(Turn { _place: place, limit })
+    }
+
     /// Waits for a turn, in the order of the callers. `None`: no step was answered for `limit`, or
     /// it took ten times as long. The turn is the longer, the shorter it is that one was.
+    ///
+    /// A turn belongs to the one who comes next from the moment when it is free, polled or not. So
+    /// await this only in a task of the store's.
     pub(crate) async fn take(&self, limit: Duration) -> Option<Turn> {
-        let mut place = std::pin::pin!(self.places.clone().acquire_owned());
+        let (place, limit) = self.patiently(limit, self.places.clone().acquire_owned()).await?;
+        Some(Turn { _place: place.ok()?, limit })
+    }
+
+    /// Waits for something while steps are answered. Gives what is left of the limit, or `None` as
+    /// [`take`](Self::take).
+    pub(crate) async fn patiently<T>(&self, limit: Duration, what: impl Future<Output = T>) -> Option<(T, Duration)> {
+        let mut what = std::pin::pin!(what);
         let part = limit / PARTS;
         let (mut silent, mut answered) = (0, self.answered.load(Ordering::Relaxed));
         for _ in 0..MOST_PARTS {
-            if let Ok(place) = timeout(part, place.as_mut()).await {
-                return Some(Turn { _place: place.ok()?, limit: limit.saturating_sub(part * silent) });
+            if let Ok(came) = timeout(part, what.as_mut()).await {
+                return Some((came, limit.saturating_sub(part * silent)));
             }
             let now = self.answered.load(Ordering::Relaxed);
             silent = if now == answered { silent + 1 } else { 0 };
@@ -54,6 +70,11 @@ impl Turns {
             }
         }
         None
+    }
+
+    /// Whether the next step waits.
+    pub(crate) fn are_all_taken(&self) -> bool {
+        self.places.available_permits() == 0
     }
 
     /// How many steps were answered.

@@ -188,7 +188,7 @@ fn keep_sweeping<D: Dialect>(core: &Arc<Core<D>>) {
 }
 
 fn settings(table: &str) -> Settings {
-    Settings { table: table.to_owned(), limit: LIMIT }
+    Settings { table: table.to_owned(), limit: LIMIT, pool_is_own: false }
 }
 
 /// A core that makes the mistake.

@@ -6,6 +6,7 @@
 
 mod bad_input;
 mod burst;
+mod dropped;
 mod events;
 mod failed;
 mod faults;
@@ -13,6 +14,7 @@ mod guards;
 mod hostile;
 mod observing;
 mod other_driver;
+mod recorded;
 mod runtimes;
 mod table;
 mod transactions;

@@ -6,6 +6,7 @@ use idem_core::store::record::Removed;
 use idem_core::{RecordState, Store as _};
 use idem_sqlx::sqlx;
 use idem_sqlx::sqlx::postgres::{PgConnectOptions, PgPool};
+use tokio::sync::Notify;
 
 use crate::{LONG, Server, id, order, over_both_servers, runtime, until};
 
@@ -157,8 +158,10 @@ async fn each_step_finds_its_row_by_its_key_however_many_are_in_flight() {
         let select = "SELECT revision, waited FROM idem_records WHERE operation = 'orders' AND key = 'k'";
         sqlx::query_as(select).fetch_one(&looking).await.unwrap()
     };
+    let runs = Notify::new();
     let first = idempotency.operation("orders").key("k").lease(Duration::from_secs(3)).run(async || {
         let claimed = row().await;
+        runs.notify_one();
         until("the lease is renewed, and a duplicate waits", async || {
             let now = row().await;
             now.0 != claimed.0 && now.1
@@ -166,7 +169,10 @@ async fn each_step_finds_its_row_by_its_key_however_many_are_in_flight() {
         .await;
         Ok::<_, idem_core::Error>(1)
     });
-    let duplicate = elsewhere.operation("orders").key("k").wait(LONG).run(async || Ok::<_, idem_core::Error>(2));
+    let duplicate = async {
+        runs.notified().await;
+        elsewhere.operation("orders").key("k").wait(LONG).run(async || Ok::<_, idem_core::Error>(2)).await
+    };
     let (first, duplicate) = tokio::join!(first, duplicate);
     assert_eq!((first.unwrap().into_inner(), duplicate.unwrap().into_inner()), (1, 1));
     let released = idempotency.operation("orders").key("l").run(async || Err::<i64, _>("no".into()));

@@ -31,7 +31,7 @@ pub(crate) async fn postgres() -> (PgPool, PostgresStore) {
     (pool, store)
 }
 
-async fn mariadb() -> (MySqlPool, MySqlStore) {
+pub(crate) async fn mariadb() -> (MySqlPool, MySqlStore) {
     let server = MariaDbServer::shared().await.unwrap();
     let pool = MySqlPoolOptions::new().max_connections(30).connect(&server.url()).await.unwrap();
     let store = MySqlStore::new(pool.clone());
@@ -40,7 +40,7 @@ async fn mariadb() -> (MySqlPool, MySqlStore) {
     (pool, store)
 }
 
-async fn sqlite() -> (SqlitePool, SqliteStore) {
+pub(crate) async fn sqlite() -> (SqlitePool, SqliteStore) {
     let dir = tempfile::tempdir().unwrap().keep();
     let options = SqliteConnectOptions::new().filename(dir.join("shop.db")).create_if_missing(true);
     let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(Duration::from_secs(5));

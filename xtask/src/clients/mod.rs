@@ -5,7 +5,7 @@ mod faulty;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
 use xshell::{Cmd, cmd};
@@ -16,8 +16,8 @@ use crate::workspace::Workspace;
 /// The scripts, and which versions of the clients they use.
 const SCRIPTS: &str = "tests/clients";
 
-/// Why some tests were left out.
-static LEFT_OUT: OnceLock<String> = OnceLock::new();
+/// Why some tests were left out: a line for each language.
+static LEFT_OUT: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Runs the scripts of both languages at once. Without their packages, says so, and [`remind`] will
 /// once more.
@@ -104,7 +104,7 @@ fn installed<'a>(
     match install() {
         Ok(()) => true,
         Err(error) => {
-            LEFT_OUT.get_or_init(|| format!("{language}: {error:#}"));
+            leave_out(format!("{language}: {error:#}"));
             remind();
             false
         }
@@ -139,11 +139,36 @@ impl Drop for Server {
     }
 }
 
+fn leave_out(why: String) {
+    LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner).push(why);
+}
+
 /// The last word of a chore that has left the tests out.
 pub(crate) fn remind() {
-    if let Some(why) = LEFT_OUT.get() {
-        let line = "!".repeat(100);
-        println!("\n{line}\n!!! NOT TESTED: the HTTP layer with real clients ({why}).");
-        println!("!!! The test needs python3 with pip, node with npm, and their registries.\n{line}");
+    print!("{}", reminder(&LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner)));
+}
+
+/// A box that names each language that was left out, and why; empty if none was.
+fn reminder(left_out: &[String]) -> String {
+    if left_out.is_empty() {
+        return String::new();
+    }
+    let line = "!".repeat(100);
+    let said = |why: &String| format!("!!! NOT TESTED: the HTTP layer with real clients ({why}).\n");
+    let all: Vec<_> = left_out.iter().map(said).collect();
+    let all = all.concat();
+    format!("\n{line}\n{all}!!! The test needs python3 with pip, node with npm, and their registries.\n{line}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_box_names_each_language_that_was_left_out() {
+        assert_eq!(reminder(&[]), "");
+        let text = reminder(&["Python: no pip".to_owned(), "Node: no npm".to_owned()]);
+        assert_eq!(text.matches("NOT TESTED").count(), 2, "{text}");
+        assert!(text.contains("(Python: no pip)") && text.contains("(Node: no npm)"), "{text}");
     }
 }

@@ -146,6 +146,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
 
     /// Sets the value that must be equal when the key comes again: the request, or a part of it. If
     /// it differs, the call gets [`Error::FingerprintMismatch`].
+    ///
+    /// The value is digested in each call: see [what that costs](Fingerprint#cost).
     #[inline]
     pub fn fingerprint<T: FingerprintPart + ?Sized>(self, value: &T) -> Self {
         self.fingerprinted(|| Fingerprint::of(value))

@@ -13,6 +13,7 @@ use crate::observe::Decision;
 use crate::outcome::Storable;
 use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure};
 use crate::record::{Encoded, RecordId, RecordInfo, RecordState, Removed};
+use crate::runtime::Runtime;
 use crate::task::current;
 
 impl<Q, P> Operation<'_, Q, P> {
@@ -120,6 +121,7 @@ impl Operation<'_> {
         }
         let noting = Noting::begin(&runtime, &request.id, "released", info.as_ref(), by.as_deref()).await?;
         request.by_hand();
+        forget_here(&runtime, &request.id);
         let released = match runtime.begin(&request).await {
             Ok(Begun::Owner(owned)) => Held::new(&runtime, &request, owned).give_back(by).await.map(|()| true),
             // Neither happens: duplicates and store failures are rejected.
@@ -269,6 +271,7 @@ impl Operation<'_> {
             }
         }
         let noting = Noting::begin(&runtime, &request.id, "settled", found.as_ref(), by.as_deref()).await?;
+        forget_here(&runtime, &request.id);
         let settled = match runtime.begin(&request).await {
             Ok(Begun::Owner(owned)) => {
                 let outcome = encode(&request.id, owned.enrolled.term.attempt);
@@ -281,4 +284,9 @@ impl Operation<'_> {
         noting.end(settled.as_ref().map(|()| true)).await;
         settled
     }
+}
+
+/// A change by hand is about the record in the store, whatever this process knows of an earlier one.
+fn forget_here(runtime: &Runtime, id: &RecordId) {
+    drop(runtime.cache.as_ref().map(|cache| cache.removing(id)));
 }

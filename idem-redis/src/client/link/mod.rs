@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use idem_core::StoreError;
+use idem_core::store::clock::ServerClock;
 use redis::{Client, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -23,7 +24,7 @@ use tokio::time::{Instant, timeout};
 
 use self::heard::Heard;
 use self::upkeep::{Chores, Failure, PAUSE};
-use crate::client::clock::{self, ServerClock};
+use crate::client::clock;
 use crate::client::dial::client;
 use crate::client::greeting::Greeting;
 use crate::client::home::Home;

@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use idem_core::StoreError;
+use idem_core::store::clock::{Jump, ServerClock};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisResult};
 use tokio::time::timeout;
 
 use super::{Inner, Peer};
 use crate::client::batch::Batches;
-use crate::client::clock::{self, Jump};
 use crate::client::error::{unconnected, unconnected_in_time};
 use crate::client::greeting::greet;
 use crate::client::replicas::Acknowledgements;
@@ -90,7 +90,7 @@ impl Inner {
     }
 
     pub(super) async fn look_at_clock(&self, mut connection: MultiplexedConnection) -> RedisResult<()> {
-        let asked = clock::now();
+        let asked = ServerClock::asking();
         let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await?;
         let time = Duration::from_secs(seconds) + Duration::from_micros(micros);
         match self.clock.looked(time, asked) {

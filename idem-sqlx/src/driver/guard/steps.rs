@@ -75,6 +75,44 @@ pub trait Supported: Database + Sized {
     ) -> impl Future<Output = Result<Waited<Option<i64>>, Error>> + Send;
 }
 
+/// A savepoint, which is rolled back if the future is dropped. Otherwise sqlx would take the end of
+/// the caller's transaction for its own, and return the connection with an open transaction.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+struct Savepoint<'c, D: Dialect> {
+    on: &'c mut Conn<D>,
+    is_open: bool,
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+impl<'c, D: Dialect> Savepoint<'c, D> {
+    async fn begin(on: &'c mut Conn<D>) -> Result<Self, Error> {
+        Manager::<D>::begin(on, None).await?;
+        Ok(Self { on, is_open: true })
+    }
+
+    async fn release(mut self) -> Result<(), Error> {
+        Manager::<D>::commit(self.on).await?;
+        self.is_open = false;
+        Ok(())
+    }
+
+    /// `false`: the database has ended all of the transaction.
+    async fn roll_back(mut self) -> bool {
+        let is_rolled_back = roll_back::<D>(self.on).await.is_ok();
+        self.is_open = false;
+        is_rolled_back
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+impl<D: Dialect> Drop for Savepoint<'_, D> {
+    fn drop(&mut self) {
+        if self.is_open {
+            roll_back_later::<D>(self.on);
+        }
+    }
+}
+
 #[cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(unused_macros))]
 macro_rules! supported {
     ($Db:ty, $Dialect:ty, $mark:literal, $parameters:expr, $types:expr, $lock:literal) => {
@@ -131,34 +169,33 @@ macro_rules! supported {
                 id: I,
                 wait: Duration,
             ) -> Result<Waited<Option<i64>>, Error> {
-                type Manager = <$Db as Database>::TransactionManager;
-
                 // An error ends a transaction of PostgreSQL, but for a savepoint. It restores the
                 // limit as well.
-                Manager::begin(on, None).await?;
-                let limit = <$Dialect>::limit_locks(on, wait).await?;
+                let savepoint = Savepoint::<$Dialect>::begin(on).await?;
+                let mut limited = Limited::<$Dialect>::new(savepoint.on, wait).await?;
                 let mut selected = match before {
-                    Some(before) => Self::execute(on, before).await.map(|()| None),
+                    Some(before) => Self::execute(limited.connection(), before).await.map(|()| None),
                     None => Ok(None),
                 };
                 if selected.is_ok() {
-                    let row = sqlx::query(sql(text)).bind(id).fetch_optional(&mut *on).await;
+                    let row = sqlx::query(sql(text)).bind(id).fetch_optional(limited.connection()).await;
                     selected = row.and_then(|row| row.map(|row| row.try_get(0)).transpose());
                 }
                 let is_locked = match &selected {
                     Err(Error::Database(error)) => <$Dialect>::is_locked(&**error),
                     _ => false,
                 };
+                let ended = limited.end().await;
                 if selected.is_ok() {
-                    <$Dialect>::unlimit_locks(on, limit).await?;
-                    Manager::commit(on).await?;
+                    ended?;
+                    savepoint.release().await?;
                 } else {
-                    // In PostgreSQL this fails, and the roll-back restores the limit. The first
-                    // error is the one that counts: a deadlock in MySQL has ended the savepoint.
-                    let _ = <$Dialect>::unlimit_locks(on, limit).await;
-                    let rolled_back = Manager::rollback(on).await;
-                    if is_locked {
-                        return rolled_back.map(|()| Waited::Locked);
+                    // In PostgreSQL setting the limit fails, and the roll-back restores it. The
+                    // first error is the one that counts: a deadlock in MySQL has ended the
+                    // savepoint.
+                    let is_rolled_back = savepoint.roll_back().await;
+                    if is_locked && is_rolled_back {
+                        return Ok(Waited::Locked);
                     }
                 }
                 selected.map(Waited::Over)
@@ -169,8 +206,12 @@ macro_rules! supported {
 
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 use {
-    self::sqlx::Row as _, super::super::super::TransactionManager as _, super::super::super::sql,
-    super::super::dialect::Dialect as _,
+    self::sqlx::Row as _,
+    super::super::super::TransactionManager as _,
+    super::super::super::sql,
+    super::super::dialect::{Conn, Dialect},
+    super::super::limited::Limited,
+    super::super::transaction::{Manager, roll_back, roll_back_later},
 };
 
 #[cfg(feature = "postgres")]

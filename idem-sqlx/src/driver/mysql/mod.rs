@@ -98,7 +98,7 @@ impl MySqlStore {
                 Box::pin(async move { on.execute("SET SESSION innodb_lock_wait_timeout = 1").await.map(drop) })
             })
             .connect_lazy_with(options);
-        Ok(Self(Core::new(pool, &Settings::default())))
+        Ok(Self(Core::new(pool, &Settings::of_own_pool())))
     }
 }
 
@@ -225,6 +225,12 @@ impl Dialect for Mysql {
         Ok(expired.max(query.execute(on).await?.rows_affected()))
     }
 
+    async fn time(&self, on: &mut MySqlConnection) -> Result<Duration, sqlx::Error> {
+        // As text: in a caller's transaction, nothing is prepared.
+        let row = on.fetch_one(sqlx::raw_sql(sql(&self.statements.time))).await?;
+        Ok(Duration::from_micros(row.try_get::<i64, _>(0)?.unsigned_abs()))
+    }
+
     async fn schema(&self, on: &mut MySqlConnection) -> Result<Schema, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.schema)).bind(self.schema.as_deref()).bind(self.name.as_str());
         let row = query.fetch_one(on).await?;
@@ -268,8 +274,8 @@ impl Dialect for Mysql {
         })
     }
 
-    async fn limit_locks(on: &mut MySqlConnection, wait: Duration) -> Result<i64, sqlx::Error> {
-        on.execute(sqlx::raw_sql(sql(&Arc::from(statements::limit(wait))))).await.map(|_| 0)
+    async fn limit_locks(on: &mut MySqlConnection, wait: Duration) -> Result<(), sqlx::Error> {
+        on.execute(sqlx::raw_sql(sql(&Arc::from(statements::limit(wait))))).await.map(drop)
     }
 
     async fn unlimit_locks(on: &mut MySqlConnection, _: i64) -> Result<(), sqlx::Error> {

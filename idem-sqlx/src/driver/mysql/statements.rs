@@ -28,6 +28,7 @@ pub(super) struct Statements {
     renew: String,
     pub(super) sweep: Arc<str>,
     pub(super) sweep_outcomes: Arc<str>,
+    pub(super) time: Arc<str>,
     pub(super) schema: Arc<str>,
     pub(super) create: Arc<str>,
 }
@@ -97,6 +98,7 @@ impl Statements {
                  WHERE state = 'committed' AND valid_until <= UTC_TIMESTAMP(6) ORDER BY valid_until LIMIT ?"
             )
             .into(),
+            time: "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))".into(),
             schema: "SELECT CAST(@@autocommit AS SIGNED), (SELECT CAST(table_comment AS CHAR) FROM information_schema.tables \
                      WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?)"
                 .into(),
@@ -155,7 +157,8 @@ impl Statements {
             remove,
             renew,
             sweep,
-            sweep_outcomes
+            sweep_outcomes,
+            time
         );
     }
 }
@@ -163,6 +166,15 @@ impl Statements {
 /// Sets the limit that the session had before [`limit`].
 pub(super) const UNLIMIT: &str =
     "SET SESSION innodb_lock_wait_timeout = COALESCE(@idem_lock_wait, @@SESSION.innodb_lock_wait_timeout)";
+
+/// Begins statements that undo this if one of them fails, also where nobody reads the error because
+/// the future was dropped. `MariaDB` alone can; for `MySQL` it is a comment.
+fn begin_undoing(undo: &str) -> String {
+    format!("/*M! BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN {undo}; RESIGNAL; END; */")
+}
+
+/// Ends them.
+const END: &str = "/*M!; END */";
 
 /// Limits how long statements wait for locks: `InnoDB` counts whole seconds. `MariaDB` takes zero
 /// for not at all, and `MySQL` makes it one.
@@ -187,7 +199,10 @@ impl Statements {
     pub(super) fn insert_within(&self, id: &RecordId, columns: &Columns, wait: Duration) -> Arc<str> {
         let mut text = String::with_capacity(2048);
         let seconds = whole_seconds(wait);
-        let _ = write!(text, "{}; SELECT @idem_locked := COALESCE(GET_LOCK(", limit(wait));
+        let mut undo = "DO RELEASE_LOCK(".to_owned();
+        self.push_lock(&mut undo, id);
+        let _ = write!(undo, "); {UNLIMIT}");
+        let _ = write!(text, "{} {}; SELECT @idem_locked := COALESCE(GET_LOCK(", begin_undoing(&undo), limit(wait));
         self.push_lock(&mut text, id);
         let _ = write!(text, ", {seconds}), 0); {}", self.insert_ignoring);
         let mut row = String::with_capacity(1024);
@@ -196,9 +211,7 @@ impl Statements {
         text.push_str(" FROM DUAL WHERE @idem_locked = 1; ");
         text.push_str(&self.then_read);
         push_id(&mut text, id);
-        text.push_str(" AND @idem_locked = 1 LOCK IN SHARE MODE; DO RELEASE_LOCK(");
-        self.push_lock(&mut text, id);
-        let _ = write!(text, "); {UNLIMIT}");
+        let _ = write!(text, " AND @idem_locked = 1 LOCK IN SHARE MODE; {undo} {END}");
         text.into()
     }
 

@@ -100,7 +100,7 @@ impl PostgresStore {
             .acquire_timeout(OPENING)
             .test_before_acquire(false)
             .connect_lazy_with(options);
-        Ok(Self(Core::new(pool, &Settings::default())))
+        Ok(Self(Core::new(pool, &Settings::of_own_pool())))
     }
 }
 
@@ -212,6 +212,11 @@ impl Dialect for Postgresql {
         Ok(expired.max(query.execute(on).await?.rows_affected()))
     }
 
+    async fn time(&self, on: &mut PgConnection) -> Result<Duration, sqlx::Error> {
+        let row = sqlx::query(sql(&self.statements.time)).fetch_one(on).await?;
+        Ok(Duration::from_micros(row.try_get::<i64, _>(0)?.unsigned_abs()))
+    }
+
     async fn schema(&self, on: &mut PgConnection) -> Result<Schema, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.schema)).bind(self.statements.table.as_str());
         let row = query.fetch_one(on).await?;
@@ -264,8 +269,8 @@ impl Dialect for Postgresql {
         Ok(Inserted::Gone)
     }
 
-    async fn limit_locks(on: &mut PgConnection, wait: Duration) -> Result<i64, sqlx::Error> {
-        on.execute(sqlx::raw_sql(sql(&Arc::from(statements::limit(wait))))).await.map(|_| 0)
+    async fn limit_locks(on: &mut PgConnection, wait: Duration) -> Result<(), sqlx::Error> {
+        on.execute(sqlx::raw_sql(sql(&Arc::from(statements::limit(wait))))).await.map(drop)
     }
 
     async fn unlimit_locks(on: &mut PgConnection, _: i64) -> Result<(), sqlx::Error> {

@@ -23,6 +23,7 @@ pub(super) struct Statements {
     pub(super) mark: Arc<str>,
     pub(super) sweep: Arc<str>,
     pub(super) sweep_outcomes: Arc<str>,
+    pub(super) time: Arc<str>,
     pub(super) schema: Arc<str>,
     pub(super) create: Arc<str>,
 }
@@ -146,6 +147,7 @@ impl Statements {
                  AND (state = 'committed' AND valid_until <= statement_timestamp()) IS TRUE"
             )
             .into(),
+            time: "SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint".into(),
             schema: "SELECT to_regclass($1) IS NOT NULL, obj_description(to_regclass($1), 'pg_class')".into(),
             create: create(table).into(),
         }
@@ -172,7 +174,8 @@ impl Statements {
             renew,
             mark,
             sweep,
-            sweep_outcomes
+            sweep_outcomes,
+            time
         );
     }
 }

@@ -4,6 +4,7 @@ mod statements;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use idem_core::StoreError;
@@ -20,6 +21,7 @@ use super::super::{sql, sqlx};
 use super::core::{Boxed, Core, Settings, TIME_LIMIT};
 use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Place, Schema, Seen};
 use super::fault::{self, refused};
+use super::limited::Limited;
 use crate::columns::{Columns, Row, millis};
 use crate::table::Table;
 
@@ -133,7 +135,7 @@ impl SqliteStore {
             .acquire_timeout(TIME_LIMIT)
             .test_before_acquire(false)
             .connect_lazy_with(options);
-        let store = Self(Core::new(pool, &Settings::default()));
+        let store = Self(Core::new(pool, &Settings::of_own_pool()));
         store.migrate().await?;
         Ok(store)
     }
@@ -188,9 +190,8 @@ impl Dialect for SqliteFile {
 
     const NAME: &'static str = "SQLite";
 
-    /// One connection writes at a time, and a claim is a write. Another one would sleep and look
-    /// again, and come last; here it has its turn.
-    const AT_ONCE: u32 = 1;
+    /// A second writer would sleep and look again, and come last; here it has its turn.
+    const ONE_WRITER: bool = true;
 
     /// A transaction that reads first could not write any more where another one has written since.
     const BEGIN_AS_WRITER: Option<&'static str> = Some("BEGIN IMMEDIATE");
@@ -282,6 +283,11 @@ impl Dialect for SqliteFile {
         Ok(expired.max(query.execute(on).await?.rows_affected()))
     }
 
+    async fn time(&self, on: &mut SqliteConnection) -> Result<Duration, sqlx::Error> {
+        let row = sqlx::query(sql(&self.statements.time)).fetch_one(on).await?;
+        Ok(Duration::from_millis(row.try_get::<i64, _>(0)?.unsigned_abs()))
+    }
+
     async fn schema(&self, on: &mut SqliteConnection) -> Result<Schema, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.schema)).bind(self.name.as_str());
         let Some(row) = query.fetch_optional(on).await? else { return Ok(Schema::Missing) };
@@ -305,20 +311,32 @@ impl Dialect for SqliteFile {
         columns: &Columns,
         wait: Duration,
     ) -> Result<Inserted, sqlx::Error> {
-        let before = Self::limit_locks(on, wait).await?;
-        let inserted = self.insert(on, id, columns).await;
-        Self::unlimit_locks(on, before).await?;
+        let mut limited = Limited::<Self>::new(on, wait).await?;
+        let inserted = self.insert(limited.connection(), id, columns).await;
+        limited.end().await?;
         Ok(inserted?.map_or(Inserted::Gone, |row| Inserted::Stands(Box::new(row))))
     }
 
-    async fn limit_locks(on: &mut SqliteConnection, wait: Duration) -> Result<i64, sqlx::Error> {
-        let text = format!("PRAGMA busy_timeout; {}", busy_timeout(millis(wait)));
-        let rows = on.fetch_all(sqlx::raw_sql(sql(&Arc::from(text)))).await?;
-        rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
+    async fn lock_limit(on: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
+        on.fetch_one(sqlx::raw_sql("PRAGMA busy_timeout")).await?.try_get(0)
+    }
+
+    async fn limit_locks(on: &mut SqliteConnection, wait: Duration) -> Result<(), sqlx::Error> {
+        Self::unlimit_later(on, millis(wait));
+        Ok(())
     }
 
     async fn unlimit_locks(on: &mut SqliteConnection, before: i64) -> Result<(), sqlx::Error> {
-        on.execute(sqlx::raw_sql(sql(&Arc::from(busy_timeout(before))))).await.map(drop)
+        Self::unlimit_later(on, before);
+        Ok(())
+    }
+
+    fn unlimit_later(on: &mut SqliteConnection, before: i64) {
+        let text = Arc::from(busy_timeout(before));
+        let mut setting = on.execute(sqlx::raw_sql(sql(&text)));
+        // The first poll hands the statement to the connection's thread. That carries it out in its
+        // turn, and it does not fail: nobody needs to wait for the answer.
+        let _ = setting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
     async fn doom(on: &mut SqliteConnection) -> Result<(), sqlx::Error> {

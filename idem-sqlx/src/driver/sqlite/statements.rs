@@ -17,6 +17,7 @@ pub(super) struct Statements {
     pub(super) renew: Arc<str>,
     pub(super) sweep: Arc<str>,
     pub(super) sweep_outcomes: Arc<str>,
+    pub(super) time: Arc<str>,
     pub(super) schema: Arc<str>,
     pub(super) create: Arc<str>,
 }
@@ -76,6 +77,7 @@ impl Statements {
                  ORDER BY valid_until LIMIT ?1)"
             )
             .into(),
+            time: format!("SELECT {NOW}").into(),
             schema: match table.schema() {
                 Some(schema) => format!("SELECT sql FROM \"{schema}\".sqlite_master WHERE type = 'table' AND name = ?1"),
                 None => "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?1".to_owned(),
@@ -104,7 +106,8 @@ impl Statements {
             remove,
             renew,
             sweep,
-            sweep_outcomes
+            sweep_outcomes,
+            time
         );
     }
 }

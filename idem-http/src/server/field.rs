@@ -1,0 +1,256 @@
+//! The key in a field of a request's body.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::body::is_of_type;
+use crate::key::IdempotencyKey;
+use crate::problem::Problem;
+
+/// The key in a field of the body, `None` if there is none.
+///
+/// A body that another reader could understand otherwise is refused: one with the field twice, or
+/// one that says it is JSON and cannot be read.
+pub(super) fn in_body(headers: &HeaderMap, body: &[u8], pointer: &str) -> Result<Option<IdempotencyKey>, Problem> {
+    let found = if is_of_type(headers, "application/x-www-form-urlencoded") {
+        in_form(body, pointer.trim_start_matches('/'))
+    } else {
+        match in_json(body, pointer) {
+            Ok(found) => found,
+            Err(_) if is_json(headers) && !body.trim_ascii().is_empty() => Found::Unclear,
+            // Something else, without such a field.
+            Err(_) => Found::Nothing,
+        }
+    };
+    match found {
+        Found::Nothing => Ok(None),
+        Found::Text(key) => Ok(Some(key.parse()?)),
+        Found::Other => Err(Problem::INVALID_KEY),
+        Found::Unclear => Err(Problem::UNCLEAR_KEY),
+    }
+}
+
+/// Whether the content type says JSON, as `application/vnd.api+json` does.
+fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    let suffix = essence.rsplit_once('+').map_or("", |(_, suffix)| suffix);
+    suffix.eq_ignore_ascii_case("json") || is_of_type(headers, "application/json")
+}
+
+/// The value of the field.
+enum Found {
+    Nothing,
+    Text(String),
+    /// No text.
+    Other,
+    /// Readers may disagree on it.
+    Unclear,
+}
+
+fn in_form(body: &[u8], name: &str) -> Found {
+    let mut values = form_urlencoded::parse(body).filter(|(field, _)| field == name).map(|(_, value)| value);
+    match (values.next(), values.next()) {
+        (None, _) => Found::Nothing,
+        (Some(value), None) => Found::Text(value.into_owned()),
+        (Some(_), Some(_)) => Found::Unclear,
+    }
+}
+
+fn in_json(body: &[u8], pointer: &str) -> Result<Found, serde_json::Error> {
+    // The first part is what is before the first `/`: nothing.
+    let names: Vec<_> = pointer.split('/').skip(1).map(|name| name.replace("~1", "/").replace("~0", "~")).collect();
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let found = At(&names).deserialize(&mut json)?;
+    json.end()?;
+    Ok(found)
+}
+
+/// Reads the value at the end of a path of names, and nothing else of the body.
+struct At<'a>(&'a [String]);
+
+impl<'de> DeserializeSeed<'de> for At<'_> {
+    type Value = Found;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Found, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl At<'_> {
+    /// What a value is that has no fields.
+    fn plain(&self, value: impl FnOnce() -> Found) -> Found {
+        if self.0.is_empty() { value() } else { Found::Nothing }
+    }
+}
+
+impl<'de> Visitor<'de> for At<'_> {
+    type Value = Found;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Found, A::Error> {
+        let mut found = None;
+        while let Some(Name(name)) = map.next_key()? {
+            match self.0.split_first() {
+                Some((first, _)) if *name != **first => drop(map.next_value::<IgnoredAny>()?),
+                Some(_) if found.is_some() => {
+                    map.next_value::<IgnoredAny>()?;
+                    found = Some(Found::Unclear);
+                }
+                Some((_, rest)) => found = Some(map.next_value_seed(At(rest))?),
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                    found = Some(Found::Other);
+                }
+            }
+        }
+        Ok(found.unwrap_or(if self.0.is_empty() { Found::Other } else { Found::Nothing }))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Found, A::Error> {
+        let index = self.0.first().and_then(|first| index(first));
+        let mut found = self.plain(|| Found::Other);
+        for place in 0.. {
+            if let (true, Some((_, rest))) = (index == Some(place), self.0.split_first()) {
+                match seq.next_element_seed(At(rest))? {
+                    Some(value) => found = value,
+                    None => break,
+                }
+            } else if seq.next_element::<IgnoredAny>()?.is_none() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Found, E> {
+        Ok(self.plain(|| Found::Text(text.to_owned())))
+    }
+
+    fn visit_unit<E>(self) -> Result<Found, E> {
+        Ok(Found::Nothing)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Found, E> {
+        Ok(self.plain(|| Found::Other))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Found, E> {
+        Ok(self.plain(|| Found::Other))
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Found, E> {
+        Ok(self.plain(|| Found::Other))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Found, E> {
+        Ok(self.plain(|| Found::Other))
+    }
+}
+
+/// A place in an array, as a pointer writes it: digits without a leading zero.
+fn index(name: &str) -> Option<usize> {
+    let is_plain = name == "0" || (!name.starts_with('0') && name.bytes().all(|byte| byte.is_ascii_digit()));
+    is_plain.then(|| name.parse().ok()).flatten()
+}
+
+/// A field's name, copied only if it has escapes.
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    /// The key, or the code of the problem.
+    fn read(content_type: &'static str, pointer: &str, body: &str) -> Result<Option<String>, &'static str> {
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
+        let found = in_body(&headers, body.as_bytes(), pointer).map_err(|problem| problem.message)?;
+        Ok(found.map(Into::into))
+    }
+
+    const UNCLEAR: Result<Option<String>, &str> = Err(Problem::UNCLEAR_KEY.message);
+    const INVALID: Result<Option<String>, &str> = Err(Problem::INVALID_KEY.message);
+
+    #[test]
+    fn a_field_is_found_where_a_json_pointer_has_it() {
+        let json = |pointer, body| read("application/json", pointer, body);
+        for (pointer, body) in [
+            ("/key", r#"{"a":[{}],"key":"k","z":{"key":"x"}}"#),
+            ("/meta/key", r#"{"key":"x","meta":{"key":"k"}}"#),
+            ("/list/1/key", r#"{"list":[{"key":"x"},{"key":"k"},{"key":"x"}]}"#),
+            ("/a~1b/~0c", r#"{"a/b":{"~c":"k"}}"#),
+            ("/", r#"{"":"k"}"#),
+            ("/key", r#" {"\u006bey":"\u006b"} "#),
+        ] {
+            assert_eq!(json(pointer, body), Ok(Some("k".to_owned())), "{pointer} {body}");
+            let value: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert_eq!(value.pointer(pointer).unwrap(), "k", "serde_json agrees");
+        }
+        for (pointer, body) in [
+            ("/key", r#"{"meta":{"key":"k"}}"#),
+            ("/key", r#"{"key":null}"#),
+            ("/key", r#"["key"]"#),
+            ("/key", "7"),
+            ("/key/x", r#"{"key":"k"}"#),
+            ("/list/01", r#"{"list":["x","k"]}"#),
+            ("/list/+1", r#"{"list":["x","k"]}"#),
+            ("/list/2", r#"{"list":["x","k"]}"#),
+            ("/key", ""),
+            ("/key", "\r\n"),
+        ] {
+            assert_eq!(json(pointer, body), Ok(None), "{pointer} {body}");
+        }
+        for body in [r#"{"key":7}"#, r#"{"key":-7}"#, r#"{"key":1.5}"#, r#"{"key":true}"#, r#"{"key":{}}"#] {
+            assert_eq!(json("/key", body), INVALID, "{body}");
+        }
+        for body in [r#"{"key":[]}"#, r#"{"key":["k"]}"#, r#"{"key":{"k":1}}"#, r#"{"key":"a b"}"#, r#"{"key":""}"#] {
+            assert_eq!(json("/key", body), INVALID, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_two_readers_may_understand_differently_is_refused() {
+        for (pointer, body) in [
+            ("/key", r#"{"key":"a","key":"b"}"#),
+            ("/key", r#"{"key":"a","other":1,"key":"a"}"#),
+            ("/key", r#"{"key":null,"key":"b"}"#),
+            ("/key", r#"{"key":"a","\u006bey":"b"}"#),
+            ("/meta/key", r#"{"meta":{"key":"a"},"meta":{"key":"b"}}"#),
+            ("/meta/key", r#"{"meta":{"key":"a"},"meta":{}}"#),
+            ("/meta/key", r#"{"meta":{"key":"a","key":"b"}}"#),
+            // What a lenient reader may take.
+            ("/key", r#"{"key":"a",}"#),
+            ("/key", r#"{"key":"a"} {}"#),
+            ("/key", "\u{feff}{\"key\":\"a\"}"),
+            ("/key", "{'key':'a'}"),
+            ("/key", r#"{"key":"a""#),
+        ] {
+            assert_eq!(read("application/json", pointer, body), UNCLEAR, "{pointer} {body}");
+        }
+        for content_type in ["application/vnd.api+json", "Application/Problem+JSON; charset=utf-8"] {
+            assert_eq!(read(content_type, "/key", r#"{"key":"a",}"#), UNCLEAR, "{content_type}");
+        }
+        assert_eq!(read("application/x-www-form-urlencoded", "/key", "key=a&key=a"), UNCLEAR);
+        assert_eq!(read("application/x-www-form-urlencoded", "/key", "key=a&%6bey=b"), UNCLEAR);
+        // Another field twice is not ours, and another type says nothing of JSON.
+        assert_eq!(read("application/json", "/key", r#"{"a":1,"a":2,"key":"k"}"#), Ok(Some("k".to_owned())));
+        assert_eq!(read("text/plain", "/key", "key"), Ok(None));
+        assert_eq!(read("text/plain", "/key", r#"{"key":"a","key":"b"}"#), UNCLEAR);
+    }
+
+    #[test]
+    fn a_deep_body_is_read_to_its_key() {
+        let body = format!(r#"{{"deep":{}1{},"key":"k"}}"#, "[".repeat(100_000), "]".repeat(100_000));
+        assert_eq!(read("application/json", "/key", &body), Ok(Some("k".to_owned())));
+    }
+}

@@ -1,0 +1,227 @@
+//! What a call that is dropped in a transaction leaves behind on its caller's connection.
+
+use std::time::Duration;
+
+use idem_core::{Error, Idempotency, InFlight};
+use idem_sqlx::sqlx::mysql::MySqlPoolOptions;
+use idem_sqlx::sqlx::postgres::PgPoolOptions;
+use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+use idem_sqlx::sqlx::{self, Connection as _, Sqlite, SqliteTransaction, Transaction};
+use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore, guard};
+use idem_testkit::{MariaDbServer, PostgresServer};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::failed::Failed;
+use crate::transactions::polled;
+
+/// How long a dropped call would have waited: the least that each database knows.
+const WAIT: Duration = Duration::from_secs(1);
+/// Longer than a call needs to come to its wait.
+const SOON: Duration = Duration::from_millis(100);
+/// At so many polls: at each of the first, and in the wait.
+const POLLS: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, usize::MAX];
+
+macro_rules! over {
+    ($name:ident, $Store:ident, $pool:expr, $begin:literal, $set:literal, $limit:literal) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            let (pool, _dir) = $pool;
+            let store = $Store::new(pool.clone());
+            store.migrate().await.unwrap();
+            let idempotency = Idempotency::new(store);
+            let operation = |key: &str| idempotency.operation("dropped").key(key).wait(WAIT);
+            let mut connection = pool.acquire().await.unwrap();
+            sqlx::raw_sql($set).execute(&mut *connection).await.unwrap();
+            let before: String = sqlx::query_scalar($limit).fetch_one(&mut *connection).await.unwrap();
+            for polls in POLLS {
+                let key = &format!("{polls}");
+                let mut owner = pool.begin_with($begin).await.unwrap();
+                operation(key).run_in(&mut owner, async |_| Ok::<u32, Failed>(1)).await.unwrap();
+                let mut tx = connection.begin_with("BEGIN").await.unwrap();
+                let waits = operation(key).run_in(&mut tx, async |_| Ok::<u32, Failed>(2));
+                // Dropped where it is then, which is in its wait if there are more polls.
+                let _ = timeout(SOON, polled(waits, polls)).await;
+                // May be given the error of the statement that was dropped.
+                let _ = tx.rollback().await;
+                let after: String = sqlx::query_scalar($limit).fetch_one(&mut *connection).await.unwrap();
+                assert_eq!(after, before, "dropped at poll {polls}: the limit of the connection");
+                owner.rollback().await.unwrap();
+                // Nothing of the database's is still held by the connection, which stays open.
+                let mut tx = pool.begin_with($begin).await.unwrap();
+                let next = operation(key).in_flight(InFlight::Reject);
+                let ran = next.run_in(&mut tx, async |_| Ok::<u32, Failed>(3)).await;
+                assert_eq!(ran.unwrap().into_inner(), 3, "dropped at poll {polls}");
+                tx.rollback().await.unwrap();
+            }
+        }
+    };
+}
+
+over!(
+    a_dropped_wait_leaves_no_limit_and_no_lock_on_postgres,
+    PostgresStore,
+    {
+        let url = PostgresServer::shared().await.unwrap().url();
+        (PgPoolOptions::new().max_connections(3).connect(&url).await.unwrap(), ())
+    },
+    "BEGIN",
+    "SET lock_timeout = '31s'",
+    "SELECT current_setting('lock_timeout')"
+);
+over!(
+    a_dropped_wait_leaves_no_limit_and_no_lock_on_mariadb,
+    MySqlStore,
+    {
+        let url = MariaDbServer::shared().await.unwrap().url();
+        (MySqlPoolOptions::new().max_connections(3).connect(&url).await.unwrap(), ())
+    },
+    "BEGIN",
+    "SET SESSION innodb_lock_wait_timeout = 31",
+    "SELECT CAST(@@SESSION.innodb_lock_wait_timeout AS CHAR)"
+);
+over!(
+    a_dropped_wait_leaves_no_limit_on_sqlite,
+    SqliteStore,
+    {
+        let dir = tempfile::tempdir().unwrap();
+        (file(dir.path(), 3).await, dir)
+    },
+    "BEGIN IMMEDIATE",
+    "PRAGMA busy_timeout = 31000",
+    "SELECT CAST(timeout AS TEXT) FROM pragma_busy_timeout"
+);
+
+async fn file(dir: &std::path::Path, connections: u32) -> sqlx::SqlitePool {
+    let options = SqliteConnectOptions::new().filename(dir.join("shop.db")).create_if_missing(true);
+    let options = options.journal_mode(SqliteJournalMode::Wal);
+    SqlitePoolOptions::new().max_connections(connections).connect_with(options).await.unwrap()
+}
+
+/// sqlx counts the transaction that the database has ended, and its roll-back fails then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_dropped_after_the_database_ended_its_transaction_leaves_a_usable_connection_on_sqlite() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = file(dir.path(), 1).await;
+    let store = SqliteStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    let idempotency = Idempotency::new(store);
+    let ended = Notify::new();
+    // As SQLite itself does when the file is full.
+    let body = async |tx: &mut SqliteTransaction<'_>| {
+        sqlx::raw_sql("ROLLBACK").execute(&mut **tx).await?;
+        ended.notify_one();
+        std::future::pending::<Result<u32, Failed>>().await
+    };
+    tokio::select! {
+        _ = idempotency.operation("dropped").key("ended").transaction(&pool, body) => panic!("the body does not end"),
+        () = ended.notified() => {}
+    }
+    for replayed in [false, true] {
+        let again = idempotency.operation("dropped").key("ended");
+        let again = again.transaction(&pool, async |_: &mut Transaction<'_, Sqlite>| Ok::<u32, Failed>(1));
+        assert_eq!(again.await.unwrap().is_replayed(), replayed);
+    }
+}
+
+/// A guard sets a limit too, in a savepoint of its own. If that savepoint stayed open, the end of
+/// the transaction would be taken for its own, and the connection would stay in the transaction.
+macro_rules! guards {
+    ($name:ident, $pool:expr, $hold:literal) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            const ROWS: guard::Rows = guard::Rows::new("dropped_rows", "id");
+            let (pool, _dir) = $pool;
+            let ddl = "CREATE TABLE IF NOT EXISTS dropped_rows (id bigint PRIMARY KEY); DELETE FROM dropped_rows; INSERT INTO dropped_rows VALUES (1)";
+            sqlx::raw_sql(ddl).execute(&pool).await.unwrap();
+            let mut owner = pool.begin().await.unwrap();
+            sqlx::raw_sql($hold).execute(&mut *owner).await.unwrap();
+            let mut connection = pool.acquire().await.unwrap();
+            // Prepares the statements. A connection of sqlx to MySQL is of no more use after a future
+            // was dropped that prepared one.
+            let mut tx = connection.begin().await.unwrap();
+            let _ = ROWS.lock(&mut tx, 2_i64, WAIT).await.unwrap();
+            tx.rollback().await.unwrap();
+            for polls in POLLS {
+                // Refused where a transaction is open.
+                let mut tx = connection.begin_with("BEGIN").await.unwrap();
+                let _ = timeout(SOON, polled(ROWS.lock(&mut tx, 1_i64, WAIT), polls)).await;
+                drop(tx);
+                // May be given the error of the statement that was dropped.
+                let _ = connection.ping().await;
+            }
+            owner.rollback().await.unwrap();
+        }
+    };
+}
+
+guards!(
+    a_guard_that_is_dropped_leaves_its_transaction_to_its_caller_on_postgres,
+    {
+        let url = PostgresServer::shared().await.unwrap().url();
+        (PgPoolOptions::new().max_connections(3).connect(&url).await.unwrap(), ())
+    },
+    "UPDATE dropped_rows SET id = 1"
+);
+guards!(
+    a_guard_that_is_dropped_leaves_its_transaction_to_its_caller_on_mariadb,
+    {
+        let url = MariaDbServer::shared().await.unwrap().url();
+        (MySqlPoolOptions::new().max_connections(3).connect(&url).await.unwrap(), ())
+    },
+    "SELECT id FROM dropped_rows FOR UPDATE"
+);
+guards!(
+    a_guard_that_is_dropped_leaves_its_transaction_to_its_caller_on_sqlite,
+    {
+        let dir = tempfile::tempdir().unwrap();
+        (file(dir.path(), 3).await, dir)
+    },
+    "UPDATE dropped_rows SET id = 1"
+);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_that_is_dropped_leaves_no_limit_on_sqlite() {
+    const ROWS: guard::Rows = guard::Rows::new("rows", "id");
+    let dir = tempfile::tempdir().unwrap();
+    let pool = file(dir.path(), 2).await;
+    let ddl = "CREATE TABLE rows (id INTEGER PRIMARY KEY); INSERT INTO rows VALUES (1)";
+    sqlx::raw_sql(ddl).execute(&pool).await.unwrap();
+    let mut connection = pool.acquire().await.unwrap();
+    sqlx::raw_sql("PRAGMA busy_timeout = 31000").execute(&mut *connection).await.unwrap();
+    let owner = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    for polls in POLLS {
+        let mut tx = connection.begin_with("BEGIN").await.unwrap();
+        let _ = timeout(SOON, polled(ROWS.lock(&mut tx, 1_i64, WAIT), polls)).await;
+        drop(tx);
+        let after: i64 = sqlx::query_scalar("PRAGMA busy_timeout").fetch_one(&mut *connection).await.unwrap();
+        assert_eq!(after, 31_000, "dropped at poll {polls}");
+    }
+    owner.rollback().await.unwrap();
+}
+
+/// The same key again in one transaction, and a transaction that is none any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_comes_twice_in_one_transaction_is_replayed_and_an_ended_one_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = file(dir.path(), 2).await;
+    let store = SqliteStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    let idempotency = Idempotency::new(store);
+    let operation = |key: &str| idempotency.operation("dropped").key(key);
+    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    for (key, replayed) in [("a", false), ("b", false), ("a", true), ("b", true)] {
+        let outcome = operation(key).run_in(&mut tx, async |_| Ok::<u32, Failed>(1)).await.unwrap();
+        assert_eq!(outcome.is_replayed(), replayed, "{key}");
+    }
+    tx.commit().await.unwrap();
+    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let ended = operation("c").run_in(&mut tx, async |tx| {
+        sqlx::raw_sql("ROLLBACK").execute(&mut **tx).await?;
+        Ok::<u32, Failed>(1)
+    });
+    assert!(matches!(ended.await.unwrap_err(), Failed::Idem(Error::Store { .. })));
+    let _ = tx.commit().await;
+    assert!(operation("c").inspect().await.unwrap().is_none());
+    assert!(!operation("c").transaction(&pool, async |_| Ok::<u32, Failed>(2)).await.unwrap().is_replayed());
+}
