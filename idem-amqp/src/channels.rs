@@ -121,7 +121,7 @@ impl<'c> Channels<'c> {
     }
 
     /// Takes a free channel, or opens one. A connection that was silent must open one first.
-    async fn take(&self) -> Result<Lent<'_, 'c>, BoxError> {
+    async fn take(&self) -> Result<LentChannel<'_, 'c>, BoxError> {
         let place = self.places.acquire().await?;
         let free = {
             let mut free = lock(&self.free);
@@ -142,13 +142,13 @@ impl<'c> Channels<'c> {
         Ok(lent)
     }
 
-    fn lent<'a>(&'a self, line: Line<'c>, channel: Channel, place: SemaphorePermit<'a>) -> Lent<'a, 'c> {
-        Lent { line, channel, has_answered: false, free: &self.free, _place: place }
+    fn lent<'a>(&'a self, line: Line<'c>, channel: Channel, place: SemaphorePermit<'a>) -> LentChannel<'a, 'c> {
+        LentChannel { line, channel, has_answered: false, free: &self.free, _place: place }
     }
 }
 
 /// A channel that one publication has.
-struct Lent<'a, 'c> {
+struct LentChannel<'a, 'c> {
     line: Line<'c>,
     channel: Channel,
     has_answered: bool,
@@ -156,14 +156,14 @@ struct Lent<'a, 'c> {
     _place: SemaphorePermit<'a>,
 }
 
-impl Lent<'_, '_> {
+impl LentChannel<'_, '_> {
     /// Lets the next publication have it.
     fn give_back(mut self) {
         self.has_answered = true;
     }
 }
 
-impl Drop for Lent<'_, '_> {
+impl Drop for LentChannel<'_, '_> {
     /// The last handle of a channel closes it, except while its connection is lost. lapin then
     /// restores the channel, and nothing would close it.
     fn drop(&mut self) {

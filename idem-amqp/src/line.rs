@@ -19,7 +19,7 @@ const UNANSWERED: u32 = 4;
 #[derive(Debug, Clone)]
 pub(crate) struct Line<'c> {
     connection: Origin<'c>,
-    pulse: Arc<Pulse>,
+    pulse: Arc<Health>,
 }
 
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ enum Origin<'c> {
 }
 
 #[derive(Debug, Default)]
-struct Pulse {
+struct Health {
     /// The last publication, or the last channel for one, got no answer in time.
     silent: AtomicBool,
     unanswered: AtomicU32,
@@ -79,8 +79,8 @@ impl<'c> Line<'c> {
     }
 
     /// Begins a request. If it is dropped without an answer too often, the connection is given up.
-    pub(crate) fn ask(&self) -> Asking<'_, 'c> {
-        Asking { line: self, is_answered: false }
+    pub(crate) fn ask(&self) -> Unanswered<'_, 'c> {
+        Unanswered { line: self, is_answered: false }
     }
 }
 
@@ -96,18 +96,18 @@ impl Deref for Line<'_> {
 }
 
 /// A request that has no answer yet.
-pub(crate) struct Asking<'a, 'c> {
+pub(crate) struct Unanswered<'a, 'c> {
     line: &'a Line<'c>,
     is_answered: bool,
 }
 
-impl Asking<'_, '_> {
+impl Unanswered<'_, '_> {
     pub(crate) fn answered(mut self) {
         self.is_answered = true;
     }
 }
 
-impl Drop for Asking<'_, '_> {
+impl Drop for Unanswered<'_, '_> {
     fn drop(&mut self) {
         let unanswered = &self.line.pulse.unanswered;
         if self.is_answered {

@@ -4,17 +4,19 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{FutureExt as _, Shared, WeakShared};
 use idem_queue::{BoxError, Error, Fault};
 use lapin::{Channel, Connection};
-use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::line::{Line, not_answering, not_coming_back};
 
 type Connecting<'c> = Pin<Box<dyn Future<Output = lapin::Result<Connection>> + Send + 'c>>;
 type Connect<'c> = Box<dyn Fn() -> Connecting<'c> + Send + Sync + 'c>;
+type Arriving<'c> = Pin<Box<dyn Future<Output = lapin::Result<Line<'c>>> + Send + 'c>>;
 
 /// How many channels in a row are asked for in vain, two seconds apart: a quarter of an hour.
 const GIVEN_UP: u32 = 450;
@@ -33,7 +35,7 @@ pub(crate) struct Link<'c> {
     connection: Line<'c>,
     /// How to connect, if the application has said so, and the connections that came of it.
     again: Option<Connect<'c>>,
-    own: Mutex<Own<'c>>,
+    own: Arc<Mutex<Own<'c>>>,
     /// How often in a row the connection was not there.
     failures: AtomicU32,
 }
@@ -44,11 +46,14 @@ struct Own<'c> {
     /// Those that were lost, and may come back: a connection that is dropped meanwhile is restored
     /// and never closed.
     lost: Vec<Line<'c>>,
+    /// The next one. Every caller that needs it drives it, so one that is polled no more delays no
+    /// other, and the last caller that goes away ends it.
+    next: Option<WeakShared<Arriving<'c>>>,
 }
 
 impl<'c> Link<'c> {
     pub(crate) fn new(connection: Line<'c>) -> Self {
-        Self { connection, again: None, own: Mutex::default(), failures: AtomicU32::new(0) }
+        Self { connection, again: None, own: Arc::default(), failures: AtomicU32::new(0) }
     }
 
     pub(crate) fn reconnects<F>(&mut self, connect: impl Fn() -> F + Send + Sync + 'c)
@@ -129,21 +134,36 @@ impl<'c> Link<'c> {
     }
 
     async fn present(&self, connect: &Connect<'c>) -> lapin::Result<Line<'c>> {
-        let mut own = self.own.lock().await;
-        let is_there = self.connection.is_there();
-        if let Some(left) = own.present.take_if(|own| is_there || !own.is_there()) {
-            own.lost.push(left);
-        }
-        own.lost.retain(|line| line.status().reconnecting());
-        if is_there {
-            return Ok(self.connection.clone());
-        }
-        let line = match own.present.take() {
-            Some(line) => line,
-            None => Line::own(connect().await?),
+        let next = {
+            let mut own = lock(&self.own);
+            let is_there = self.connection.is_there();
+            if let Some(left) = own.present.take_if(|own| is_there || !own.is_there()) {
+                own.lost.push(left);
+            }
+            own.lost.retain(|line| line.status().reconnecting());
+            if is_there {
+                return Ok(self.connection.clone());
+            }
+            if let Some(present) = &own.present {
+                return Ok(present.clone());
+            }
+            let next = own.next.as_ref().and_then(WeakShared::upgrade).unwrap_or_else(|| self.next(connect()));
+            own.next = next.downgrade();
+            next
         };
-        own.present = Some(line.clone());
-        Ok(line)
+        next.await
+    }
+
+    fn next(&self, connecting: Connecting<'c>) -> Shared<Arriving<'c>> {
+        let own = self.own.clone();
+        let arriving: Arriving<'c> = Box::pin(async move {
+            let connected = connecting.await.map(Line::own);
+            let mut own = lock(&own);
+            own.next = None;
+            own.present = connected.as_ref().ok().cloned();
+            connected
+        });
+        arriving.shared()
     }
 
     /// Says whether the application's connection is there, and if not, whether it may come back.
@@ -163,6 +183,10 @@ impl<'c> Link<'c> {
         }
         Err(Fault::passing(LOST))
     }
+}
+
+fn lock<'a, 'c>(own: &'a Mutex<Own<'c>>) -> MutexGuard<'a, Own<'c>> {
+    own.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Link<'_> {

@@ -1,5 +1,5 @@
 //! The HTTP layer over an axum handler: what it adds to a request, without a network between client
-//! and server.
+//! and server, and the rate at many connections of HTTP/1.1.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,16 +8,21 @@ use anyhow::{Context as _, Result, ensure};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, SET_COOKIE};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
+use axum::response::Response;
 use axum::routing::post;
 use axum_idempotent::{IdempotentLayer, IdempotentOptions};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
 use idem::http::{IdempotencyLayer, header};
 use idem::{Error, Idempotency, MemoryStore};
 use idem_bench::result;
 use ruts::store::Ttl;
 use ruts::store::moka::MokaStore;
 use ruts::{CookieOptions, Session, SessionLayer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
 use tower::ServiceExt as _;
 use tower_cookies::CookieManagerLayer;
 
@@ -28,7 +33,7 @@ use crate::report::{Figure, Group, Kind, Unit};
 use crate::stats::median;
 use crate::target::Target;
 
-/// How many connections a server is taken to have.
+/// How many connections each service has at once.
 const TASKS: u64 = 64;
 /// How long the layer may take of a request.
 const SHARE: f64 = 15.0;
@@ -119,9 +124,13 @@ impl Served {
     }
 }
 
+/// The connections of a service's clients, one for each task.
+type Connections = Vec<Mutex<SendRequest<Body>>>;
+
 /// The services, and how a client of theirs is known.
 pub(crate) struct Services {
     routers: [Router; Served::ALL.len()],
+    connections: Vec<Connections>,
     /// The header by which axum-idempotent finds its session.
     session: HeaderValue,
     run: String,
@@ -161,24 +170,61 @@ impl Services {
             by_hand(on_redis.clone()),
             handler().layer(layer(on_redis)),
         ];
-        Ok(Arc::new(Self { routers, session, run: target.run.clone() }))
+        let mut connections = Vec::new();
+        for router in &routers {
+            connections.push(connected(router.clone()).await?);
+        }
+        Ok(Arc::new(Self { routers, connections, session, run: target.run.clone() }))
     }
 
-    /// One request, and all of its response.
-    async fn call(&self, served: Served, number: u64) -> Result<()> {
+    fn request(&self, number: u64) -> Result<Request<Body>> {
         let request = Request::post("/charges")
+            .header(HOST, "bench")
             .header(AUTHORIZATION, "alice")
             .header(CONTENT_TYPE, "application/json")
             .header(COOKIE, &self.session)
             .header(KEY, format!("{}-http-{number:012}", self.run))
             .body(Body::from(result()))?;
-        let router = self.routers.get(served as usize).context("no such service")?;
-        let response = router.clone().oneshot(request).await?;
-        ensure!(response.status() == StatusCode::OK, "{}: {}", served.name(), response.status());
-        let body = axum::body::to_bytes(response.into_body(), usize::MAX).await?;
-        ensure!(body == result(), "{}: another response", served.name());
-        Ok(())
+        Ok(request)
     }
+
+    /// One request without a network, and all of its response.
+    async fn call(&self, served: Served, number: u64) -> Result<()> {
+        let router = self.routers.get(served as usize).context("no such service")?;
+        ended(served, router.clone().oneshot(self.request(number)?).await?).await
+    }
+
+    /// One request over the connection of a task, and all of its response.
+    async fn send(&self, served: Served, task: u64, number: u64) -> Result<()> {
+        let connections = self.connections.get(served as usize).context("no such service")?;
+        let connection = connections.get(usize::try_from(task)?).context("no such task")?;
+        let mut connection = connection.lock().await;
+        connection.ready().await?;
+        ended(served, connection.send_request(self.request(number)?).await?.map(Body::new)).await
+    }
+}
+
+async fn ended(served: Served, response: Response) -> Result<()> {
+    ensure!(response.status() == StatusCode::OK, "{}: {}", served.name(), response.status());
+    let body = axum::body::to_bytes(response.into_body(), usize::MAX).await?;
+    ensure!(body == result(), "{}: another response", served.name());
+    Ok(())
+}
+
+/// Serves a router on a port of its own, until the program ends.
+async fn connected(router: Router) -> Result<Connections> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let mut connections = Vec::new();
+    for _ in 0..TASKS {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let (connection, driver) = handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(driver);
+        connections.push(Mutex::new(connection));
+    }
+    Ok(connections)
 }
 
 async fn commands(State(floor): State<Floor>, headers: HeaderMap) -> Result<String, StatusCode> {
@@ -275,7 +321,11 @@ impl Layers {
                 figures.push(if has_goal { figure.at_least(0.9) } else { figure });
             }
         }
-        Group { title: "The HTTP layer over an axum handler, without a network before it".to_owned(), figures }
+        Group {
+            title: "The HTTP layer over an axum handler: its share without a network, and the rate over loopback"
+                .to_owned(),
+            figures,
+        }
     }
 }
 
@@ -302,14 +352,14 @@ async fn sequential(services: Arc<Services>, calls: u64, from: u64) -> Result<Ti
     Ok(times)
 }
 
-/// Many tasks at once: how many numbers of keys may have been used, and the requests a second.
+/// Many connections at once: how many numbers of keys may have been used, and the requests a second.
 async fn many(services: &Arc<Services>, served: Served, kind: Kind, length: Duration, from: u64) -> Result<(u64, f64)> {
     let services = services.clone();
     let call = move |task, calls| {
         let services = services.clone();
         async move {
             let number = if kind == Kind::Replay { task } else { calls * TASKS + task };
-            services.call(served, from + number).await
+            services.send(served, task, from + number).await
         }
     };
     at_once(TASKS, length, call).await

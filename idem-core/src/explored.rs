@@ -24,7 +24,7 @@ use crate::record::{
     Claim, Claimed, CodecId, Commit, Encoded, Origin, Owner, Ownership, RecordId, Release, ReleaseTo, Removed, Renewal,
 };
 use crate::runtime::background::Background;
-use crate::runtime::flight::{Ending, Flights, Joined, Turn};
+use crate::runtime::flight::{Ending, FlightStep, Flights, Joined};
 use crate::runtime::local_cache::LocalCache;
 use crate::store::{MemoryStore, Store};
 
@@ -309,8 +309,8 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                 loop {
                     if !std::mem::replace(&mut first, false) {
                         match seat.turn(None, deadline).await.0 {
-                            Turn::Ask => {}
-                            Turn::Answer(Ending::Committed { outcome, .. }) => {
+                            FlightStep::Ask => {}
+                            FlightStep::Answer(Ending::Committed { outcome, .. }) => {
                                 let life: u64 = std::str::from_utf8(&outcome.payload).unwrap().parse().unwrap();
                                 return assert!(life >= begun, "an outcome of life {life} for a call of life {begun}");
                             }

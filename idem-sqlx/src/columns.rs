@@ -117,7 +117,7 @@ pub(crate) struct Row {
 }
 
 /// The row at a key.
-pub(crate) struct Found {
+pub(crate) struct FoundRow {
     /// The record, `None` where the row has expired.
     pub(crate) record: Option<Record>,
     /// How long it is that record.
@@ -131,13 +131,13 @@ impl Row {
     /// # Errors
     ///
     /// `Unreadable`, naming the column.
-    pub(crate) fn found(self) -> Result<Found, StoreError> {
+    pub(crate) fn found(self) -> Result<FoundRow, StoreError> {
         let revision = self.revision;
         let Some(left) = length(self.left).filter(|left| !left.is_zero()) else {
-            return Ok(Found { record: None, left: Duration::ZERO, revision });
+            return Ok(FoundRow { record: None, left: Duration::ZERO, revision });
         };
         let (record, left) = self.record(left).map_err(damaged)?;
-        Ok(Found { record: Some(record), left, revision })
+        Ok(FoundRow { record: Some(record), left, revision })
     }
 
     fn record(self, left: Duration) -> Result<(Record, Duration), &'static str> {

@@ -6,11 +6,11 @@
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod columns;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
-mod hub;
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod table;
 #[cfg(feature = "sqlx-08")]
 pub mod v08;
 mod v09;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod waiters;
 
 pub use crate::v09::*;

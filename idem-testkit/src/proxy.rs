@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use self::frames::{Frame, ReplyKind};
 pub use self::passing::{Mishap, Passing};
-use self::sql::Session;
+use self::sql::Conversation;
 use crate::fault::Gate;
 
 /// A TCP proxy that can cut connections, swallow replies and delay them; and, where the two speak
@@ -219,7 +219,7 @@ async fn connect(client: TcpStream, upstream: String, mode: watch::Receiver<Mode
 struct Pending {
     requests: Mutex<VecDeque<Awaited>>,
     /// Of a database.
-    session: Mutex<Session>,
+    session: Mutex<Conversation>,
     protocol: Protocol,
 }
 
@@ -260,7 +260,7 @@ impl Pending {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn session(&self) -> MutexGuard<'_, Session> {
+    fn session(&self) -> MutexGuard<'_, Conversation> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -17,7 +17,9 @@ use crate::rabbitmq::dead_letters;
 use crate::rabbitmq_broker::{Broker, LIMIT, until};
 use crate::rabbitmq_dropped::{dropped_at_each_poll, publications_dropped};
 use crate::rabbitmq_published::{never_confirmed, publisher_reconnects, retry_queue_deleted, returned_among_others};
-use crate::rabbitmq_runtime::{blocked, ended_with_reconnect, ended_without_reconnect, parked, publisher_ended, slow};
+use crate::rabbitmq_runtime::{
+    blocked, ended_with_reconnect, ended_without_reconnect, left_while_reconnecting, parked, publisher_ended, slow,
+};
 use crate::rabbitmq_warnings::short_consumer_timeout;
 
 const PREFETCH: usize = 4;
@@ -71,6 +73,7 @@ async fn rabbitmq_a_consumer_with_a_lost_connection_or_a_silent_channel_keeps_no
             ended_with_reconnect: "a connection whose tokio runtime ended was not replaced",
             ended_without_reconnect: "a connection whose tokio runtime ended is no error",
             publisher_ended: "a publisher went on with a connection whose tokio runtime ended",
+            left_while_reconnecting: "a publication that was left alone kept the others from connecting",
             parked: "a connection whose tokio runtime stands still was not replaced",
             slow: "a slow broker was given up",
             blocked: "a place was lost while the broker blocked the connection",

@@ -2,6 +2,7 @@
 //! ended, or nothing drives it.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use idem::{Idempotency, MemoryStore};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::rabbitmq_broker::{Broker, LIMIT, until};
 
@@ -163,6 +164,28 @@ pub(crate) async fn publisher_ended(broker: &Broker) {
     assert!(works.await, "the connection was not replaced");
     assert!(connection.status().connected(), "lapin notices it: this is no longer needed");
     assert!(broker.messages("ended-publisher").await >= 3);
+}
+
+/// A caller begins to connect again, and is not polled any more.
+pub(crate) async fn left_while_reconnecting(broker: &Broker) {
+    broker.queue("left").await;
+    let lost = connect(&broker.server.url()).await;
+    lost.close(200, "lost".into()).await.unwrap();
+    let (gate, begun) = (watch::channel(false).0, Notify::new());
+    let publisher = Publisher::new(&lost).answer_timeout(ANSWER).reconnect(|| async {
+        begun.notify_one();
+        gate.subscribe().wait_for(|open| *open).await.unwrap();
+        Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
+    });
+    let mut left = pin!(published(&publisher, "left", 0));
+    tokio::select! {
+        _ = &mut left => panic!("published without a connection"),
+        () = begun.notified() => {}
+    }
+    gate.send_replace(true);
+    published(&publisher, "left", 1).await.unwrap();
+    left.await.unwrap();
+    assert!(until(LIMIT, async || broker.messages("left").await == 2).await);
 }
 
 /// A connection on a thread that drives its runtime only while the gate is open.

@@ -64,10 +64,10 @@ pub enum Begin {
 #[must_use = "a lease that is dropped is abandoned"]
 pub struct Lease {
     /// `None`: unguarded.
-    guarded: Option<Box<Guarded>>,
+    guarded: Option<Box<Guard>>,
 }
 
-struct Guarded {
+struct Guard {
     term: Arc<Term>,
     runtime: Arc<Runtime>,
     /// Steps come one after the other, also where two tasks share the lease.
@@ -76,7 +76,7 @@ struct Guarded {
     observes: bool,
 }
 
-impl Guarded {
+impl Guard {
     /// Returns the caller's result of a step. It is reported, and an observing call gets no error
     /// of ours.
     fn answered(&self, answer: Result<(), Error>) -> Result<(), Error> {
@@ -90,7 +90,7 @@ impl Guarded {
 impl Lease {
     pub(crate) fn new(held: Held, runtime: &Arc<Runtime>) -> Self {
         let (term, runtime) = (held.term().clone(), runtime.clone());
-        Self { guarded: Some(Box::new(Guarded { term, runtime, held: Mutex::new(held), observes: false })) }
+        Self { guarded: Some(Box::new(Guard { term, runtime, held: Mutex::new(held), observes: false })) }
     }
 
     /// The same for a call that only observes.
@@ -125,7 +125,7 @@ impl Lease {
                 let mut lost = pin!(guarded.term.lost());
                 poll_fn(|context| if guarded.term.is_lost() { Poll::Ready(()) } else { lost.as_mut().poll(context) })
                     .await;
-                let Guarded { term, runtime, .. } = &**guarded;
+                let Guard { term, runtime, .. } = &**guarded;
                 runtime.observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
             }
             Some(_) | None => std::future::pending().await,
@@ -172,7 +172,7 @@ impl Lease {
     /// As [`commit`](Self::commit).
     pub async fn commit_error<E: Keepable>(&self, error: &E, ttl: Option<Duration>) -> Result<(), Error> {
         let Some(guarded) = &self.guarded else { return Ok(()) };
-        let Guarded { term, runtime, .. } = &**guarded;
+        let Guard { term, runtime, .. } = &**guarded;
         let encoded = encode_error(&runtime.codec, &term.id, term.attempt, error).map_err(|failure| Error::Config {
             operation: term.id.operation().into(),
             reason: format!("the error to keep cannot be written: {failure}").into(),
@@ -211,7 +211,7 @@ impl Lease {
             held.mark_recorded_in_transaction();
             return Ok(());
         }
-        let Guarded { term, runtime, .. } = &**guarded;
+        let Guard { term, runtime, .. } = &**guarded;
         let why = "its transaction goes on without it: the call only observes";
         runtime.observer.decided_because(Decision::CommitRefused, &term.id, term.attempt, &why);
         Ok(())

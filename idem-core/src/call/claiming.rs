@@ -25,7 +25,7 @@ use crate::observe::{self, Decision};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
 use crate::record::{Claimed, Encoded, Origin, Owner};
 use crate::runtime::Runtime;
-use crate::runtime::flight::{Ending, Joined, Seat, Turn};
+use crate::runtime::flight::{Ending, FlightSeat, FlightStep, Joined};
 use crate::runtime::trace;
 use crate::task::current;
 use crate::token::Flaw;
@@ -51,7 +51,7 @@ enum AfterClaim {
     /// The call has something to do, or fails.
     Over(Result<Begun, Error>),
     /// Somebody else is the owner, for this long unless the lease is renewed.
-    InFlight { attempt: u64, lease_left: Duration, seat: Option<Box<Seat>> },
+    InFlight { attempt: u64, lease_left: Duration, seat: Option<Box<FlightSeat>> },
 }
 
 impl Runtime {
@@ -114,22 +114,27 @@ impl Runtime {
     }
 
     /// Shares claims, waits and answers with the other calls of this process that have this key.
-    async fn share(self: &Arc<Self>, request: &Request, began: Instant, mut seat: Box<Seat>) -> Result<Begun, Error> {
+    async fn share(
+        self: &Arc<Self>,
+        request: &Request,
+        began: Instant,
+        mut seat: Box<FlightSeat>,
+    ) -> Result<Begun, Error> {
         let wait_until = request.wait_until(began);
         let mut pause = Pause::default();
         loop {
             let entered = clock::now();
             let (turn, has_waited) = seat.turn(request.fingerprint, wait_until).await;
-            if has_waited && wait_until.is_some() && !matches!(turn, Turn::Mismatch) {
+            if has_waited && wait_until.is_some() && !matches!(turn, FlightStep::Mismatch) {
                 self.waited(request, entered);
             }
             let shared = match turn {
-                Turn::Ask => Some(seat),
-                Turn::Alone | Turn::Answer(Ending::Unshared) => {
+                FlightStep::Ask => Some(seat),
+                FlightStep::Alone | FlightStep::Answer(Ending::Unshared) => {
                     drop(seat);
                     None
                 }
-                Turn::Wait { attempt, until: lease_until } => {
+                FlightStep::Wait { attempt, until: lease_until } => {
                     pause.before_waiting_again(attempt).await;
                     let lease_left = lease_until.saturating_duration_since(clock::now());
                     let until = wait_until.unwrap_or(entered);
@@ -137,17 +142,17 @@ impl Runtime {
                     seat.waited();
                     continue;
                 }
-                Turn::Answer(Ending::Committed { attempt, outcome }) => {
+                FlightStep::Answer(Ending::Committed { attempt, outcome }) => {
                     return self.replay(request, (attempt, outcome));
                 }
-                Turn::Answer(Ending::Done) => return Err(self.reject(request, &Rejected::Done)),
-                Turn::Answer(Ending::InFlight { until, .. }) => {
+                FlightStep::Answer(Ending::Done) => return Err(self.reject(request, &Rejected::Done)),
+                FlightStep::Answer(Ending::InFlight { until, .. }) => {
                     let left = until.saturating_duration_since(clock::now());
                     return Err(self.reject(request, &Rejected::InFlight(left)));
                 }
-                Turn::Answer(Ending::Failed(error)) => return self.without_store(request, error),
-                Turn::Mismatch => return Err(self.reject(request, &Rejected::Mismatch)),
-                Turn::InFlight(left) => return Err(self.reject(request, &Rejected::InFlight(left))),
+                FlightStep::Answer(Ending::Failed(error)) => return self.without_store(request, error),
+                FlightStep::Mismatch => return Err(self.reject(request, &Rejected::Mismatch)),
+                FlightStep::InFlight(left) => return Err(self.reject(request, &Rejected::InFlight(left))),
             };
             let (sent, owner) = (clock::now(), self.store.owner());
             let answer = self.claim(request, owner).await;
@@ -168,7 +173,7 @@ impl Runtime {
         self: &'a Arc<Self>,
         request: &'a Request,
         sent: Instant,
-        seat: Option<Box<Seat>>,
+        seat: Option<Box<FlightSeat>>,
     ) -> impl Future<Output = Result<Begun, Error>> + use<'a> {
         let owner = self.store.owner();
         async move {
@@ -215,7 +220,7 @@ impl Runtime {
         owner: Owner,
         sent: Instant,
         answer: Result<Claimed, StoreError>,
-        mut seat: Option<Box<Seat>>,
+        mut seat: Option<Box<FlightSeat>>,
     ) -> AfterClaim {
         let fingerprint = request.fingerprint;
         let mut tell = |ending| {
@@ -291,7 +296,7 @@ impl Runtime {
         owner: Owner,
         (attempt, from): (u64, Origin),
         sent: Instant,
-        seat: Option<Box<Seat>>,
+        seat: Option<Box<FlightSeat>>,
     ) -> Result<Owned, Error> {
         let Settings { lease, .. } = request.settings;
         let term = Term::new(request.id.clone(), owner, attempt, (lease, request.settings.in_flight_expiry()), sent);

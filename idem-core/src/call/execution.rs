@@ -205,8 +205,8 @@ where
                 let end = call.around(body::run(stops_with, body.as_mut())).await;
                 watch.stop(&term.id);
                 match self.ended(runtime, held, &call, &mut tries, end) {
-                    Ended::For(end) => break end,
-                    Ended::UntilNextTry { pause, error } => {
+                    AfterTry::For(end) => break end,
+                    AfterTry::UntilNextTry { pause, error } => {
                         if observes {
                             tokio::time::sleep(pause).await;
                         } else if !Box::pin(pause_under(&term, pause)).await {
@@ -253,7 +253,7 @@ where
         call: &Call,
         tries: &mut Tries,
         end: End<R>,
-    ) -> Ended<T, E> {
+    ) -> AfterTry<T, E> {
         let (observer, term) = (runtime.observer, held.term().clone());
         // An earlier try of this call may have an unknown outcome.
         let unknown = tries.is_outcome_unknown();
@@ -264,7 +264,7 @@ where
             } else {
                 held.plan_release(unknown);
             }
-            Ended::For(Answer::Panics(panic))
+            AfterTry::For(Answer::Panics(panic))
         };
         let error = match end {
             End::Returned(returned) => match (self.witness.split)(returned) {
@@ -282,18 +282,18 @@ where
                             (self.witness.encode)(&runtime.codec, &term.id, term.attempt, &value)
                         }));
                     }
-                    return Ended::For(Answer::Gives(Ok(Outcome::executed(value))));
+                    return AfterTry::For(Answer::Gives(Ok(Outcome::executed(value))));
                 }
                 Err(error) => error,
             },
-            End::Lost => return Ended::For(Answer::Gives(Err(self.fail(held.lost())))),
+            End::Lost => return AfterTry::For(Answer::Gives(Err(self.fail(held.lost())))),
             End::Panicked(panic) => return panicked(held, panic),
         };
         if call.is_unreconciled() {
             // Not the body's own error: the record stays abandoned, whatever is said of such an
             // error.
             held.plan_unanswered();
-            return Ended::For(Answer::Gives(Err(error)));
+            return AfterTry::For(Answer::Gives(Err(error)));
         }
         let action = match catch_unwind(AssertUnwindSafe(|| (self.policy.action)(&error))) {
             Ok(action) => action,
@@ -310,7 +310,7 @@ where
                 held.plan_release(unknown || then == Then::Abandon);
                 let what = format!("try {} in {pause:.0?}", tries.count());
                 observer.decided_because(Decision::Retried, &term.id, term.attempt, &what);
-                return Ended::UntilNextTry { pause, error };
+                return AfterTry::UntilNextTry { pause, error };
             }
         };
         match then {
@@ -324,7 +324,7 @@ where
                 }
             },
         }
-        Ended::For(Answer::Gives(Err(error)))
+        AfterTry::For(Answer::Gives(Err(error)))
     }
 
     fn encoded(&self, runtime: &Runtime, term: &Term, call: &Call, error: &E) -> Result<Encoded, CodecFailure> {
@@ -421,7 +421,7 @@ impl Manner {
 }
 
 /// The step after the end of one try.
-enum Ended<T, E> {
+enum AfterTry<T, E> {
     /// The call is over, but for what is to be recorded.
     For(Answer<T, E>),
     /// The body is tried again.

@@ -23,7 +23,7 @@ use crate::observe::Decision;
 use crate::outcome::codec::CodecFailure;
 use crate::policy::settings::{keep_for, keep_released, seconds};
 use crate::record::{AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
-use crate::runtime::flight::{Ending, Seat};
+use crate::runtime::flight::{Ending, FlightSeat};
 use crate::runtime::local_cache::Sending;
 use crate::runtime::trace::{self, CallTrace, traced};
 use crate::runtime::{Runtime, background};
@@ -38,12 +38,15 @@ const MOVES: u8 = 8;
 /// The message for a late owner.
 const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed the key since, or the store has forgotten this claim (restarted without its data, evicted, failed over)";
 
+/// The message for an owner whose body fails after it has succeeded.
+const RECORDED: &str = "nothing was released: the transaction of the body's `commit_in` has recorded its outcome, which duplicates get, although the body returned an error after it";
+
 /// The result of a claim for its owner. [`Held`] has more, which is only needed once the body
 /// starts.
 pub(crate) struct Owned {
     pub(crate) enrolled: Enrolled,
     pub(crate) origin: Origin,
-    pub(crate) seat: Option<Box<Seat>>,
+    pub(crate) seat: Option<Box<FlightSeat>>,
 }
 
 /// The owner's end of a record in flight.
@@ -57,7 +60,7 @@ struct Parts {
     // Before the runtime, so that the last lease is gone when the runtime tells its keepers to end.
     enrolled: Enrolled,
     runtime: Arc<Runtime>,
-    seat: Option<Box<Seat>>,
+    seat: Option<Box<FlightSeat>>,
     origin: Origin,
     fingerprint: Option<Fingerprint>,
     times: Retention,
@@ -77,6 +80,8 @@ struct Parts {
     committed: bool,
     /// A release was sent that may have been carried out although no answer came.
     doubtful: bool,
+    /// Why a step was refused, if one is.
+    why_refused: &'static str,
 }
 
 /// The owner's progress.
@@ -136,6 +141,7 @@ impl Held {
             audit: None,
             committed: false,
             doubtful: false,
+            why_refused: NOT_THE_OWNER,
         };
         Self { term: parts.enrolled.term.clone(), parts: Some(parts) }
     }
@@ -359,15 +365,18 @@ impl Parts {
 
     /// Returns the result of a step that was refused: a store that repeats a release by itself may
     /// find nothing left to release.
-    async fn after_all(&self) -> Ownership {
+    async fn after_all(&mut self) -> Ownership {
         let term = &self.enrolled.term;
-        if self.doubtful || !matches!(self.step, Stage::Releasing(GiveUp::Release)) {
+        let releases = matches!(self.step, Stage::Releasing(GiveUp::Release));
+        if self.doubtful || !(releases || term.may_be_recorded()) {
             return Ownership::Lost;
         }
-        match self.runtime.store.inspect(&term.id).await {
-            Ok(Some(found)) if found.state == RecordState::Released && found.attempt == term.attempt => Ownership::Held,
-            _ => Ownership::Lost,
+        let Ok(Some(found)) = self.runtime.store.inspect(&term.id).await else { return Ownership::Lost };
+        if term.recorded(&found) {
+            self.why_refused = RECORDED;
         }
+        let is_released = found.state == RecordState::Released && found.attempt == term.attempt;
+        if releases && is_released { Ownership::Held } else { Ownership::Lost }
     }
 
     /// With a time of its own, an outcome is remembered for no longer.
@@ -437,7 +446,7 @@ impl Parts {
         let (observer, term) = (self.runtime.observer, &self.enrolled.term);
         match decision {
             Decision::CommitRefused | Decision::ReleaseRefused => {
-                observer.decided_because(decision, &term.id, term.attempt, &NOT_THE_OWNER);
+                observer.decided_because(decision, &term.id, term.attempt, &self.why_refused);
             }
             Decision::Settled | Decision::ReleasedByHand => {
                 let nothing = (decision == Decision::Settled && self.origin == Origin::Nothing)

@@ -135,13 +135,13 @@ pub(crate) enum Ending {
 /// The state that a call finds in its own process.
 pub(crate) enum Joined {
     /// No other call is busy with the key: this one asks.
-    First(Seat),
+    First(FlightSeat),
     /// Other calls are.
-    Behind(Seat),
+    Behind(FlightSeat),
 }
 
 /// The next step of a call.
-pub(crate) enum Turn {
+pub(crate) enum FlightStep {
     /// Asks the store, for all calls that are here.
     Ask,
     /// Asks the store for itself: the answer to the claim under way would not be its own.
@@ -169,7 +169,7 @@ struct Patience {
 
 /// A call's place in a flight; given up when dropped, and so is what the call was doing for the
 /// others.
-pub(crate) struct Seat {
+pub(crate) struct FlightSeat {
     flight: Arc<Flight>,
     /// Answers to this message and earlier ones are too old for this call.
     joined: u64,
@@ -207,11 +207,11 @@ impl Flights {
                 let (flights, id, changed) = (self.clone(), id.clone(), Notify::new());
                 let flight = Arc::new(Flight { flights, id, hash, state, changed });
                 entry.insert(SharedFlight { flight: flight.clone(), seats: 1 });
-                return Joined::First(Seat { flight, joined: 0, message: 1, role: Role::Asks });
+                return Joined::First(FlightSeat { flight, joined: 0, message: 1, role: Role::Asks });
             }
         };
         let joined = flight.lock().sent;
-        Joined::Behind(Seat { flight, joined, message: 0, role: Role::None })
+        Joined::Behind(FlightSeat { flight, joined, message: 0, role: Role::None })
     }
 
     fn leave(&self, flight: &Arc<Flight>) {
@@ -270,12 +270,16 @@ fn serves(of: Option<Fingerprint>, to: Option<Fingerprint>) -> bool {
     to.is_none() || to == of
 }
 
-impl Seat {
+impl FlightSeat {
     /// Waits until this call has something to do, at most until `deadline`; without one, it does
     /// not wait. Returns whether it waited.
     ///
     /// Cancel safe.
-    pub(crate) async fn turn(&mut self, fingerprint: Option<Fingerprint>, deadline: Option<Instant>) -> (Turn, bool) {
+    pub(crate) async fn turn(
+        &mut self,
+        fingerprint: Option<Fingerprint>,
+        deadline: Option<Instant>,
+    ) -> (FlightStep, bool) {
         let mut waited = false;
         let flight = self.flight.clone();
         loop {
@@ -307,30 +311,30 @@ impl Seat {
         }
     }
 
-    fn look(&mut self, fingerprint: Option<Fingerprint>, deadline: Option<Instant>) -> Result<Turn, Patience> {
+    fn look(&mut self, fingerprint: Option<Fingerprint>, deadline: Option<Instant>) -> Result<FlightStep, Patience> {
         let now = clock::now();
         let deadline = deadline.filter(|deadline| now < *deadline);
         let mut state = self.flight.lock();
         match &state.answer {
             Some(answer) if answer.message <= self.joined || !serves(answer.fingerprint, fingerprint) => {}
             Some(Answered { ending: Ending::InFlight { .. }, .. }) if deadline.is_some() => {}
-            Some(answer) => return Ok(Turn::Answer(answer.ending.clone())),
+            Some(answer) => return Ok(FlightStep::Answer(answer.ending.clone())),
             None => {}
         }
         if let Some(owned) = &state.owned
             && let Some(until) = owned.speaks_to(self.joined, now)
         {
             if matches!((owned.fingerprint, fingerprint), (Some(one), Some(two)) if one != two) {
-                return Ok(Turn::Mismatch);
+                return Ok(FlightStep::Mismatch);
             }
             return match deadline {
-                None => Ok(Turn::InFlight(owned.term.left())),
+                None => Ok(FlightStep::InFlight(owned.term.left())),
                 Some(deadline) => Err(Patience { term: Some(owned.term.clone()), until: Some(until.min(deadline)) }),
             };
         }
         if let Some(asking) = state.asking.as_ref().filter(|asking| now < asking.until) {
             if !serves(asking.fingerprint, fingerprint) {
-                return Ok(Turn::Alone);
+                return Ok(FlightStep::Alone);
             }
             return Err(Patience { term: None, until: Some(asking.until) });
         }
@@ -344,7 +348,7 @@ impl Seat {
             if let Some(Answered { ending: Ending::InFlight { attempt, until }, fingerprint: of, .. }) = &state.answer
                 && serves(*of, fingerprint)
             {
-                let turn = Turn::Wait { attempt: *attempt, until: *until };
+                let turn = FlightStep::Wait { attempt: *attempt, until: *until };
                 (self.role, self.message) = (Role::Waits, state.sends());
                 state.waiting = Some(Waiting { message: self.message, fingerprint, seen: now });
                 return Ok(turn);
@@ -354,7 +358,7 @@ impl Seat {
         let until = clock::after(now, PATIENCE * (1 << state.takeovers));
         (self.role, self.message) = (Role::Asks, state.sends());
         state.asking = Some(Asking { message: self.message, fingerprint, until });
-        Ok(Turn::Ask)
+        Ok(FlightStep::Ask)
     }
 
     /// The claim was answered.
@@ -444,7 +448,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for FlightSeat {
     fn drop(&mut self) {
         let mut state = self.flight.lock();
         match self.role {
@@ -475,7 +479,7 @@ mod tests {
         RecordId::new("orders", &Key::encode(&key).unwrap()).unwrap()
     }
 
-    fn seat(flights: &Arc<Flights>, key: u64) -> Seat {
+    fn seat(flights: &Arc<Flights>, key: u64) -> FlightSeat {
         match flights.join(&id(key), None) {
             Joined::First(seat) | Joined::Behind(seat) => seat,
         }
@@ -516,10 +520,10 @@ mod tests {
         let Err(patience) = before.look(None, deadline) else { panic!("the answer is on its way") };
         assert_eq!(patience.until, Some(now + PATIENCE));
         let mut after = seat(&flights, 1);
-        assert!(matches!(after.look(None, deadline), Ok(Turn::Ask)));
+        assert!(matches!(after.look(None, deadline), Ok(FlightStep::Ask)));
         drop(after);
         tokio::time::advance(PATIENCE).await;
-        assert!(matches!(before.look(None, deadline), Ok(Turn::Ask)));
+        assert!(matches!(before.look(None, deadline), Ok(FlightStep::Ask)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -529,7 +533,7 @@ mod tests {
         let mut asks = seat(&flights, 1);
         asks.answered(None, Ending::InFlight { attempt: 1, until: clock::after(now, HOUR) });
         let mut waits = seat(&flights, 1);
-        assert!(matches!(waits.look(None, deadline), Ok(Turn::Wait { attempt: 1, .. })));
+        assert!(matches!(waits.look(None, deadline), Ok(FlightStep::Wait { attempt: 1, .. })));
         assert!(!waits.has_answer());
         for (message, is_new) in [(waits.joined, false), (waits.joined + 1, true)] {
             waits.flight.lock().answer = Some(Answered { message, fingerprint: None, ending: Ending::Done });
@@ -547,7 +551,7 @@ mod tests {
                 Role::Owns => one.owns(None, Arc::new(Term::new(id(1), Owner::generate(), 1, (HOUR, HOUR), now))),
                 Role::Waits => {
                     one.answered(None, Ending::InFlight { attempt: 1, until: clock::after(now, HOUR) });
-                    assert!(matches!(one.look(None, deadline), Ok(Turn::Wait { .. })));
+                    assert!(matches!(one.look(None, deadline), Ok(FlightStep::Wait { .. })));
                 }
                 Role::Asks | Role::None => {}
             }
@@ -557,7 +561,7 @@ mod tests {
                 assert!(turn.as_mut().now_or_never().is_none());
                 drop(one);
                 let (turn, has_waited) = turn.await;
-                assert!(has_waited && matches!(turn, Turn::Ask | Turn::Wait { .. }));
+                assert!(has_waited && matches!(turn, FlightStep::Ask | FlightStep::Wait { .. }));
             }
             assert_eq!(clock::now(), now, "nothing was waited for");
         }

@@ -13,7 +13,7 @@ use std::hash::RandomState;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use self::shard::{Found, Shard, Target};
+use self::shard::{FoundRecord, Shard, Target};
 use self::slot::Slot;
 use self::sweeper::{NEVER, Sweeper, nanos};
 use self::waiting::{Waiter, Waiters};
@@ -473,7 +473,7 @@ struct LockedStep<'a> {
 
 impl LockedStep<'_> {
     /// The record as it is now, and the time until it changes by itself.
-    fn find(&mut self) -> Option<(Found<'_>, Duration)> {
+    fn find(&mut self) -> Option<(FoundRecord<'_>, Duration)> {
         self.locked.records.find(self.target, self.shared)
     }
 

@@ -21,16 +21,16 @@ pub(super) fn in_body(headers: &HeaderMap, body: &[u8], pointer: &str) -> Result
     } else {
         match in_json(body, pointer) {
             Ok(found) => found,
-            Err(_) if is_json(headers) && !body.trim_ascii().is_empty() => Found::Unclear,
+            Err(_) if is_json(headers) && !body.trim_ascii().is_empty() => FieldValue::Unclear,
             // Something else, without such a field.
-            Err(_) => Found::Nothing,
+            Err(_) => FieldValue::Nothing,
         }
     };
     match found {
-        Found::Nothing => Ok(None),
-        Found::Text(key) => Ok(Some(key.parse()?)),
-        Found::Other => Err(Problem::INVALID_KEY),
-        Found::Unclear => Err(Problem::UNCLEAR_KEY),
+        FieldValue::Nothing => Ok(None),
+        FieldValue::Text(key) => Ok(Some(key.parse()?)),
+        FieldValue::Other => Err(Problem::INVALID_KEY),
+        FieldValue::Unclear => Err(Problem::UNCLEAR_KEY),
     }
 }
 
@@ -43,7 +43,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// The value of the field.
-enum Found {
+enum FieldValue {
     Nothing,
     Text(String),
     /// No text.
@@ -52,16 +52,16 @@ enum Found {
     Unclear,
 }
 
-fn in_form(body: &[u8], name: &str) -> Found {
+fn in_form(body: &[u8], name: &str) -> FieldValue {
     let mut values = form_urlencoded::parse(body).filter(|(field, _)| field == name).map(|(_, value)| value);
     match (values.next(), values.next()) {
-        (None, _) => Found::Nothing,
-        (Some(value), None) => Found::Text(value.into_owned()),
-        (Some(_), Some(_)) => Found::Unclear,
+        (None, _) => FieldValue::Nothing,
+        (Some(value), None) => FieldValue::Text(value.into_owned()),
+        (Some(_), Some(_)) => FieldValue::Unclear,
     }
 }
 
-fn in_json(body: &[u8], pointer: &str) -> Result<Found, serde_json::Error> {
+fn in_json(body: &[u8], pointer: &str) -> Result<FieldValue, serde_json::Error> {
     // The first part is what is before the first `/`: nothing.
     let names: Vec<_> = pointer.split('/').skip(1).map(|name| name.replace("~1", "/").replace("~0", "~")).collect();
     let mut json = serde_json::Deserializer::from_slice(body);
@@ -74,49 +74,49 @@ fn in_json(body: &[u8], pointer: &str) -> Result<Found, serde_json::Error> {
 struct At<'a>(&'a [String]);
 
 impl<'de> DeserializeSeed<'de> for At<'_> {
-    type Value = Found;
+    type Value = FieldValue;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Found, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<FieldValue, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
 impl At<'_> {
     /// What a value is that has no fields.
-    fn plain(&self, value: impl FnOnce() -> Found) -> Found {
-        if self.0.is_empty() { value() } else { Found::Nothing }
+    fn plain(&self, value: impl FnOnce() -> FieldValue) -> FieldValue {
+        if self.0.is_empty() { value() } else { FieldValue::Nothing }
     }
 }
 
 impl<'de> Visitor<'de> for At<'_> {
-    type Value = Found;
+    type Value = FieldValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any value")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Found, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FieldValue, A::Error> {
         let mut found = None;
         while let Some(Name(name)) = map.next_key()? {
             match self.0.split_first() {
                 Some((first, _)) if *name != **first => drop(map.next_value::<IgnoredAny>()?),
                 Some(_) if found.is_some() => {
                     map.next_value::<IgnoredAny>()?;
-                    found = Some(Found::Unclear);
+                    found = Some(FieldValue::Unclear);
                 }
                 Some((_, rest)) => found = Some(map.next_value_seed(At(rest))?),
                 None => {
                     map.next_value::<IgnoredAny>()?;
-                    found = Some(Found::Other);
+                    found = Some(FieldValue::Other);
                 }
             }
         }
-        Ok(found.unwrap_or(if self.0.is_empty() { Found::Other } else { Found::Nothing }))
+        Ok(found.unwrap_or(if self.0.is_empty() { FieldValue::Other } else { FieldValue::Nothing }))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Found, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<FieldValue, A::Error> {
         let index = self.0.first().and_then(|first| index(first));
-        let mut found = self.plain(|| Found::Other);
+        let mut found = self.plain(|| FieldValue::Other);
         for place in 0.. {
             if let (true, Some((_, rest))) = (index == Some(place), self.0.split_first()) {
                 match seq.next_element_seed(At(rest))? {
@@ -130,28 +130,28 @@ impl<'de> Visitor<'de> for At<'_> {
         Ok(found)
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Found, E> {
-        Ok(self.plain(|| Found::Text(text.to_owned())))
+    fn visit_str<E>(self, text: &str) -> Result<FieldValue, E> {
+        Ok(self.plain(|| FieldValue::Text(text.to_owned())))
     }
 
-    fn visit_unit<E>(self) -> Result<Found, E> {
-        Ok(Found::Nothing)
+    fn visit_unit<E>(self) -> Result<FieldValue, E> {
+        Ok(FieldValue::Nothing)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Found, E> {
-        Ok(self.plain(|| Found::Other))
+    fn visit_bool<E>(self, _: bool) -> Result<FieldValue, E> {
+        Ok(self.plain(|| FieldValue::Other))
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Found, E> {
-        Ok(self.plain(|| Found::Other))
+    fn visit_i64<E>(self, _: i64) -> Result<FieldValue, E> {
+        Ok(self.plain(|| FieldValue::Other))
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Found, E> {
-        Ok(self.plain(|| Found::Other))
+    fn visit_u64<E>(self, _: u64) -> Result<FieldValue, E> {
+        Ok(self.plain(|| FieldValue::Other))
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Found, E> {
-        Ok(self.plain(|| Found::Other))
+    fn visit_f64<E>(self, _: f64) -> Result<FieldValue, E> {
+        Ok(self.plain(|| FieldValue::Other))
     }
 }
 

@@ -38,10 +38,10 @@ const SOON: Duration = Duration::from_millis(50);
 pub(crate) struct Lane {
     connection: Connection,
     /// Set if the connection is our own.
-    bound: Option<Bound>,
+    bound: Option<OwnLink>,
 }
 
-struct Bound {
+struct OwnLink {
     own: Own,
     slot: u16,
     link: Link,
@@ -52,7 +52,7 @@ struct Bound {
 }
 
 /// The reaction to a command that was not carried out.
-enum Again {
+enum Reaction {
     /// The same, where the slot is by now.
     Here,
     /// At this node, for this once.
@@ -63,7 +63,7 @@ impl Lane {
     pub(crate) async fn own(own: Own, slot: u16, replicas: Option<Replicas>) -> Result<Self, StoreError> {
         let (link, session) = own.session(slot).await?;
         let connection = session.connection.clone().into();
-        Ok(Self { connection, bound: Some(Bound { own, slot, link, session, is_away: false, replicas }) })
+        Ok(Self { connection, bound: Some(OwnLink { own, slot, link, session, is_away: false, replicas }) })
     }
 
     pub(crate) fn given(connection: Connection) -> Self {
@@ -106,8 +106,8 @@ impl Lane {
             }
             match self.again(error, pause).await {
                 None => break,
-                Some(Again::Here) => outcome = command.query_async(&mut self.connection).await,
-                Some(Again::At(cluster, node)) => {
+                Some(Reaction::Here) => outcome = command.query_async(&mut self.connection).await,
+                Some(Reaction::At(cluster, node)) => {
                     let Ok((link, session)) = cluster.session_at(&node).await else { break };
                     self.bind(link, session, true);
                     outcome = self.ask(command).await;
@@ -206,7 +206,7 @@ impl Lane {
 
     /// Takes note of where an answer says that a slot is.
     pub(crate) fn learn(&self, error: &RedisError) {
-        if let Some(Bound { own: Own::Cluster(cluster), session, .. }) = &self.bound {
+        if let Some(OwnLink { own: Own::Cluster(cluster), session, .. }) = &self.bound {
             match redirected(error, session.host()) {
                 Some((slot, node)) if error.kind() == ServerErrorKind::Moved.into() => cluster.moved(slot, node),
                 _ => cluster.doubt(),
@@ -217,7 +217,7 @@ impl Lane {
     /// Makes sure that what was just written will outlast a failover, as far as that was asked
     /// for.
     pub(crate) async fn acknowledged(&self) -> Result<(), StoreError> {
-        let Some(Bound { link, session, replicas: Some(replicas), .. }) = &self.bound else { return Ok(()) };
+        let Some(OwnLink { link, session, replicas: Some(replicas), .. }) = &self.bound else { return Ok(()) };
         let answer = session.acknowledgements.count(&session.connection, *replicas).await;
         if let Err(error) = &answer {
             link.judge(session, error);
@@ -235,7 +235,7 @@ impl Lane {
     /// Looks at the server's clock, by which a lease has run out while by our own `left` remains.
     /// `None`: that was so little that it is over. Else how long the lease counts as alive.
     pub(crate) async fn sure_after(&self, left: Duration, lease: Duration) -> Result<Option<Duration>, StoreError> {
-        if let Some(Bound { link, session, .. }) = &self.bound {
+        if let Some(OwnLink { link, session, .. }) = &self.bound {
             link.look_at_clock(session).await.map_err(|error| failed(link.server(), error))?;
         }
         if left > SOON {
@@ -252,21 +252,21 @@ impl Lane {
     }
 
     /// Prepares for sending a command again that got this error, if that is any use.
-    async fn again(&mut self, error: &RedisError, pause: Duration) -> Option<Again> {
+    async fn again(&mut self, error: &RedisError, pause: Duration) -> Option<Reaction> {
         if !Self::is_passing(error) {
             return None;
         }
         self.judge(error);
         let kind = error.kind();
-        let Some(Bound { own, slot, session, .. }) = &self.bound else {
+        let Some(OwnLink { own, slot, session, .. }) = &self.bound else {
             // The application's connection finds the slot and the master itself.
             sleep(pause).await;
-            return (kind == ServerErrorKind::BusyLoading.into()).then_some(Again::Here);
+            return (kind == ServerErrorKind::BusyLoading.into()).then_some(Reaction::Here);
         };
         let (own, slot) = (own.clone(), *slot);
         match (&own, redirected(error, session.host())) {
             (Own::Cluster(cluster), Some((_, node))) if kind == ServerErrorKind::Ask.into() => {
-                return Some(Again::At(cluster.clone(), node));
+                return Some(Reaction::At(cluster.clone(), node));
             }
             (Own::Cluster(cluster), Some((slot, node))) => {
                 let is_news = cluster.node(slot).as_ref() != Some(&node);
@@ -287,7 +287,7 @@ impl Lane {
         // The connection may be another by now.
         let (link, session) = own.session(slot).await.ok()?;
         self.bind(link, session, false);
-        Some(Again::Here)
+        Some(Reaction::Here)
     }
 
     fn bind(&mut self, link: Link, session: Session, is_away: bool) {
@@ -299,7 +299,7 @@ impl Lane {
 
     /// Goes back to the node that has the slot: of the next key it alone knows whether it has gone.
     async fn come_back(&mut self) {
-        let Some(Bound { own, slot, is_away: true, .. }) = &self.bound else { return };
+        let Some(OwnLink { own, slot, is_away: true, .. }) = &self.bound else { return };
         let (own, slot) = (own.clone(), *slot);
         if let Ok((link, session)) = own.session(slot).await {
             self.bind(link, session, false);
@@ -307,7 +307,7 @@ impl Lane {
     }
 
     fn judge(&self, error: &RedisError) {
-        if let Some(Bound { link, session, .. }) = &self.bound {
+        if let Some(OwnLink { link, session, .. }) = &self.bound {
             link.judge(session, error);
         }
     }

@@ -26,7 +26,7 @@ const ROUNDS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// One of many steps. It may be sent again.
-pub(crate) struct Step {
+pub(crate) struct KeyedCommand {
     /// Of the record, or of one of several in one slot.
     pub(crate) key: String,
     /// On how many records it is.
@@ -42,7 +42,7 @@ pub(crate) struct Step {
 /// means.
 pub(crate) async fn carry_out<T, R>(
     server: &Server,
-    steps: &[Step],
+    steps: &[KeyedCommand],
     script: Option<&'static Script>,
     read: R,
 ) -> Vec<Result<T, StoreError>>
@@ -55,7 +55,7 @@ where
     let All { answers, .. } = all;
     let answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().zip(steps);
     // Earlier answers stay; the other steps may or may not have been carried out.
-    let or_late = |(answer, step): (Option<Result<T, StoreError>>, &Step)| {
+    let or_late = |(answer, step): (Option<Result<T, StoreError>>, &KeyedCommand)| {
         answer.unwrap_or_else(|| Err(server.timed_out(server.slot(&step.key))))
     };
     answers.map(or_late).collect()
@@ -63,7 +63,7 @@ where
 
 struct All<'a, T, R> {
     server: &'a Server,
-    steps: &'a [Step],
+    steps: &'a [KeyedCommand],
     script: Option<&'static Script>,
     read: R,
     answers: Mutex<Vec<Option<Result<T, StoreError>>>>,

@@ -12,7 +12,7 @@ use redis::{Cmd, Value};
 use crate::client::command::{evalsha, millis};
 use crate::client::error::{refused, unexpected};
 use crate::client::lane::Lane;
-use crate::client::many::{self, Step};
+use crate::client::many::{self, KeyedCommand};
 use crate::client::server::Server;
 use crate::store::keys::Keys;
 use crate::store::look::{describe_by, is_aside};
@@ -166,9 +166,9 @@ async fn read_all(
     let step = |id: &RecordId| {
         let (key, aside) = (keys.record(id), keys.aside(id));
         // Heavier than one record, so that an answer that the two are apart is an answer.
-        Step { command: evalsha(&PEEK, &[&key, &aside], &[head.as_bytes()]), key, weight: 2 }
+        KeyedCommand { command: evalsha(&PEEK, &[&key, &aside], &[head.as_bytes()]), key, weight: 2 }
     };
-    let steps: Vec<Step> = ids.iter().map(step).collect();
+    let steps: Vec<KeyedCommand> = ids.iter().map(step).collect();
     let read = |_, server: &str, answer| inspected(server, &answer);
     let answers = many::carry_out(server, &steps, Some(&PEEK), read).await;
     let (mut records, mut unreadable) = (Vec::new(), Vec::new());

@@ -23,7 +23,7 @@ use crate::store::unreadable::unreadable;
 const ROUNDS: usize = 16;
 
 /// The result of the first command of a claim.
-enum Begun {
+enum FirstReply {
     Over(Claimed),
     /// This record is there.
     Found(Bytes),
@@ -40,8 +40,8 @@ pub(crate) fn claim_quickly<'a>(
     async move {
         let text = match quick.send(first).await {
             Ok(answer) => match begun(claim, quick.server(), answer) {
-                Ok(Begun::Over(answer)) => return Ok(Ok(answer)),
-                Ok(Begun::Found(text)) => text,
+                Ok(FirstReply::Over(answer)) => return Ok(Ok(answer)),
+                Ok(FirstReply::Found(text)) => text,
                 Err(error) => return Ok(Err(error)),
             },
             Err(error) if is_refused(&error) => return Err(None),
@@ -69,13 +69,13 @@ pub(crate) async fn claim(
 ) -> Result<Claimed, StoreError> {
     let key = keys.record(&claim.id);
     let mut found = match found {
-        Some(text) => Begun::Found(text),
+        Some(text) => FirstReply::Found(text),
         None => begin(lane, &key, claim).await?,
     };
     for _ in 0..ROUNDS {
         let text = match found {
-            Begun::Found(text) => text,
-            Begun::Over(answer) => {
+            FirstReply::Found(text) => text,
+            FirstReply::Over(answer) => {
                 if let Claimed::Owned { .. } = answer {
                     lane.acknowledged().await?;
                 }
@@ -142,7 +142,7 @@ pub(crate) async fn claim(
                         if let Some(lease_left) = lane.sure_after(left, lease).await? {
                             return Ok(Claimed::InFlight { attempt, lease_left });
                         }
-                        found = Begun::Found(text);
+                        found = FirstReply::Found(text);
                         continue;
                     }
                     swapped => (swapped, answer),
@@ -156,7 +156,7 @@ pub(crate) async fn claim(
             }
             Swap::Free => return Ok(answer),
             Swap::Gone => begin(lane, &key, claim).await?,
-            Swap::Changed(text) => Begun::Found(text),
+            Swap::Changed(text) => FirstReply::Found(text),
             // Only said where the lease was asked about.
             Swap::Alive(_) | Swap::Unsure(_) => return Err(unexpected(lane.server(), &Value::Nil)),
         };
@@ -202,21 +202,21 @@ fn first_origin(claim: &Claim) -> Origin {
 }
 
 /// Reads the answer to the first command.
-fn begun(claim: &Claim, server: &str, answer: Value) -> Result<Begun, StoreError> {
+fn begun(claim: &Claim, server: &str, answer: Value) -> Result<FirstReply, StoreError> {
     let owned = Claimed::Owned { attempt: 1, from: first_origin(claim) };
     match answer {
-        Value::BulkString(text) => Ok(Begun::Found(text.into())),
-        Value::Nil if !claim.must_be_issued => Ok(Begun::Over(owned)),
-        Value::Nil if only_looks(claim) => Ok(Begun::Over(Claimed::NotIssued)),
-        Value::Int(1) if claim.must_be_issued => Ok(Begun::Over(owned)),
-        Value::Int(0) if claim.must_be_issued => Ok(Begun::Over(Claimed::NotIssued)),
-        Value::Int(-1) if claim.must_be_issued => Ok(Begun::Over(Claimed::IssueExpired)),
+        Value::BulkString(text) => Ok(FirstReply::Found(text.into())),
+        Value::Nil if !claim.must_be_issued => Ok(FirstReply::Over(owned)),
+        Value::Nil if only_looks(claim) => Ok(FirstReply::Over(Claimed::NotIssued)),
+        Value::Int(1) if claim.must_be_issued => Ok(FirstReply::Over(owned)),
+        Value::Int(0) if claim.must_be_issued => Ok(FirstReply::Over(Claimed::NotIssued)),
+        Value::Int(-1) if claim.must_be_issued => Ok(FirstReply::Over(Claimed::IssueExpired)),
         other => Err(unexpected(server, &other)),
     }
 }
 
 /// Sends the first command.
-async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Begun, StoreError> {
+async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<FirstReply, StoreError> {
     if claim.must_be_issued && !only_looks(claim) {
         let (record, hold) = (first_attempt(claim), millis(claim.hold).to_string());
         let answer = lane.script(&ISSUED, &[key], &[&record, hold.as_bytes()]).await?;

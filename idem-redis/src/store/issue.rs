@@ -10,7 +10,7 @@ use redis::{Cmd, Value};
 
 use crate::client::command::{FOREVER, millis};
 use crate::client::error::unexpected;
-use crate::client::many::{self, Step};
+use crate::client::many::{self, KeyedCommand};
 use crate::client::server::Server;
 use crate::store::keys::Keys;
 use crate::store::unreadable::unreadable;
@@ -21,9 +21,9 @@ pub(crate) async fn issue(server: &Server, keys: &Keys, issues: &[Issue]) -> Vec
         let (key, record) = (keys.record(&issue.id), wire::encode(&issue.record()));
         let mut set = Cmd::with_capacity(7, 32 + key.len() + record.len());
         set.arg("SET").arg(&key).arg(record).arg("NX").arg("GET").arg("PX").arg(millis(issue.expires_in()));
-        Step { key, weight: 1, command: set }
+        KeyedCommand { key, weight: 1, command: set }
     };
-    let steps: Vec<Step> = issues.iter().map(step).collect();
+    let steps: Vec<KeyedCommand> = issues.iter().map(step).collect();
     many::carry_out(server, &steps, None, |index, server, answer| issued(&issues[index], server, answer)).await
 }
 

@@ -9,7 +9,7 @@ use redis::{RedisError, Value};
 use crate::client::command::{evalsha, millis};
 use crate::client::error::unexpected;
 use crate::client::lane::are_apart;
-use crate::client::many::{self, Step};
+use crate::client::many::{self, KeyedCommand};
 use crate::client::server::Server;
 use crate::store::keys::Keys;
 use crate::store::script::{RENEW, ownership};
@@ -57,13 +57,13 @@ impl Renewals<'_> {
     /// Sends one command for each group. An answer for each renewal of a group, or one error for
     /// all.
     async fn send(&self, groups: Vec<Vec<usize>>) -> Vec<(Vec<usize>, Result<Vec<Answer>, StoreError>)> {
-        let steps: Vec<Step> = groups.iter().map(|group| self.step(group)).collect();
+        let steps: Vec<KeyedCommand> = groups.iter().map(|group| self.step(group)).collect();
         let read = |index: usize, server: &str, answer| answers(server, groups[index].len(), answer);
         let said = many::carry_out(self.server, &steps, Some(&RENEW), read).await;
         groups.into_iter().zip(said).collect()
     }
 
-    fn step(&self, group: &[usize]) -> Step {
+    fn step(&self, group: &[usize]) -> KeyedCommand {
         let (mut records, mut args) = (Vec::new(), Vec::new());
         for renewal in group.iter().map(|&index| &self.all[index]) {
             records.push(self.keys.record(&renewal.id));
@@ -73,7 +73,7 @@ impl Renewals<'_> {
         let keys: Vec<&str> = records.iter().map(String::as_str).collect();
         let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
         let command = evalsha(&RENEW, &keys, &args);
-        Step { command, weight: group.len(), key: records.into_iter().next().unwrap_or_default() }
+        KeyedCommand { command, weight: group.len(), key: records.into_iter().next().unwrap_or_default() }
     }
 }
 

@@ -8,11 +8,11 @@ use idem_core::store::admin::{Cursor, Intervened, Intervention, Listed, Listing,
 use idem_core::store::record::{RecordId, RecordInfo, RecordState};
 use idem_core::{Key, StoreError};
 
-use super::clock::{Clock, Lapsed};
+use super::clock::{DatabaseClock, Lapsed};
 use super::core::Core;
-use super::dialect::{Conn, Dialect, Guard, Place, Seen};
+use super::dialect::{Conn, Dialect, Guard, Position, Seen};
 use super::fault::{Stopped, contended};
-use crate::columns::{Columns, Found};
+use crate::columns::{Columns, FoundRow};
 
 /// How many rows one statement looks at: milliseconds of the server's time.
 const WINDOW: usize = 1000;
@@ -21,7 +21,7 @@ const WINDOWS: usize = 10;
 /// How often a row may change under a decision.
 const ROUNDS: usize = 16;
 
-impl Place {
+impl Position {
     fn read(cursor: &Cursor) -> Result<Self, StoreError> {
         let [expires_at, operation, key] = cursor.fields()?;
         let expires_at = expires_at.parse().map_err(|_| Cursor::foreign())?;
@@ -39,7 +39,7 @@ impl Place {
 }
 
 pub(crate) async fn list<D: Dialect>(core: &Arc<Core<D>>, listing: &Listing) -> Result<Page, StoreError> {
-    let mut place = listing.cursor.as_ref().map_or_else(|| Ok(Place::default()), Place::read)?;
+    let mut place = listing.cursor.as_ref().map_or_else(|| Ok(Position::default()), Position::read)?;
     let limit = listing.limit.max(1);
     let of_leases = matches!(listing.state, Some(RecordState::InFlight | RecordState::Abandoned));
     // There is an index of these alone.
@@ -59,7 +59,7 @@ pub(crate) async fn list<D: Dialect>(core: &Arc<Core<D>>, listing: &Listing) -> 
             place = here;
             let Some(id) = place.id().filter(|id| listing.may_match(id)) else { continue };
             match row.found() {
-                Ok(Found { record: Some(record), left, .. }) => {
+                Ok(FoundRow { record: Some(record), left, .. }) => {
                     let info = RecordInfo::new(&record, left);
                     if listing.matches(&info) {
                         records.push(Listed::new(id, info));
@@ -96,7 +96,7 @@ pub(crate) async fn intervene<D: Dialect>(
         })
         .await?;
     if let Intervened::Done { .. } = done {
-        core.hub.wake(id.as_str());
+        core.waiters.wake(id.as_str());
     }
     Ok(done)
 }
@@ -104,13 +104,13 @@ pub(crate) async fn intervene<D: Dialect>(
 async fn intervene_on<D: Dialect>(
     dialect: &D,
     on: &mut Conn<D>,
-    clock: &Clock,
+    clock: &DatabaseClock,
     intervention: &Intervention,
 ) -> Result<Intervened, Stopped> {
     let id = &intervention.id;
     for _ in 0..ROUNDS {
         let Some(row) = dialect.read(on, id).await.map_err(Stopped::Unsent)? else { return Ok(Intervened::Nothing) };
-        let Found { record, left, revision } = row.found()?;
+        let FoundRow { record, left, revision } = row.found()?;
         let Some(record) = record else { return Ok(Intervened::Nothing) };
         let (attempt, lapsed) = (record.attempt(), Lapsed::of(&record, left));
         let mut lease_left = record.lease_left(left);

@@ -13,7 +13,7 @@ use super::dialect::{Conn, Dialect};
 const SOON: Duration = Duration::from_millis(50);
 
 /// What a store knows of its database's clock.
-pub(crate) struct Clock {
+pub(crate) struct DatabaseClock {
     server: ServerClock,
     /// The database's address, for messages.
     place: String,
@@ -60,7 +60,7 @@ impl Lapsed {
     }
 }
 
-impl Clock {
+impl DatabaseClock {
     pub(crate) fn new(place: String) -> Self {
         Self { server: ServerClock::default(), place }
     }

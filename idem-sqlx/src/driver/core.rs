@@ -16,15 +16,15 @@ use tokio::time::{Instant, sleep, timeout};
 use self::sqlx::Pool;
 use self::sqlx::pool::PoolConnection;
 use super::super::sqlx;
-use super::clock::Clock;
+use super::clock::DatabaseClock;
 use super::dialect::{Conn, Dialect, Judgement, Schema};
 use super::fault::{self, Stopped, failed, judge, refused};
 use super::opening::Openings;
 use super::spares::Spares;
 use super::sweep::{self, Swept};
 use super::turn::{Turn, Turns};
-use crate::hub::Hub;
 use crate::table::{Table, VERSION};
+use crate::waiters::LocalWaiters;
 
 /// How long a step may take, unless the builder says otherwise.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_millis(900);
@@ -49,8 +49,8 @@ pub(crate) struct Core<D: Dialect> {
     pub(crate) dialect: D,
     /// The dialect of steps in a caller's transaction.
     pub(crate) within: D,
-    pub(crate) hub: Arc<Hub>,
-    pub(crate) clock: Arc<Clock>,
+    pub(crate) waiters: Arc<LocalWaiters>,
+    pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) limit: Duration,
     turns: Turns,
     /// The turns of steps that only read, next to those that write one at a time.
@@ -132,8 +132,8 @@ impl<D: Dialect> Core<D> {
             pool,
             dialect,
             within,
-            hub: Arc::default(),
-            clock: Arc::new(Clock::new(place.clone())),
+            waiters: Arc::default(),
+            clock: Arc::new(DatabaseClock::new(place.clone())),
             limit: settings.limit,
             turns,
             looks,
@@ -326,7 +326,7 @@ impl<D: Dialect> Core<D> {
     pub(crate) fn listening(&self) -> Option<&watch::Receiver<bool>> {
         let listen = || {
             let _home = self.home().enter();
-            self.dialect.listen(&self.pool, self.hub.clone())
+            self.dialect.listen(&self.pool, self.waiters.clone())
         };
         self.listening.get_or_init(listen).as_ref().map(|(_, connected)| connected)
     }
@@ -398,13 +398,13 @@ impl<D: Dialect> Core<D> {
         }
     }
 
-    async fn lend(&self) -> Result<Lent<D>, StoreError> {
+    async fn lend(&self) -> Result<PooledConnection<D>, StoreError> {
         let _wanted = match self.spares.take() {
-            Ok(connection) => return Ok(Lent(Some(connection))),
+            Ok(connection) => return Ok(PooledConnection(Some(connection))),
             Err(wanted) => wanted,
         };
         match self.openings.connection(&self.pool, self.home()).await {
-            Ok(connection) => Ok(Lent(Some(connection))),
+            Ok(connection) => Ok(PooledConnection(Some(connection))),
             Err(sqlx::Error::PoolTimedOut) => Err(self.unconnected_in_time()),
             Err(error) => Err(fault::unconnected::<D>(&self.place, error)),
         }
@@ -414,7 +414,7 @@ impl<D: Dialect> Core<D> {
     /// were idle for too long.
     fn return_spares(&self) {
         for connection in self.spares.take_all() {
-            let mut lent = Lent::<D>(Some(connection));
+            let mut lent = PooledConnection::<D>(Some(connection));
             let _home = self.home().enter();
             lent.give_back();
         }
@@ -427,7 +427,7 @@ impl<D: Dialect> Core<D> {
     }
 
     /// Looks once whether the table is there, and ours.
-    async fn check(&self, lent: &mut Lent<D>) -> Result<(), StoreError> {
+    async fn check(&self, lent: &mut PooledConnection<D>) -> Result<(), StoreError> {
         if self.checked.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -528,9 +528,9 @@ impl<D: Dialect> Drop for Core<D> {
 
 /// A connection out of the pool. Unless it is given back, it is closed: sqlx would wait for the end
 /// of what was going on there, and a server that is gone never ends anything.
-struct Lent<D: Dialect>(Option<PoolConnection<D::Db>>);
+struct PooledConnection<D: Dialect>(Option<PoolConnection<D::Db>>);
 
-impl<D: Dialect> Lent<D> {
+impl<D: Dialect> PooledConnection<D> {
     fn connection(&mut self) -> Result<&mut Conn<D>, StoreError> {
         let connection = self.0.as_deref_mut();
         connection.ok_or_else(|| {
@@ -554,7 +554,7 @@ impl<D: Dialect> Lent<D> {
     }
 }
 
-impl<D: Dialect> Drop for Lent<D> {
+impl<D: Dialect> Drop for PooledConnection<D> {
     fn drop(&mut self) {
         if let Some(connection) = self.0.take() {
             drop(connection.detach());

@@ -12,8 +12,8 @@ use self::sqlx::error::DatabaseError;
 use self::sqlx::{Connection, Database, Pool};
 use super::super::sqlx;
 use crate::columns::{Columns, Row};
-use crate::hub::Hub;
 use crate::table::Table;
+use crate::waiters::LocalWaiters;
 
 /// A connection of a dialect's database.
 pub(crate) type Conn<D> = <<D as Dialect>::Db as Database>::Connection;
@@ -64,7 +64,7 @@ pub(crate) enum Judgement {
 
 /// The position of a listing: after this row, in the order of expiry, operation and key.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     /// In the dialect's unit.
     pub(crate) expires_at: i64,
     pub(crate) operation: String,
@@ -73,7 +73,7 @@ pub(crate) struct Place {
 
 /// A row of a listing, without its outcome.
 pub(crate) struct Seen {
-    pub(crate) place: Place,
+    pub(crate) place: Position,
     pub(crate) row: Row,
 }
 
@@ -165,7 +165,7 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     fn window(
         &self,
         on: &mut Conn<Self>,
-        after: &Place,
+        after: &Position,
         in_flight: bool,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<Seen>, sqlx::Error>> + Send;
@@ -251,8 +251,12 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
 
     /// Starts the task that takes messages in and wakes waiters, and says whether it is connected.
     /// `None`: this database has no messages.
-    fn listen(&self, pool: &Pool<Self::Db>, hub: Arc<Hub>) -> Option<(JoinHandle<()>, watch::Receiver<bool>)> {
-        let _ = (pool, hub);
+    fn listen(
+        &self,
+        pool: &Pool<Self::Db>,
+        waiters: Arc<LocalWaiters>,
+    ) -> Option<(JoinHandle<()>, watch::Receiver<bool>)> {
+        let _ = (pool, waiters);
         None
     }
 }

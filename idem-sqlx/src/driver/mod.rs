@@ -89,7 +89,7 @@ macro_rules! read_window {
             .into_iter()
             .map(|row| {
                 use super::super::sqlx::Row as _;
-                let place = super::dialect::Place {
+                let place = super::dialect::Position {
                     operation: row.try_get(15)?,
                     key: row.try_get(16)?,
                     expires_at: row.try_get(17)?,

@@ -11,11 +11,11 @@ use idem_core::store::record::{
     RecordInfo, Release, Removed, Renewal,
 };
 
-use super::clock::{Clock, Lapsed};
+use super::clock::{DatabaseClock, Lapsed};
 use super::core::Core;
 use super::dialect::{Conn, Dialect, Guard, Kept};
 use super::fault::{Stopped, contended};
-use crate::columns::{Columns, Found, millis};
+use crate::columns::{Columns, FoundRow, millis};
 
 /// How often a row may change under a step.
 pub(crate) const ROUNDS: usize = 16;
@@ -47,14 +47,19 @@ pub(crate) async fn claim<D: Dialect>(core: &Arc<Core<D>>, claim: &Claim) -> Res
 /// The answer to a claim that has nothing to write.
 async fn answer_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, claim: &Claim) -> Result<Option<Claimed>, Stopped> {
     let Some(row) = dialect.read(on, &claim.id).await? else { return Ok(None) };
-    let Found { record, left, revision } = row.found()?;
+    let FoundRow { record, left, revision } = row.found()?;
     Ok(match next(claim, record.as_ref(), left, revision) {
         Next::Answer(claimed) => Some(claimed),
         Next::Put(..) | Next::IfLapsed(..) => None,
     })
 }
 
-async fn claim_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, clock: &Clock, claim: &Claim) -> Result<Claimed, Stopped> {
+async fn claim_on<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    clock: &DatabaseClock,
+    claim: &Claim,
+) -> Result<Claimed, Stopped> {
     for _ in 0..ROUNDS {
         let found = match claim.on_nothing() {
             OnClaim::Take(first) => match dialect.insert(on, &claim.id, &in_flight(&first)).await? {
@@ -65,7 +70,7 @@ async fn claim_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, clock: &Clock, clai
             _ => dialect.read(on, &claim.id).await?,
         };
         let Some(row) = found else { return answer(claim.on_nothing()) };
-        let Found { record, left, revision } = row.found()?;
+        let FoundRow { record, left, revision } = row.found()?;
         let (next, guard) = match next(claim, record.as_ref(), left, revision) {
             Next::Answer(claimed) => return Ok(claimed),
             Next::Put(next, guard) => (next, guard),
@@ -187,7 +192,7 @@ async fn issue_on<D: Dialect>(
         if row.revision == columns.revision {
             return Ok(Issued::Issued);
         }
-        let Found { record, revision, .. } = row.found()?;
+        let FoundRow { record, revision, .. } = row.found()?;
         match record {
             Some(record) => return Ok(record.on_issue(issue)),
             None if dialect.put(on, &issue.id, Guard::Revision(revision), columns).await? => return Ok(Issued::Issued),
@@ -207,7 +212,7 @@ pub(crate) async fn commit<D: Dialect>(core: &Arc<Core<D>>, commit: &Commit) -> 
         })
         .await?;
     if held == Ownership::Held {
-        core.hub.wake(id.as_str());
+        core.waiters.wake(id.as_str());
     }
     Ok(held)
 }
@@ -253,7 +258,7 @@ pub(crate) async fn release<D: Dialect>(core: &Arc<Core<D>>, release: &Release) 
         })
         .await?;
     if held == Ownership::Held {
-        core.hub.wake(id.as_str());
+        core.waiters.wake(id.as_str());
     }
     Ok(held)
 }
@@ -263,7 +268,7 @@ async fn release_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, release: &Release
         let Some(row) = dialect.read(on, &release.id).await.map_err(Stopped::Unsent)? else {
             return Ok(Ownership::Lost);
         };
-        let Found { record, revision, .. } = row.found()?;
+        let FoundRow { record, revision, .. } = row.found()?;
         let Some(record) = record else { return Ok(Ownership::Lost) };
         let done = match record.on_release(release) {
             OnStep::Answer(ownership) => return Ok(ownership),
@@ -326,7 +331,7 @@ pub(crate) async fn inspect<D: Dialect>(core: &Arc<Core<D>>, id: &RecordId) -> R
         let id = id.clone();
         Box::pin(async move {
             let Some(row) = dialect.read(on, &id).await? else { return Ok(None) };
-            let Found { record, left, .. } = row.found()?;
+            let FoundRow { record, left, .. } = row.found()?;
             Ok(record.map(|record| RecordInfo::new(&record, left)))
         })
     })
@@ -345,12 +350,12 @@ pub(crate) async fn remove<D: Dialect>(core: &Arc<Core<D>>, id: &RecordId) -> Re
 async fn remove_on<D: Dialect>(
     dialect: &D,
     on: &mut Conn<D>,
-    clock: &Clock,
+    clock: &DatabaseClock,
     id: &RecordId,
 ) -> Result<Removed, Stopped> {
     for _ in 0..ROUNDS {
         let Some(row) = dialect.read(on, id).await.map_err(Stopped::Unsent)? else { return Ok(Removed::Nothing) };
-        let Found { record, left, revision } = row.found()?;
+        let FoundRow { record, left, revision } = row.found()?;
         let Some(record) = record else { return Ok(Removed::Nothing) };
         if let Some(lapsed) = Lapsed::of(&record, left)
             && let Some(lease_left) = clock.doubt(dialect, on, lapsed).await.map_err(Stopped::Unsent)?

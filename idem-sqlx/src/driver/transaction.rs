@@ -11,13 +11,13 @@ use self::sqlx::error::DatabaseError;
 use self::sqlx::pool::PoolConnection;
 use self::sqlx::{Database, Pool, Transaction};
 use super::super::{TransactionManager, fixed, sqlx};
-use super::clock::Clock;
+use super::clock::DatabaseClock;
 use super::core::{CONNECTING, Core};
 use super::dialect::{Conn, Dialect, Guard, Inserted, Judgement};
 use super::fault::{self, Stopped, contended, judge};
 use super::limited::Limited;
 use super::steps::{Next, ROUNDS, commit_on, in_flight, next};
-use crate::columns::{Columns, Found};
+use crate::columns::{Columns, FoundRow};
 
 /// The pause in the error of a call whose key another transaction holds. The end of that
 /// transaction is unknown.
@@ -48,7 +48,7 @@ pub(crate) async fn claim<D: Dialect>(
 async fn claim_on<D: Dialect>(
     dialect: &D,
     on: &mut Conn<D>,
-    clock: &Clock,
+    clock: &DatabaseClock,
     claim: &Claim,
     wait: Duration,
 ) -> Result<Claimed, Stopped> {
@@ -67,7 +67,7 @@ async fn claim_on<D: Dialect>(
             _ => dialect.read(on, &claim.id).await?,
         };
         let Some(row) = found else { return Ok(Claimed::NotIssued) };
-        let Found { record, left: valid, revision } = row.found()?;
+        let FoundRow { record, left: valid, revision } = row.found()?;
         let (then, guard) = match next(claim, record.as_ref(), valid, revision) {
             Next::Answer(claimed) => return Ok(claimed),
             Next::Put(then, guard) => (then, guard),

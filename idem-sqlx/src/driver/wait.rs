@@ -29,14 +29,14 @@ pub(crate) async fn wait<D: Dialect>(
     attempt: u64,
     pauses: (Duration, Duration),
 ) -> Result<(), StoreError> {
-    let seat = core.hub.sit(id);
+    let waiter = core.waiters.join(id);
     let mut connected = core.listening().cloned();
     if let Some(connected) = &mut connected {
         let _ = timeout(CONNECT, connected.wait_for(|connected| *connected)).await;
     }
     let mut pause = pauses.0;
     loop {
-        let Some(woken) = seat.woken() else { return Ok(()) };
+        let Some(woken) = waiter.woken() else { return Ok(()) };
         let mut woken = pin!(woken);
         // From here on no wake-up is lost.
         woken.as_mut().enable();

@@ -52,15 +52,15 @@ impl Mistake {
 }
 
 /// What a mistake is made in.
-trait Place: Clone + Send + Sync + 'static {
-    type Subject: Guarded;
+trait Venue: Clone + Send + Sync + 'static {
+    type Subject: Guarding;
 
     /// Another set of records.
     fn another(&self, number: usize, mistake: Mistake) -> impl Future<Output = Self::Subject> + Send;
 }
 
 /// Has each mistake found by its trial, which passes without it.
-async fn finds<P: Place>(place: P, mistakes: &'static [Mistake]) {
+async fn finds<P: Venue>(place: P, mistakes: &'static [Mistake]) {
     let places = Arc::new(Semaphore::new(6));
     let mut tasks = JoinSet::new();
     for (number, mistake) in mistakes.iter().copied().enumerate() {
@@ -93,7 +93,7 @@ fn is_an_answer(said: &str) -> bool {
 }
 
 /// Runs the trial of a mistake, in a task of its own: one that panics is one result among the others.
-async fn tries<P: Place>(place: &P, number: usize, mistake: Mistake) -> Result<(), String> {
+async fn tries<P: Venue>(place: &P, number: usize, mistake: Mistake) -> Result<(), String> {
     let place = place.clone();
     let task = tokio::spawn(async move {
         let subject = place.another(number, mistake).await;
@@ -111,7 +111,7 @@ async fn tries<P: Place>(place: &P, number: usize, mistake: Mistake) -> Result<(
 /// tried alone.
 const GUARDS: &str = "the guards";
 
-trait Guarded: Subject {
+trait Guarding: Subject {
     fn guards(&self) -> impl Future<Output = Result<(), String>> + Send;
 }
 
@@ -213,7 +213,7 @@ struct OnSqlite {
 #[derive(Clone)]
 struct Sqlite;
 
-impl Place for Sqlite {
+impl Venue for Sqlite {
     type Subject = OnSqlite;
 
     async fn another(&self, _: usize, mistake: Mistake) -> OnSqlite {
@@ -221,7 +221,7 @@ impl Place for Sqlite {
     }
 }
 
-impl Guarded for OnSqlite {
+impl Guarding for OnSqlite {
     async fn guards(&self) -> Result<(), String> {
         guards(&self.store().await.unwrap().0).await
     }
@@ -242,9 +242,9 @@ impl Subject for OnSqlite {
 
 /// A place on a server, with a table for each mistake.
 macro_rules! on_server {
-    ($Place:ident, $Subject:ident, $Server:ty, $Store:ident, $Pool:ident, $PoolOptions:ident) => {
+    ($Venue:ident, $Subject:ident, $Server:ty, $Store:ident, $Pool:ident, $PoolOptions:ident) => {
         #[derive(Clone)]
-        struct $Place(Arc<$Server>);
+        struct $Venue(Arc<$Server>);
 
         struct $Subject {
             server: Arc<$Server>,
@@ -252,7 +252,7 @@ macro_rules! on_server {
             mistake: Mistake,
         }
 
-        impl Place for $Place {
+        impl Venue for $Venue {
             type Subject = $Subject;
 
             async fn another(&self, number: usize, mistake: Mistake) -> $Subject {
@@ -263,7 +263,7 @@ macro_rules! on_server {
             }
         }
 
-        impl Guarded for $Subject {
+        impl Guarding for $Subject {
             async fn guards(&self) -> Result<(), String> {
                 guards(&self.store().await.unwrap().0).await
             }

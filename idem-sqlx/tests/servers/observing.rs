@@ -18,24 +18,29 @@ use super::events::rows::{on_mariadb, on_postgres, on_sqlite};
 use crate::failed::{Failed, action};
 use crate::transactions::insert;
 
-/// What was decided, and what an observing call `would` have come to.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
+/// What was decided, each with one more field, for example what an observing call `would` have come
+/// to.
+#[derive(Clone)]
+pub(crate) struct Log(Arc<Mutex<Vec<String>>>, &'static str);
 
 impl Log {
-    fn decisions(&self) -> Vec<String> {
+    pub(crate) fn with(field: &'static str) -> Self {
+        Self(Arc::default(), field)
+    }
+
+    pub(crate) fn decisions(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
 
-struct Fields<'a>(&'a mut Vec<String>);
+struct Fields<'a>(&'a mut Vec<String>, &'static str);
 
 impl Visit for Fields<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = format!("{value:?}").trim_matches('"').to_owned();
         match (field.name(), self.0.last_mut()) {
             ("decision", _) => self.0.push(text),
-            ("would", Some(decision)) => *decision = format!("{decision}: {text}"),
+            (name, Some(decision)) if name == self.1 => *decision = format!("{decision}: {text}"),
             _ => {}
         }
     }
@@ -51,7 +56,7 @@ impl Subscriber for Log {
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn event(&self, event: &Event<'_>) {
-        event.record(&mut Fields(&mut self.0.lock().unwrap()));
+        event.record(&mut Fields(&mut self.0.lock().unwrap(), self.1));
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
@@ -65,7 +70,7 @@ macro_rules! observes {
     ($observes:ident, $Tx:path, $connect:path, $begin:literal) => {
         #[allow(clippy::too_many_lines)]
         async fn $observes(url: &str) {
-            let log = Log::default();
+            let log = Log::with("would");
             let _logging = tracing::subscriber::set_default(log.clone());
             let (pool, idempotency) = $connect(url, "READ COMMITTED").await;
             let call = |idempotency: &Idempotency, key: &'static str| {
@@ -206,7 +211,7 @@ async fn an_observing_call_in_a_transaction_runs_and_says_what_it_would_have_don
 async fn a_transaction_that_met_another_one_is_a_conflict_and_not_a_store_that_failed() {
     let (pool, store) = crate::transactions::postgres().await;
     let idempotency = Idempotency::new(store);
-    let log = Log::default();
+    let log = Log::with("would");
     let _guard = tracing::subscriber::set_default(log.clone());
     let call = || idempotency.operation("conflicts").key("one");
 
@@ -270,7 +275,7 @@ async fn a_conflict_that_does_not_pass_is_reported_once_as_a_store_that_failed()
         .execute(&pool)
         .await
         .unwrap();
-    let log = Log::default();
+    let log = Log::with("would");
     let _logging = tracing::subscriber::set_default(log.clone());
     let body = async |tx: &mut sqlx::PgTransaction<'_>| {
         let mut other = pool.begin().await?;

@@ -6,9 +6,12 @@ use std::time::Duration;
 use idem_core::{Begin, Error, ErrorAction, Idempotency, Outcome, RecordState, current};
 use idem_sqlx::sqlx::{self, AssertSqlSafe, SqliteTransaction};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::LONG;
 use crate::failed::{Failed, action};
+use crate::observing::Log;
 use crate::transactions::{insert, mariadb, postgres, sqlite};
 
 /// A third of it is soon over, and a busy machine renews it in time.
@@ -34,7 +37,7 @@ macro_rules! over {
                         &idempotency
                     ),
                     an_observing_call_that_is_not_the_owner_any_more_keeps_its_transaction(&pool, &idempotency),
-                    p6_an_error_after_a_refused_commit_in_is_not_kept(&pool, &idempotency),
+                    p6_an_error_after_a_step_that_failed_is_not_kept(&pool, &idempotency),
                 );
             }
 
@@ -157,23 +160,53 @@ macro_rules! over {
                 }
             }
 
-            async fn p6_an_error_after_a_refused_commit_in_is_not_kept(pool: &Pool, idempotency: &Idempotency) {
+            async fn p6_an_error_after_a_step_that_failed_is_not_kept(pool: &Pool, idempotency: &Idempotency) {
                 let inner = || idempotency.operation("recorded.inner").key("k").begin();
-                let Begin::Execute(late) = inner().await.unwrap() else { panic!("a replay") };
-                late.release().await.unwrap();
                 let outer = || idempotency.operation("recorded.outer").key("k");
-                let ran = outer().errors(action).run(async || {
-                    let mut tx = pool.begin_with($begin).await?;
-                    let refused = late.commit_in(&mut tx, &1_u32).await.unwrap_err();
-                    assert!(matches!(refused, Error::LeaseLost { .. }), "{refused}");
+                for is_released in [true, false] {
+                    let Begin::Execute(late) = inner().await.unwrap() else { panic!("a replay") };
+                    if is_released {
+                        late.release().await.unwrap();
+                    }
+                    let ran = outer().errors(action).run(async || {
+                        if is_released {
+                            let mut tx = pool.begin_with($begin).await?;
+                            let refused = late.commit_in(&mut tx, &1_u32).await.unwrap_err();
+                            assert!(matches!(refused, Error::LeaseLost { .. }), "{refused}");
+                        } else {
+                            let refused = late.commit_error(&Unwritable, None).await.unwrap_err();
+                            assert!(matches!(refused, Error::Config { .. }), "{refused}");
+                            late.release().await?;
+                        }
+                        Err::<u32, _>(Failed::Declined)
+                    });
+                    assert!(matches!(ran.await, Err(Failed::Declined)));
+                    let found = outer().inspect().await.unwrap().unwrap();
+                    assert_eq!(found.state, RecordState::Released);
+                }
+                let mut tx = pool.begin_with($begin).await.unwrap();
+                let ran = outer().errors(action).run_in(&mut tx, async |tx| {
+                    let refused = current().unwrap().commit_in(tx, &1_u32).await.unwrap_err();
+                    assert!(matches!(refused, Error::Config { .. }), "{refused}");
                     Err::<u32, _>(Failed::Declined)
                 });
                 assert!(matches!(ran.await, Err(Failed::Declined)));
+                tx.commit().await.unwrap();
                 let found = outer().inspect().await.unwrap().unwrap();
                 assert_eq!(found.state, RecordState::Released);
             }
         }
     };
+}
+
+/// An error that no codec can write.
+#[derive(Debug, Deserialize)]
+struct Unwritable;
+
+impl Serialize for Unwritable {
+    fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(S::Error::custom("unwritable"))
+    }
 }
 
 trait Db {
@@ -195,6 +228,27 @@ impl Db for SqliteStore {
 over!(on_postgres, postgres, PostgresStore, "BEGIN");
 over!(on_mariadb, mariadb, MySqlStore, "BEGIN");
 over!(on_sqlite, sqlite, SqliteStore, "BEGIN IMMEDIATE");
+
+/// Its duplicates get the outcome, and nobody has taken the key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_after_the_transaction_that_recorded_an_outcome_is_reported_as_that() {
+    let log = Log::with("detail");
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let (pool, store) = sqlite().await;
+    let idempotency = Idempotency::new(store);
+    let operation = || idempotency.operation("recorded.error").key("k");
+    let ran = operation().run(async || {
+        let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
+        current().unwrap().commit_in(&mut tx, &1_u32).await?;
+        tx.commit().await?;
+        Err::<u32, _>(Failed::Down)
+    });
+    assert!(matches!(ran.await, Err(Failed::Down)));
+    let decisions = log.decisions();
+    let [refused] = &decisions[..] else { panic!("{decisions:?}") };
+    assert!(refused.starts_with("release_refused: ") && refused.contains("`commit_in`"), "{refused}");
+    assert_eq!(operation().run(async || Ok::<u32, Failed>(2)).await.unwrap().into_inner(), 1);
+}
 
 /// As the record of a call with a lease: the token stays known for as long as it would be valid.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use super::frames::Frame;
 
 /// The messages that passed on one connection.
 #[derive(Debug, Default)]
-pub(super) struct Session {
+pub(super) struct Conversation {
     /// PostgreSQL: the first message, which has no type, has passed.
     begun: bool,
     /// The texts of prepared statements, by name or number.
@@ -25,7 +25,7 @@ pub(super) type Words = Vec<Vec<u8>>;
 const TLS: &[u8] = &80_877_103u32.to_be_bytes();
 
 /// Reads a request to PostgreSQL: the messages up to the one that the server waits for.
-pub(super) fn postgres(bytes: &[u8], session: &mut Session) -> Frame<Words> {
+pub(super) fn postgres(bytes: &[u8], session: &mut Conversation) -> Frame<Words> {
     if !session.begun {
         let Some(length) = big_endian(bytes, 0) else { return Frame::Part };
         let Some(message) = bytes.get(4..length) else { return Frame::Part };
@@ -52,7 +52,7 @@ pub(super) fn postgres(bytes: &[u8], session: &mut Session) -> Frame<Words> {
 }
 
 /// The statement and the parameters of a `Bind`.
-fn bound(body: &[u8], session: &Session) -> Option<Words> {
+fn bound(body: &[u8], session: &Conversation) -> Option<Words> {
     let (_portal, rest) = text(body);
     let (name, mut rest) = text(rest);
     let mut words = vec![session.statements.get(name)?.clone()];
@@ -71,7 +71,7 @@ fn bound(body: &[u8], session: &Session) -> Option<Words> {
 }
 
 /// Reads a request to MySQL or MariaDB: one packet, or several where it is long.
-pub(super) fn mysql(bytes: &[u8], session: &mut Session) -> Frame<Words> {
+pub(super) fn mysql(bytes: &[u8], session: &mut Conversation) -> Frame<Words> {
     const LONGEST: usize = 0xff_ffff;
 
     let (mut at, mut payload) = (0, Vec::new());
@@ -100,14 +100,14 @@ pub(super) fn mysql(bytes: &[u8], session: &mut Session) -> Frame<Words> {
 }
 
 /// The statement that is carried out, and all its parameters as they are sent.
-fn executed(rest: &[u8], session: &Session) -> Option<Words> {
+fn executed(rest: &[u8], session: &Conversation) -> Option<Words> {
     let (number, parameters) = rest.split_at_checked(4)?;
     Some(vec![session.statements.get(number)?.clone(), parameters.to_vec()])
 }
 
 /// Looks at what MySQL sends: the number of a statement that was to be prepared. `false`: more of
 /// it must be read.
-pub(super) fn mysql_reply(bytes: &[u8], session: &mut Session) -> bool {
+pub(super) fn mysql_reply(bytes: &[u8], session: &mut Conversation) -> bool {
     if session.preparing.is_none() {
         return true;
     }
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn postgres_binds_a_statement_that_was_prepared_before() {
-        let mut session = Session::default();
+        let mut session = Conversation::default();
         let tls = [&8u32.to_be_bytes()[..], TLS].concat();
         assert_eq!(postgres(&tls, &mut session), Frame::Whole(Words::new(), 8));
         let start = [&9u32.to_be_bytes()[..], &[0, 3, 0, 0, 0]].concat();
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn mysql_carries_out_the_statement_whose_number_the_server_gave() {
-        let mut session = Session::default();
+        let mut session = Conversation::default();
         let packet =
             |number: u8, payload: &[u8]| [&[u8::try_from(payload.len()).unwrap(), 0, 0, number], payload].concat();
         // The answer to the greeting is not a command.

@@ -109,12 +109,12 @@ pub(super) struct Taken {
 }
 
 /// A record as it was found.
-pub(super) enum Found<'a> {
+pub(super) enum FoundRecord<'a> {
     Fresh(&'a Record),
     Packed(Record),
 }
 
-impl Found<'_> {
+impl FoundRecord<'_> {
     /// Returns the effect of a claim on it.
     pub(super) fn on_claim(self, claim: &Claim) -> OnClaim {
         match self {
@@ -124,7 +124,7 @@ impl Found<'_> {
     }
 }
 
-impl Deref for Found<'_> {
+impl Deref for FoundRecord<'_> {
     type Target = Record;
 
     fn deref(&self) -> &Record {
@@ -153,7 +153,7 @@ impl Shared {
 
 impl Shard {
     /// The record as it is now, and the time until it changes by itself.
-    pub(super) fn find(&mut self, target: Target<'_>, shared: &Shared) -> Option<(Found<'_>, Duration)> {
+    pub(super) fn find(&mut self, target: Target<'_>, shared: &Shared) -> Option<(FoundRecord<'_>, Duration)> {
         let place = self.place(target)?;
         if place.pack == FRESH {
             if self.fresh[index(place.at)].of.slot.pass(target.now) {
@@ -161,7 +161,7 @@ impl Shard {
                 return None;
             }
             let slot = &self.fresh[index(place.at)].of.slot;
-            return Some((Found::Fresh(&slot.record), slot.expires.saturating_sub(target.now)));
+            return Some((FoundRecord::Fresh(&slot.record), slot.expires.saturating_sub(target.now)));
         }
         let bytes = &self.packs[index(place.pack)].bytes;
         let mut slot = Packed::at(bytes, index(place.at)).slot(bytes);
@@ -169,7 +169,7 @@ impl Shard {
             self.remove(target, shared);
             return None;
         }
-        Some((Found::Packed(slot.record), slot.expires.saturating_sub(target.now)))
+        Some((FoundRecord::Packed(slot.record), slot.expires.saturating_sub(target.now)))
     }
 
     /// Writes a record, in place of the one that is there or as a new one, for which the caller has

@@ -19,7 +19,7 @@ use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySql, Row
 use self::statements::Statements;
 use super::super::{sql, sqlx};
 use super::core::{Boxed, CONNECTING, Core, Settings};
-use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Place, Schema, Seen};
+use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Position, Schema, Seen};
 use super::fault;
 use super::opening::OPENING;
 use crate::columns::{Columns, Row};
@@ -169,7 +169,7 @@ impl Dialect for Mysql {
     async fn window(
         &self,
         on: &mut MySqlConnection,
-        after: &Place,
+        after: &Position,
         in_flight: bool,
         limit: i64,
     ) -> Result<Vec<Seen>, sqlx::Error> {

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use self::sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use super::super::super::sqlx;
 use super::super::opening::OPENING;
-use crate::hub::Hub;
+use crate::waiters::LocalWaiters;
 
 /// The pause before another try to connect doubles from the first to the second, each spread by
 /// half.
@@ -20,13 +20,13 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 pub(super) fn start(
     options: PgConnectOptions,
     channel: String,
-    hub: Arc<Hub>,
+    waiters: Arc<LocalWaiters>,
 ) -> (JoinHandle<()>, watch::Receiver<bool>) {
     let (says, connected) = watch::channel(false);
-    (tokio::spawn(listen(options, channel, hub, says)), connected)
+    (tokio::spawn(listen(options, channel, waiters, says)), connected)
 }
 
-async fn listen(options: PgConnectOptions, channel: String, hub: Arc<Hub>, says: watch::Sender<bool>) {
+async fn listen(options: PgConnectOptions, channel: String, waiters: Arc<LocalWaiters>, says: watch::Sender<bool>) {
     // Not a connection of the application's pool: with none left there, no waiter would be woken.
     let pool = PgPoolOptions::new()
         .max_connections(1)
@@ -43,7 +43,7 @@ async fn listen(options: PgConnectOptions, channel: String, hub: Arc<Hub>, says:
                     pause = AGAIN.0;
                     says.send_replace(true);
                     while let Ok(Some(message)) = listener.try_recv().await {
-                        hub.wake(message.payload());
+                        waiters.wake(message.payload());
                     }
                 }
             }
@@ -53,7 +53,7 @@ async fn listen(options: PgConnectOptions, channel: String, hub: Arc<Hub>, says:
         }
         says.send_replace(false);
         // Messages in between are lost, so all waiters look.
-        hub.wake_all();
+        waiters.wake_all();
         sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
         pause = (pause * 2).min(AGAIN.1);
     }

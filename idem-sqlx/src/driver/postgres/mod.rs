@@ -20,12 +20,12 @@ use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Postgres, 
 use self::statements::Statements;
 use super::super::{sql, sqlx};
 use super::core::{Boxed, CONNECTING, Core, Settings, TIME_LIMIT};
-use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Place, Schema, Seen};
+use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Position, Schema, Seen};
 use super::fault;
 use super::opening::OPENING;
 use crate::columns::{Columns, Row};
-use crate::hub::Hub;
 use crate::table::Table;
+use crate::waiters::LocalWaiters;
 
 /// How many connections the store's own pool has at most.
 const CONNECTIONS: u32 = 10;
@@ -158,7 +158,7 @@ impl Dialect for Postgresql {
     async fn window(
         &self,
         on: &mut PgConnection,
-        after: &Place,
+        after: &Position,
         in_flight: bool,
         limit: i64,
     ) -> Result<Vec<Seen>, sqlx::Error> {
@@ -306,8 +306,8 @@ impl Dialect for Postgresql {
         query.execute(on).await.map(drop)
     }
 
-    fn listen(&self, pool: &PgPool, hub: Arc<Hub>) -> Option<(JoinHandle<()>, watch::Receiver<bool>)> {
-        Some(listen::start((*pool.connect_options()).clone(), self.channel.clone(), hub))
+    fn listen(&self, pool: &PgPool, waiters: Arc<LocalWaiters>) -> Option<(JoinHandle<()>, watch::Receiver<bool>)> {
+        Some(listen::start((*pool.connect_options()).clone(), self.channel.clone(), waiters))
     }
 }
 

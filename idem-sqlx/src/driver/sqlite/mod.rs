@@ -19,7 +19,7 @@ use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _, 
 use self::statements::Statements;
 use super::super::{sql, sqlx};
 use super::core::{Boxed, Core, Settings, TIME_LIMIT};
-use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Place, Schema, Seen};
+use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Position, Schema, Seen};
 use super::fault::{self, refused};
 use super::limited::Limited;
 use crate::columns::{Columns, Row, millis};
@@ -232,7 +232,7 @@ impl Dialect for SqliteFile {
     async fn window(
         &self,
         on: &mut SqliteConnection,
-        after: &Place,
+        after: &Position,
         in_flight: bool,
         limit: i64,
     ) -> Result<Vec<Seen>, sqlx::Error> {

@@ -7,29 +7,29 @@ use idem_core::store::record::RecordId;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// The seats of all waiters of one store, by the record's id.
+/// The calls of this process that wait at one store, by the record's id.
 #[derive(Default)]
-pub(crate) struct Hub(Mutex<HashMap<Arc<str>, Weak<Notify>>>);
+pub(crate) struct LocalWaiters(Mutex<HashMap<Arc<str>, Weak<Notify>>>);
 
-/// A waiter's place.
-pub(crate) struct Seat {
-    hub: Arc<Hub>,
+/// A call's place among them.
+pub(crate) struct LocalWaiter {
+    waiters: Arc<LocalWaiters>,
     id: Arc<str>,
     /// `None` only while it is dropped.
     bell: Option<Arc<Notify>>,
 }
 
-impl Hub {
-    /// Takes a seat at a record.
-    pub(crate) fn sit(self: &Arc<Self>, id: &RecordId) -> Seat {
-        let mut seats = self.lock();
-        let taken = seats.get_key_value(id.as_str()).and_then(|(id, bell)| Some((id.clone(), bell.upgrade()?)));
+impl LocalWaiters {
+    /// Joins the waiters for a record.
+    pub(crate) fn join(self: &Arc<Self>, id: &RecordId) -> LocalWaiter {
+        let mut places = self.lock();
+        let taken = places.get_key_value(id.as_str()).and_then(|(id, bell)| Some((id.clone(), bell.upgrade()?)));
         let (id, bell) = taken.unwrap_or_else(|| {
             let (id, bell) = (Arc::<str>::from(id.as_str()), Arc::new(Notify::new()));
-            seats.insert(id.clone(), Arc::downgrade(&bell));
+            places.insert(id.clone(), Arc::downgrade(&bell));
             (id, bell)
         });
-        Seat { hub: self.clone(), id, bell: Some(bell) }
+        LocalWaiter { waiters: self.clone(), id, bell: Some(bell) }
     }
 
     /// Wakes the waiters for a record.
@@ -55,20 +55,20 @@ impl Hub {
     }
 }
 
-impl Seat {
+impl LocalWaiter {
     /// Waits for the next wake-up. Enable it before looking at the record, and none is lost.
     pub(crate) fn woken(&self) -> Option<Notified<'_>> {
         self.bell.as_deref().map(Notify::notified)
     }
 }
 
-impl Drop for Seat {
+impl Drop for LocalWaiter {
     fn drop(&mut self) {
-        // Left under the lock, under which alone seats are handed out.
-        let mut seats = self.hub.lock();
+        // Left under the lock, under which alone places are handed out.
+        let mut places = self.waiters.lock();
         self.bell = None;
-        if seats.get(&self.id).is_some_and(|bell| bell.strong_count() == 0) {
-            seats.remove(&self.id);
+        if places.get(&self.id).is_some_and(|bell| bell.strong_count() == 0) {
+            places.remove(&self.id);
         }
     }
 }
