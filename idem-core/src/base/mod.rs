@@ -1,6 +1,7 @@
-//! The base of everything: time, pauses, locks, and text that is safe to print.
+//! The base of everything: time, pauses, races, locks, and text that is safe to print.
 
 pub(crate) mod clock;
 pub(crate) mod jitter;
 pub(crate) mod printable;
+pub(crate) mod race;
 pub(crate) mod sync;

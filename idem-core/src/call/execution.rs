@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tracing::{Instrument as _, Span};
 
+use crate::base::race::first;
 use crate::call::body::{self, End};
 use crate::call::claiming::Begun;
 use crate::call::held::Held;
@@ -459,10 +460,8 @@ impl<F> Clone for Again<F> {
 
 /// Waits, unless the lease is lost meanwhile. Says whether it is still held.
 async fn pause_under(term: &Term, pause: Duration) -> bool {
-    tokio::select! {
-        () = term.lost() => false,
-        () = tokio::time::sleep(pause) => !term.is_lost(),
-    }
+    first(term.lost(), tokio::time::sleep(pause)).await;
+    !term.is_lost()
 }
 
 /// A panic in the author's code that writes a value is a failure to write it.

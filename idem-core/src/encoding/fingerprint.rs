@@ -136,9 +136,16 @@ impl fmt::Debug for Fingerprint {
 }
 
 /// The value's own `Serialize` failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the fingerprint's value failed to serialize: {0}")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FingerprintError(String);
+
+impl fmt::Display for FingerprintError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the fingerprint's value failed to serialize: {}", self.0)
+    }
+}
+
+impl std::error::Error for FingerprintError {}
 
 impl ser::Error for FingerprintError {
     fn custom<T: fmt::Display>(message: T) -> Self {

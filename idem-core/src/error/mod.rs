@@ -3,6 +3,7 @@
 pub(crate) mod disposition;
 mod kind;
 mod made;
+mod message;
 pub(crate) mod problem;
 
 use std::fmt;
@@ -37,13 +38,10 @@ use crate::encoding::key::KeyDigest;
 /// assert_eq!((status, retry_after), (409, Some(1)));
 /// assert!(body.starts_with("in_flight: "));
 /// ```
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
     /// Another caller's body is running, and did not end while this call waited.
-    #[error(
-        "operation `{operation}`, key {key}: another call with this key is in flight; try again later: if its owner has crashed, the key is free in {retry_after:.1?}"
-    )]
     #[non_exhaustive]
     InFlight {
         /// The operation's name.
@@ -57,9 +55,6 @@ pub enum Error {
     },
     /// The call was carried out before, and this operation answers duplicates with an error
     /// (`duplicate = reject`); or a record that has an outcome was to be settled.
-    #[error(
-        "operation `{operation}`, key {key}: a call with this key was carried out before, and its outcome stays; to replace it, `forget` the key first"
-    )]
     #[non_exhaustive]
     Duplicate {
         /// The operation's name.
@@ -68,9 +63,6 @@ pub enum Error {
         key: KeyDigest,
     },
     /// The call was carried out before, and its outcome expired, or could not be encoded.
-    #[error(
-        "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome has expired or could not be encoded, so it is not replayed (see `ttl` and `remember`)"
-    )]
     #[non_exhaustive]
     AlreadyDone {
         /// The operation's name.
@@ -79,9 +71,6 @@ pub enum Error {
         key: KeyDigest,
     },
     /// The key came before with other arguments.
-    #[error(
-        "operation `{operation}`, key {key}: this key came before with other arguments; send a new key with a new request"
-    )]
     #[non_exhaustive]
     FingerprintMismatch {
         /// The operation's name.
@@ -91,9 +80,6 @@ pub enum Error {
     },
     /// An earlier owner was cut off, so the result of its work is unknown, and this operation
     /// requires that an operator settles it first (`abandoned = reject`).
-    #[error(
-        "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle`, `release` or `forget` the key, in code or with the program `idem`"
-    )]
     #[non_exhaustive]
     Abandoned {
         /// The operation's name.
@@ -104,9 +90,6 @@ pub enum Error {
         attempt: u64,
     },
     /// The body began `max_attempts` times and never succeeded.
-    #[error(
-        "operation `{operation}`, key {key}: {attempts} attempts were made, the most that the operation allows; find out why, then `settle` or `forget` the key"
-    )]
     #[non_exhaustive]
     AttemptsExhausted {
         /// The operation's name.
@@ -118,9 +101,6 @@ pub enum Error {
     },
     /// The lease could not be renewed in time, or another caller took the key over: the body was
     /// stopped, or its commit refused.
-    #[error(
-        "operation `{operation}`, key {key}: the lease of attempt {attempt} was lost, so the body was stopped or its outcome refused; make the same call again"
-    )]
     #[non_exhaustive]
     LeaseLost {
         /// The operation's name.
@@ -131,18 +111,12 @@ pub enum Error {
         attempt: u64,
     },
     /// A part of the key has no value: `None`, or an empty text.
-    #[error(
-        "operation `{operation}`: the idempotency key is missing: a part of it is `None` or empty; send one, or set `missing_key = run` to run such calls unguarded"
-    )]
     #[non_exhaustive]
     MissingKey {
         /// The operation's name.
         operation: Arc<str>,
     },
     /// A body called its own operation with its own key, so it would have waited for itself.
-    #[error(
-        "operation `{operation}`, key {key}: the body called its own operation with its own key, and would wait for itself; call the inner function, or use another key"
-    )]
     #[non_exhaustive]
     Reentrant {
         /// The operation's name.
@@ -151,9 +125,6 @@ pub enum Error {
         key: KeyDigest,
     },
     /// The subject of a token has no value: `None`, or an empty text.
-    #[error(
-        "operation `{operation}`: the subject of the token is missing: a part of it is `None` or empty; check that the caller is logged in or has a session"
-    )]
     #[non_exhaustive]
     MissingSubject {
         /// The operation's name.
@@ -161,9 +132,6 @@ pub enum Error {
     },
     /// The token is unknown, expired, forged, or belongs to another subject or operation. Only the
     /// events say which. The body did not run.
-    #[error(
-        "operation `{operation}`, key {key}: the token is invalid: it is unknown or expired, or was issued to another subject or for another operation; issue a new one, with a fresh form"
-    )]
     #[non_exhaustive]
     UnknownToken {
         /// The operation's name.
@@ -174,9 +142,6 @@ pub enum Error {
     /// This subject has sent too many invalid tokens (see
     /// [`Builder::limit_token_failures`](crate::Builder::limit_token_failures)). The store was not
     /// asked.
-    #[error(
-        "operation `{operation}`, key {key}: this subject has sent too many invalid tokens; try again in {retry_after:.1?}"
-    )]
     #[non_exhaustive]
     Throttled {
         /// The operation's name.
@@ -189,7 +154,6 @@ pub enum Error {
     /// The store did not answer, so the body did not run (unless `store_failure = run`). From a
     /// step of a [`Lease`](crate::Lease): the step may have been carried out, and may be called
     /// again.
-    #[error("operation `{operation}`, key {key}: the store failed: {source}")]
     #[non_exhaustive]
     Store {
         /// The operation's name.
@@ -202,9 +166,6 @@ pub enum Error {
     /// The value at the key failed to decode. It is another program's data, a damaged record, a
     /// record of a later version, or an outcome whose type has changed. No body ran, and nothing
     /// was changed.
-    #[error(
-        "operation `{operation}`, key {key}: the stored record is unreadable: {reason}; no body ran; repair or `forget` the key"
-    )]
     #[non_exhaustive]
     Codec {
         /// The operation's name.
@@ -216,16 +177,12 @@ pub enum Error {
     },
     /// There is no runtime: none is installed, and the call is not inside a
     /// [`scope`](crate::scope).
-    #[error(
-        "operation `{operation}`: no idempotency runtime; call `idem::install(..)` at start-up, wrap the call in `idem::scope(..)`, or name one with `runtime = \"..\"`"
-    )]
     #[non_exhaustive]
     NotInstalled {
         /// The operation's name.
         operation: Arc<str>,
     },
     /// The runtime or the call has an invalid setting. No body ran.
-    #[error("operation `{operation}`: {reason}")]
     #[non_exhaustive]
     Config {
         /// The operation's name.
@@ -307,9 +264,16 @@ impl Error {
 
 /// An invalid setting of a runtime, found by [`Builder::try_build`](crate::Builder::try_build), or
 /// a second runtime that was to be installed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError(pub(crate) Arc<str>);
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
 
 impl ConfigError {
     pub(crate) fn new(reason: impl Into<Arc<str>>) -> Self {

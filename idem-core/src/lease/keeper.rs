@@ -9,6 +9,7 @@
 //! A keeper ends with its tokio runtime, as do the bodies there. So each tokio runtime has its own;
 //! most processes have one.
 
+use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::base::clock;
+use crate::base::race::first;
 use crate::base::sync::{Mutex, MutexGuard, Notify, RwLock};
 use crate::error::StoreError;
 use crate::lease::schedule::Schedule;
@@ -390,10 +392,18 @@ async fn round(
         let rest = due.split_off(due.len().min(BATCH));
         under_way.push(renew(keeper.store.clone(), std::mem::replace(&mut due, rest)));
     }
-    tokio::select! {
-        () = keeper.wake.notified() => {}
-        () = sleep_until(next) => {}
-        Some((sent, leases, answers)) = under_way.next() => settle(keeper, sent, &leases, answers),
+    let answered = async {
+        match under_way.next().await {
+            None => pending().await,
+            answered => answered,
+        }
+    };
+    let waited = async {
+        first(keeper.wake.notified(), sleep_until(next)).await;
+        None
+    };
+    if let Some((sent, leases, answers)) = first(answered, waited).await {
+        settle(keeper, sent, &leases, answers);
     }
     true
 }

@@ -142,9 +142,16 @@ pub trait Codec: Send + Sync + 'static {
 }
 
 /// A failure that says nothing of the outcome, so that it may be logged.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
+#[derive(Debug)]
 pub(crate) struct Unquoted(String);
+
+impl fmt::Display for Unquoted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unquoted {}
 
 #[cfg(feature = "encryption")]
 impl Unquoted {

@@ -30,7 +30,7 @@ pub(crate) struct Background {
 
 /// The work still under way when [`Idempotency::shutdown`](crate::Idempotency::shutdown) stopped
 /// waiting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unfinished {
     /// Detached bodies that still run. If the process ends now, they are cut off, and their records
@@ -167,6 +167,8 @@ impl fmt::Display for Unfinished {
         )
     }
 }
+
+impl std::error::Error for Unfinished {}
 
 #[cfg(test)]
 mod tests {

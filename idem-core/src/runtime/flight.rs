@@ -20,6 +20,7 @@ use hashbrown::hash_table::Entry;
 use tokio::time::Instant;
 
 use crate::base::clock;
+use crate::base::race::{self, first};
 use crate::base::sync::{Mutex, MutexGuard, Notify};
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::StoreError;
@@ -297,17 +298,7 @@ impl FlightSeat {
                     None => pending().await,
                 }
             };
-            let too_long = async {
-                match until {
-                    Some(until) => tokio::time::sleep_until(until).await,
-                    None => pending().await,
-                }
-            };
-            tokio::select! {
-                () = changed => {}
-                () = lost => {}
-                () = too_long => {}
-            }
+            first(changed, first(lost, race::until(until))).await;
         }
     }
 
@@ -380,12 +371,16 @@ impl FlightSeat {
             if self.has_answer() {
                 return;
             }
-            tokio::select! {
-                biased;
-                () = &mut wait => return,
-                () = changed => {}
-                () = tokio::time::sleep(PATIENCE / 2) => self.is_here(),
+            let mut is_over = false;
+            let over = async {
+                wait.as_mut().await;
+                is_over = true;
+            };
+            first(over, first(changed, tokio::time::sleep(PATIENCE / 2))).await;
+            if is_over {
+                return;
             }
+            self.is_here();
         }
     }
 

@@ -7,6 +7,7 @@
 //! that it has not.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::base::clock;
 use crate::base::jitter::jittered;
+use crate::base::race::{self, first};
 use crate::base::sync::{Mutex, MutexGuard, Notify};
 use crate::lease::keeper::{Known, LeaseKeepers};
 use crate::observe::{Decision, Observer};
@@ -298,17 +300,12 @@ async fn drive(mut driver: Driver) {
             driver.is_done = true;
             return;
         }
-        let sleep = async {
-            match next {
-                Some(next) => tokio::time::sleep_until(next).await,
-                None => std::future::pending().await,
+        let tried = async {
+            if under_way.next().await.is_none() {
+                pending::<()>().await;
             }
         };
-        tokio::select! {
-            Some(_) = under_way.next() => {}
-            () = added => {}
-            () = sleep => {}
-        }
+        first(tried, first(added, race::until(next))).await;
     }
 }
 

@@ -39,6 +39,7 @@
 //!
 //! `idem-core/tests/wire/` holds a record of each kind, as each version wrote it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,21 +71,30 @@ pub enum Parsed {
 }
 
 /// The reason that this version does not read a text as a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WireError {
     /// It does not begin as a record does.
-    #[error("the value was not written by idem")]
     Foreign,
     /// It begins as a record of another version does.
-    #[error(
-        "the record has a format that this version of idem does not know; upgrade every process that shares the store"
-    )]
     Version,
     /// It begins as a record does, and does not go on as one.
-    #[error("the record is damaged: cut short, or changed by hand")]
     Damaged,
 }
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Foreign => "the value was not written by idem",
+            Self::Version => {
+                "the record has a format that this version of idem does not know; upgrade every process that shares the store"
+            }
+            Self::Damaged => "the record is damaged: cut short, or changed by hand",
+        })
+    }
+}
+
+impl std::error::Error for WireError {}
 
 /// Writes a record.
 pub fn encode(record: &Record) -> Vec<u8> {

@@ -205,9 +205,16 @@ impl<'de> Deserialize<'de> for Token {
 /// The error of a text that is not a token: `idem` did not make it, or it was changed.
 ///
 /// It does not contain the text.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("this is not a token of idem: it was cut short, was changed, or never was one")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidToken(());
+
+impl fmt::Display for InvalidToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("this is not a token of idem: it was cut short, was changed, or never was one")
+    }
+}
+
+impl std::error::Error for InvalidToken {}
 
 /// The token of a submission: a [`Token`], or a text that should be one.
 ///

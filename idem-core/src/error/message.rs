@@ -1,0 +1,82 @@
+//! The errors' texts, for operators. They are written by hand: without a macro for them, an empty
+//! program with this library builds some seconds sooner.
+
+use std::fmt;
+
+use super::Error;
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InFlight { operation, key, retry_after, .. } => write!(
+                f,
+                "operation `{operation}`, key {key}: another call with this key is in flight; try again later: if its owner has crashed, the key is free in {retry_after:.1?}"
+            ),
+            Self::Duplicate { operation, key, .. } => write!(
+                f,
+                "operation `{operation}`, key {key}: a call with this key was carried out before, and its outcome stays; to replace it, `forget` the key first"
+            ),
+            Self::AlreadyDone { operation, key, .. } => write!(
+                f,
+                "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome has expired or could not be encoded, so it is not replayed (see `ttl` and `remember`)"
+            ),
+            Self::FingerprintMismatch { operation, key, .. } => write!(
+                f,
+                "operation `{operation}`, key {key}: this key came before with other arguments; send a new key with a new request"
+            ),
+            Self::Abandoned { operation, key, attempt, .. } => write!(
+                f,
+                "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle`, `release` or `forget` the key, in code or with the program `idem`"
+            ),
+            Self::AttemptsExhausted { operation, key, attempts, .. } => write!(
+                f,
+                "operation `{operation}`, key {key}: {attempts} attempts were made, the most that the operation allows; find out why, then `settle` or `forget` the key"
+            ),
+            Self::LeaseLost { operation, key, attempt, .. } => write!(
+                f,
+                "operation `{operation}`, key {key}: the lease of attempt {attempt} was lost, so the body was stopped or its outcome refused; make the same call again"
+            ),
+            Self::MissingKey { operation, .. } => write!(
+                f,
+                "operation `{operation}`: the idempotency key is missing: a part of it is `None` or empty; send one, or set `missing_key = run` to run such calls unguarded"
+            ),
+            Self::Reentrant { operation, key, .. } => write!(
+                f,
+                "operation `{operation}`, key {key}: the body called its own operation with its own key, and would wait for itself; call the inner function, or use another key"
+            ),
+            Self::MissingSubject { operation, .. } => write!(
+                f,
+                "operation `{operation}`: the subject of the token is missing: a part of it is `None` or empty; check that the caller is logged in or has a session"
+            ),
+            Self::UnknownToken { operation, key, .. } => write!(
+                f,
+                "operation `{operation}`, key {key}: the token is invalid: it is unknown or expired, or was issued to another subject or for another operation; issue a new one, with a fresh form"
+            ),
+            Self::Throttled { operation, key, retry_after, .. } => write!(
+                f,
+                "operation `{operation}`, key {key}: this subject has sent too many invalid tokens; try again in {retry_after:.1?}"
+            ),
+            Self::Store { operation, key, source, .. } => {
+                write!(f, "operation `{operation}`, key {key}: the store failed: {source}")
+            }
+            Self::Codec { operation, key, reason, .. } => write!(
+                f,
+                "operation `{operation}`, key {key}: the stored record is unreadable: {reason}; no body ran; repair or `forget` the key"
+            ),
+            Self::NotInstalled { operation, .. } => write!(
+                f,
+                "operation `{operation}`: no idempotency runtime; call `idem::install(..)` at start-up, wrap the call in `idem::scope(..)`, or name one with `runtime = \"..\"`"
+            ),
+            Self::Config { operation, reason, .. } => write!(f, "operation `{operation}`: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Store { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
