@@ -68,9 +68,9 @@ pub(crate) async fn on_order(key: MessageKey, mail: Mail) -> Result<(), HandleEr
 
 async fn handle(delivery: Delivery) -> Result<(), HandleError> {
     let mail: Mail = delivery.json()?;
-    let stalls = mail.kind == Kind::Stalls && !delivery.is_redelivered();
-    let handled = on_order(delivery.key()?, mail.clone()).await;
-    if stalls {
+    // A broker that was killed may have forgotten that it delivered the message before.
+    let (handled, report) = idem::watch(on_order(delivery.key()?, mail.clone())).await;
+    if mail.kind == Kind::Stalls && report.executed() == 1 {
         say(&format!("committed {}", mail.number));
         std::future::pending::<()>().await;
     }
