@@ -40,7 +40,6 @@ use crate::stored::Stored;
 /// # Examples
 ///
 /// ```
-/// # #[cfg(feature = "axum")] {
 /// use axum::Router;
 /// use axum::http::header::AUTHORIZATION;
 /// use idem_core::{Idempotency, MemoryStore};
@@ -51,7 +50,6 @@ use crate::stored::Stored;
 ///     .route("POST", "/v1/charges")
 ///     .scope(|parts| idem_http::header(parts, AUTHORIZATION));
 /// let app: Router = Router::new().route_service("/v1/charges/by-key/{key}", lookup);
-/// # }
 /// ```
 pub fn lookup(idempotency: Idempotency) -> LookupService {
     let settings = Settings {

@@ -61,7 +61,7 @@ pub(crate) fn check_errors(handling: &Handling, errors: &mut Errors) {
         Handling::Default => {}
         Handling::Policy(word) => errors.at(
             *word,
-            "`errors(policy)` allows a type to retry, and a body in a transaction is not retried in place: leave it out, and the type still says what is kept",
+            "`errors(policy)` allows a type to retry, and a body in a transaction is not retried in place: leave it out if the type retries nothing, else give each error an action here: `errors(OrderError::Declined(_) => keep, _ => release)`",
         ),
         Handling::Arms(Matching { arms, .. }) => {
             for arm in arms {

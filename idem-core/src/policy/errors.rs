@@ -310,7 +310,7 @@ impl Frequency for Never {
     message = "the error policy of this type retries, which this function must allow: write `errors(policy)`",
     label = "some errors of this type are retried",
     note = "a retried body needs arguments that can be used again: `Clone`, or references",
-    note = "or give each error an action on this function: `errors(OrderError::Declined(_) => keep, _ => release)`"
+    note = "or give each error an action on this function, as a body in a transaction needs: `errors(OrderError::Declined(_) => keep, _ => release)`"
 )]
 pub trait RunsOnce {}
 

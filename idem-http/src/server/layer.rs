@@ -34,7 +34,6 @@ pub enum Scoped {}
 /// # Examples
 ///
 /// ```
-/// # #[cfg(feature = "axum")] {
 /// use axum::{Router, http::header::AUTHORIZATION, routing::post};
 /// use idem_core::{Idempotency, MemoryStore};
 /// use idem_http::{IdempotencyLayer, header};
@@ -49,7 +48,6 @@ pub enum Scoped {}
 ///         .scope(|parts| header(parts, AUTHORIZATION))
 ///         .required(true),
 /// );
-/// # }
 /// ```
 ///
 /// Without a scope, this does not compile:

@@ -25,14 +25,12 @@ use super::service::{REPLAYED, Replayed};
 /// # Examples
 ///
 /// ```
-/// # #[cfg(feature = "axum")] {
 /// use axum::{Router, routing::post};
 /// use idem_http::MarkReplays;
 ///
 /// # async fn create() {}
 /// // `create` is an annotated function.
 /// let app: Router = Router::new().route("/v1/transfers", post(create)).layer(MarkReplays);
-/// # }
 /// ```
 #[derive(Debug, Clone, Copy, Default)]
 #[must_use = "a layer does nothing until it is added to a service"]

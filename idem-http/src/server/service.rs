@@ -224,7 +224,6 @@ fn describe(settings: &Settings, head: &Head, body: &[u8]) -> Result<Option<Oper
 
 /// The route that matched, or else the path.
 fn route(parts: &request::Parts) -> &str {
-    #[cfg(feature = "axum")]
     if let Some(matched) = parts.extensions.get::<axum::extract::MatchedPath>() {
         return matched.as_str();
     }
@@ -234,7 +233,6 @@ fn route(parts: &request::Parts) -> &str {
 /// The URI as the client sent it. A nested service of axum sees a part of it, which is the same in
 /// two places.
 fn uri(parts: &request::Parts) -> &Uri {
-    #[cfg(feature = "axum")]
     if let Some(axum::extract::OriginalUri(uri)) = parts.extensions.get() {
         return uri;
     }
