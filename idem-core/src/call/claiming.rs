@@ -21,7 +21,7 @@ use crate::call::rejected::Rejected;
 use crate::call::request::Request;
 use crate::error::{Error, StoreError};
 use crate::lease::term::Term;
-use crate::observe::{self, Decision};
+use crate::observe::{self, Decision, outward};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
 use crate::record::{Claimed, Encoded, Origin, Owner};
 use crate::runtime::Runtime;
@@ -346,7 +346,7 @@ impl Runtime {
                 match outcome.metadata.as_ref().and_then(|metadata| metadata.trace.as_ref()) {
                     Some(trace) => {
                         if !request.settings.observes {
-                            trace::link(trace);
+                            outward(|| trace::link(trace));
                         }
                         let why = format_args!("the call that ran has the trace {trace}");
                         observer.decided_because(Decision::Replayed, &request.id, 0, &why);
