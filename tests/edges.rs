@@ -5,6 +5,8 @@
 
 #[path = "edges/combinations.rs"]
 mod combinations;
+#[path = "edges/reconcile.rs"]
+mod reconcile;
 mod support;
 
 use std::future::pending;
