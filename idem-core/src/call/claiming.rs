@@ -308,17 +308,22 @@ impl Runtime {
         }
         self.keepers.round_trips().took(&request.id, attempt, lease, (sent, now));
         if from == Origin::Abandoned {
-            self.observer.decided(Decision::TakenOver, &request.id, attempt);
-            if request.settings.abandoned == Abandoned::Reject {
-                let why = format!(
-                    "the key was not settled within its `hold`, {:?}: the call runs although attempt {} was cut off",
-                    request.settings.hold(),
-                    attempt.saturating_sub(1)
-                );
-                self.observer.decided_because(Decision::HoldEnded, &request.id, attempt, &why);
-            }
+            self.took_over(request, attempt);
         }
         Ok(Owned { enrolled: self.keepers.enrol(term), origin: from, seat })
+    }
+
+    /// The attempt before this one was cut off, and its record is taken over.
+    pub(crate) fn took_over(&self, request: &Request, attempt: u64) {
+        self.observer.decided(Decision::TakenOver, &request.id, attempt);
+        if request.settings.abandoned == Abandoned::Reject {
+            let why = format!(
+                "the key was not settled within its `hold`, {:?}: the call runs although attempt {} was cut off",
+                request.settings.hold(),
+                attempt.saturating_sub(1)
+            );
+            self.observer.decided_because(Decision::HoldEnded, &request.id, attempt, &why);
+        }
     }
 
     fn without_store(&self, request: &Request, error: StoreError) -> Result<Begun, Error> {

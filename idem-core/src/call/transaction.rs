@@ -413,7 +413,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         let why = match claimed {
             Claimed::Owned { attempt, from } => {
                 if from == Origin::Abandoned {
-                    runtime.observer.decided(Decision::TakenOver, &request.id, attempt);
+                    runtime.took_over(request, attempt);
                 }
                 return Ok(Began::Owner { attempt, owner, from });
             }
