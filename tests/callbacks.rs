@@ -315,6 +315,60 @@ async fn p9_a_codec_that_panics_loses_no_record_of_work_that_is_done() {
     assert_eq!(call("settled").run(unreachable).await.unwrap().into_inner(), 3);
 }
 
+#[tokio::test(start_paused = true)]
+async fn p1_p2_a_store_that_panics_in_any_step_leaves_a_key_that_can_be_used_and_an_outcome_that_is_kept() {
+    for fault in [Fault::Panic, Fault::PanicAfter] {
+        let (idempotency, faults) = faulty(&MemoryStore::new());
+        let call = |key: &'static str| idempotency.operation("callbacks.store").key(key).lease(LEASE).wait(LONG);
+        let runs = AtomicU32::new(0);
+        let body = async || Res::Ok(runs.fetch_add(1, SeqCst));
+        let value = async |key| call(key).run(body).await.unwrap().into_inner();
+
+        // No body has begun, and the next call need not wait for a lease.
+        faults.next(Step::Claim, fault.clone());
+        assert!(or_panic(call("claim").run(body)).await.is_none());
+        idempotency.shutdown(LONG).await.unwrap();
+        let next = call("claim").in_flight(InFlight::Reject).run(body);
+        assert_eq!((next.await.unwrap().into_inner(), runs.load(SeqCst)), (0, 1));
+
+        // The body has succeeded: its outcome is recorded in the background, at the third try.
+        for _ in 0..2 {
+            faults.next(Step::Commit, fault.clone());
+        }
+        assert!(or_panic(call("commit").run(body)).await.is_none());
+        idempotency.shutdown(LONG).await.unwrap();
+        assert_eq!((value("commit").await, runs.load(SeqCst)), (1, 2));
+
+        // A waiter, of the same process and of another one.
+        let Begin::Execute(lease) = call("wait").begin().await.unwrap() else { panic!("nothing was there") };
+        faults.next(Step::Inspect, fault.clone());
+        assert!(or_panic(call("wait").inspect()).await.is_none());
+        let waits = async { tokio::join!(value("wait"), value("wait")) };
+        let commits = async { lease.commit(&7).await.unwrap() };
+        assert_eq!(tokio::join!(waits, commits).0, (7, 7));
+
+        // A renewal.
+        faults.next(Step::Renew, fault.clone());
+        let renewals = faults.calls(Step::Renew);
+        call("renew").run(async || Res::Ok(faults.reached(Step::Renew, renewals + 3).await)).await.unwrap();
+
+        // A release: the key is free at the latest when its lease has ended.
+        faults.next(Step::Release, fault.clone());
+        let fails = call("release").errors(|_: &Declined| ErrorAction::Release).run(async || Err::<u32, _>(Declined));
+        assert!(or_panic(fails).await.is_none());
+        assert_eq!(value("release").await, 2);
+
+        // A removal, and the entry in the trail before it, which is a claim.
+        for (step, key) in [(Step::Remove, "claim"), (Step::Claim, "commit")] {
+            faults.next(step, fault.clone());
+            assert!(or_panic(call(key).audit("jane", "a test").forget()).await.is_none(), "{step:?}");
+        }
+        call("claim").audit("jane", "a test").forget().await.unwrap();
+        assert_eq!((value("claim").await, value("commit").await), (3, 1));
+        idempotency.shutdown(LONG).await.unwrap();
+    }
+}
+
 /// A body that panics when it is dropped.
 struct DropPanics(Option<Res>);
 

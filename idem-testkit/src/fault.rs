@@ -49,6 +49,10 @@ pub enum Fault {
     LoseReply,
     /// Not carried out, and a failure of this kind.
     Fail(StoreErrorKind),
+    /// Not carried out: the store panics.
+    Panic,
+    /// Carried out, and then the store panics.
+    PanicAfter,
     /// Carried out after this time.
     Delay(Duration),
     /// Carried out at once, and answered after this time.
@@ -212,6 +216,11 @@ impl<S> FaultStore<S> {
                 failed(StoreErrorKind::Unavailable)
             }
             Fault::Fail(kind) => failed(kind),
+            Fault::Panic => panic!("the {step:?} step was made to panic by a test"),
+            Fault::PanicAfter => {
+                inner.await;
+                panic!("the {step:?} step was made to panic by a test")
+            }
             Fault::Delay(delay) => {
                 tokio::time::sleep(delay).await;
                 inner.await

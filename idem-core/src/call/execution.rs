@@ -160,7 +160,7 @@ where
         match runtime.observe(request).await {
             Begun::Replay(recorded) => {
                 // Reports an outcome that could not have been replayed.
-                let _ = self.decoded(&recorded);
+                observe::outward(|| drop(self.decoded(&recorded)));
                 Ok(Begun::Unguarded)
             }
             begun => Ok(begun),

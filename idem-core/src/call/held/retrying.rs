@@ -1,12 +1,15 @@
 //! Steps that are tried again without a caller.
 
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::runtime::{Handle, Id};
 
 use super::{Parts, Stage, Tried};
 use crate::base::clock;
 use crate::base::jitter::jittered;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::record::Ownership;
 use crate::runtime::background;
 
@@ -50,7 +53,9 @@ impl Retrying {
         let until = clock::after(clock::now(), patience);
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match parts.try_step().await {
+            // A store that panics has not answered.
+            let tried = AssertUnwindSafe(parts.try_step()).catch_unwind().await;
+            let error = match tried.unwrap_or_else(|_| Tried::Failed(panicked())) {
                 Tried::Over(ownership) => {
                     parts.finish(ownership);
                     break;
@@ -104,4 +109,8 @@ impl Drop for Retrying {
         let (counted, moves) = (self.counted.take(), self.moves + 1);
         Self { parts: Some(parts), counted, on: None, moves }.start(Some(handle));
     }
+}
+
+fn panicked() -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, "the store panicked, and gave no answer")
 }

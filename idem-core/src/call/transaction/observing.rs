@@ -10,7 +10,7 @@ use super::{Began, Body, Ends, InTransaction, Open, Ran, commit_of};
 use crate::call::recorded::Recorded;
 use crate::call::request::Request;
 use crate::error::Error;
-use crate::observe::{BodyWatch, Decision};
+use crate::observe::{BodyWatch, Decision, outward};
 use crate::outcome::Outcome;
 use crate::policy::errors::ErrorAction;
 use crate::record::{Commit, Owner};
@@ -111,7 +111,7 @@ where
             Ok(Began::Owner { attempt, owner, .. }) => Ok(Some((attempt, owner))),
             Ok(Began::Replay(recorded)) => {
                 // Says so of an outcome that could not have been replayed.
-                self.can_decode(&recorded);
+                outward(|| self.look_at(&recorded));
                 Ok(None)
             }
             Err(error) => {
@@ -129,10 +129,10 @@ where
         }
     }
 
-    fn can_decode(&self, recorded: &Recorded) -> bool {
+    fn look_at(&self, recorded: &Recorded) {
         match &self.policy.keeper {
-            Some(keeper) if recorded.is_error() => (keeper.decode)(recorded).is_ok(),
-            _ => (self.witness.decode)(recorded).is_ok(),
+            Some(keeper) if recorded.is_error() => drop((keeper.decode)(recorded)),
+            _ => drop((self.witness.decode)(recorded)),
         }
     }
 }
