@@ -306,7 +306,7 @@ fn warn_of_timeout(places: &Places, wait: Duration) {
             tracing::warn!(
                 target: "idem", source = %queue, decision = "consumer_timeout_short", ?consumer_timeout, ?lease, ?wait,
                 "RabbitMQ takes messages back before a lease has run out: raise its consumer_timeout",
-            )
+            );
         });
     }
 }

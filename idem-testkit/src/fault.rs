@@ -158,6 +158,11 @@ impl Faults {
     }
 }
 
+#[allow(clippy::panic, reason = "it is what the test asked for")]
+fn made_to_panic(step: Step) -> ! {
+    panic!("the {step:?} step was made to panic by a test")
+}
+
 impl Script {
     fn faults(&self) -> MutexGuard<'_, (VecDeque<Fault>, Option<Fault>)> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
@@ -216,10 +221,10 @@ impl<S> FaultStore<S> {
                 failed(StoreErrorKind::Unavailable)
             }
             Fault::Fail(kind) => failed(kind),
-            Fault::Panic => panic!("the {step:?} step was made to panic by a test"),
+            Fault::Panic => made_to_panic(step),
             Fault::PanicAfter => {
                 inner.await;
-                panic!("the {step:?} step was made to panic by a test")
+                made_to_panic(step)
             }
             Fault::Delay(delay) => {
                 tokio::time::sleep(delay).await;

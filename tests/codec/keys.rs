@@ -84,9 +84,9 @@ crate::over_both_stores! {
             };
             futures_util::future::join(futures_util::future::join_all(waiting), rotates).await.0
         };
-        let (owned, waited) = tokio::join!(owning, others);
-        assert!(!owned.unwrap().is_replayed());
-        let [same, other, late] = waited.try_into().unwrap();
+        let (first, rest) = tokio::join!(owning, others);
+        assert!(!first.unwrap().is_replayed());
+        let [same, other, late] = rest.try_into().unwrap();
         assert_eq!((same.unwrap().into_inner(), other.unwrap().into_inner()), (7, 7));
         assert!(is_codec(&late), "{late:?}");
         keys[2].reload(&["a", "b"]);

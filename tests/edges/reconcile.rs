@@ -77,9 +77,9 @@ async fn p5_a_question_that_outlasts_a_lease_which_is_not_renewed_is_dropped_and
         }
     }
     let store = MemoryStore::new();
-    let faulty = FaultStore::new(store.clone());
-    let (faults, dropped) = (faulty.faults(), Arc::new(AtomicU32::new(0)));
-    let idempotency = Idempotency::new(faulty);
+    let fragile = FaultStore::new(store.clone());
+    let (faults, dropped) = (fragile.faults(), Arc::new(AtomicU32::new(0)));
+    let idempotency = Idempotency::new(fragile);
     crash(&idempotency, "hangs").await;
     // With its renewals, a question may take longer than a lease.
     let slow = call(&idempotency, "hangs").reconcile(async || {
@@ -183,7 +183,7 @@ async fn p5_p6_a_question_that_fails_is_neither_kept_nor_tried_again_nor_counted
     crash(&idempotency, "policy").await;
     let asked = AtomicU32::new(0);
     for policy in [ErrorAction::Keep, ErrorAction::Retry(idem::Retry::new(3)), ErrorAction::Release] {
-        let asking = call().errors(move |_: &Kept| policy.clone()).reconcile(async || {
+        let asking = call().errors(move |_: &Kept| policy).reconcile(async || {
             asked.fetch_add(1, SeqCst);
             // A question about itself would wait for itself.
             call().run(async || Ok::<u32, Kept>(0)).await.map(|_| None)

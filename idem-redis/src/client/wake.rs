@@ -174,7 +174,7 @@ impl Hub {
                         target: "idem",
                         %error,
                         "Redis refused a subscription: waiters ask again and again instead of being woken; give the user the right to the channels of the prefix (ACL SETUSER .. &idem:*) and to SUBSCRIBE and UNSUBSCRIBE"
-                    )
+                    );
                 });
             } else {
                 outward(|| {
@@ -182,7 +182,7 @@ impl Hub {
                         target: "idem",
                         %error,
                         "there is no second connection to Redis on which waiters are woken: they ask again and again instead; see that the server takes more clients (maxclients)"
-                    )
+                    );
                 });
             }
         }

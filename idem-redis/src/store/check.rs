@@ -40,7 +40,7 @@ async fn check_at(server: &Server, slot: u16, keys: &Keys) -> Result<(), StoreEr
                 target: "idem",
                 server = name,
                 "this user may not ask Redis for INFO, so idem cannot tell whether the server is new enough, a master, and keeps its records when its memory is full (ACL SETUSER .. +info)"
-            )
+            );
         }),
         // Of all nodes, by an application's connection to a cluster.
         Some(Value::Map(nodes)) => {
@@ -76,7 +76,7 @@ fn look(server: &str, info: &Value, is_cluster: bool) -> Result<(), StoreError> 
                 server,
                 maxmemory_policy = policy,
                 "Redis evicts keys when its memory is full: an evicted record lets a body run twice. Set `CONFIG SET maxmemory-policy noeviction` (and `maxmemory-policy noeviction` in redis.conf), or give idem a Redis of its own"
-            )
+            );
         });
     }
     Ok(())

@@ -77,14 +77,14 @@ impl DatabaseClock {
                     target: "idem",
                     server = %place,
                     "the clock of {name} was set ahead by {by:.1?}, or another server with another clock took over: keys that it affects are taken over up to one lease later; keep the clocks of databases in step (NTP)"
-                )
+                );
             }),
             Some(Jump::Back(by)) => outward(|| {
                 tracing::warn!(
                     target: "idem",
                     server = %place,
                     "the clock of {name} was set back by {by:.1?}, or another server with another clock took over: all records, abandoned ones too, are kept that much longer; keep the clocks of databases in step (NTP)"
-                )
+                );
             }),
             None => {}
         }

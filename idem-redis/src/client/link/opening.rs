@@ -102,14 +102,14 @@ impl Inner {
                     target: "idem",
                     server = %self.server,
                     "the clock of Redis was set ahead by {by:.1?}, or another server with another clock took over: keys that it affects are taken over up to one lease later; keep the clocks of Redis in step (NTP)"
-                )
+                );
             }),
             Some(Jump::Back(by)) => outward(|| {
                 tracing::warn!(
                     target: "idem",
                     server = %self.server,
                     "the clock of Redis was set back by {by:.1?}, or another server with another clock took over: all records, abandoned ones too, are kept that much longer; keep the clocks of Redis in step (NTP)"
-                )
+                );
             }),
             None => {}
         }
