@@ -12,6 +12,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use futures_util::StreamExt as _;
 use idem::http::IdempotencyLayer;
 use idem::sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use idem::{Idempotency, SqliteStore, sqlx};
@@ -127,6 +128,33 @@ async fn p1_a_handler_that_keeps_the_last_connection_for_longer_than_its_lease_i
     let second = send(&app, request("k")).await;
     assert_eq!((second.text(), charges(&pool).await), ("charged", 1));
     assert!(send(&app, request("k")).await.is_replay());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p9_a_response_that_streams_rows_over_the_last_connection_is_recorded_as_done_once_it_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path(), 1).await;
+    let idempotency = Idempotency::new(SqliteStore::new(pool.clone()));
+    let handler = {
+        let pool = pool.clone();
+        async move || -> Response {
+            let mut connection = pool.acquire().await.unwrap();
+            sqlx::query("INSERT INTO charges VALUES (1)").execute(&mut *connection).await.unwrap();
+            // The connection goes with the body, as that of a cursor does.
+            let rows = futures_util::stream::iter(0..3).map(move |row| {
+                let _in_use = &connection;
+                Ok::<_, std::io::Error>(format!("row {row};"))
+            });
+            Body::from_stream(rows).into_response()
+        }
+    };
+    let app = Router::new().route("/charges", post(handler)).layer(layer(&idempotency).wait(LONG));
+    let first = send(&app, request("k")).await;
+    assert_eq!((first.status, first.text()), (StatusCode::OK, "row 0;row 1;row 2;"));
+    let duplicate = send(&app, request("k")).await;
+    assert!(duplicate.status == StatusCode::CONFLICT && duplicate.text().contains("already_done"), "{duplicate:?}");
+    idempotency.shutdown(LONG).await.unwrap();
+    assert_eq!(charges(&pool).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
