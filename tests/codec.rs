@@ -4,6 +4,9 @@
 
 #[path = "codec/deployment.rs"]
 mod deployment;
+#[cfg(feature = "encryption")]
+#[path = "codec/keys.rs"]
+mod keys;
 mod support;
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -5,6 +5,8 @@
 
 #[path = "edges/combinations.rs"]
 mod combinations;
+#[path = "edges/reconcile.rs"]
+mod reconcile;
 mod support;
 
 use std::future::pending;
@@ -269,6 +271,28 @@ async fn p9_a_panic_while_the_outcome_is_written_loses_neither_the_value_nor_the
     let call = || idempotency.operation("op").key("k").run(async || Res::Ok(Touchy));
     call().await.unwrap();
     assert!(matches!(call().await, Err(Error::AlreadyDone { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn p9_an_outcome_that_the_store_does_not_take_for_its_size_is_recorded_as_done() {
+    let (idempotency, faults) = faulty(&MemoryStore::new());
+    let too_large = || faults.next(Step::Commit, Fault::Fail(StoreErrorKind::TooLarge));
+    let call = |key: &'static str| idempotency.operation("op").key(key).lease(SHORT);
+    too_large();
+    call("run").run(async || Res::Ok(1)).await.unwrap();
+    too_large();
+    let Begin::Execute(lease) = call("by hand").begin().await.unwrap() else { panic!() };
+    lease.commit(&1).await.unwrap();
+    for key in ["run", "by hand"] {
+        assert!(matches!(call(key).run(async || Res::Ok(2)).await, Err(Error::AlreadyDone { .. })));
+    }
+    // What an operator settles is not left out: the key stays abandoned.
+    drop(call("settled").begin().await.unwrap());
+    tokio::time::sleep(SHORT).await;
+    too_large();
+    assert!(matches!(call("settled").settle(&3).await, Err(Error::Codec { .. })));
+    tokio::time::sleep(SHORT).await;
+    assert_eq!(call("settled").inspect().await.unwrap().unwrap().state, RecordState::Abandoned);
 }
 
 #[tokio::test]

@@ -3,6 +3,9 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
 mod support;
+#[cfg(feature = "sqlite")]
+#[path = "profile/transactions.rs"]
+mod transactions;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

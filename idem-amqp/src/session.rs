@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use idem_core::__private::outward;
 use idem_queue::Fault;
 use lapin::Channel;
 use lapin::options::BasicQosOptions;
@@ -124,7 +125,9 @@ impl<'c> Session<'c> {
             tokio::time::sleep(LOOK).await;
             if self.consume.status().connected() {
                 if connection > 0 {
-                    tracing::info!(target: "idem", source = queue, decision = "consumer_recovered", "the connection is restored");
+                    outward(
+                        || tracing::info!(target: "idem", source = queue, decision = "consumer_recovered", "the connection is restored"),
+                    );
                 }
                 (channel, connection) = (0, 0);
             } else if self.connection.status().connected() {
@@ -135,7 +138,9 @@ impl<'c> Session<'c> {
             } else {
                 connection += 1;
                 if connection == 1 {
-                    tracing::warn!(target: "idem", source = queue, decision = "consumer_lost", "the connection is lost; no messages arrive until it is restored");
+                    outward(
+                        || tracing::warn!(target: "idem", source = queue, decision = "consumer_lost", "the connection is lost; no messages arrive until it is restored"),
+                    );
                 }
                 if self.reconnects && connection == CONNECTION {
                     return Fault::passing("the connection to RabbitMQ is not restored; making another one");

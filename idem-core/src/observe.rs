@@ -10,6 +10,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -149,6 +150,12 @@ fn shown_and_label(operation: &str) -> (Cow<'_, str>, &str) {
     }
 }
 
+/// Calls code of the application: its subscriber, its recorder, the text of its errors. A panic ends
+/// here: it is none of the call, whose outcome would be lost with it.
+pub fn outward(report: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(report));
+}
+
 /// The target of a runtime's decisions.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Observer {
@@ -199,11 +206,11 @@ impl Observer {
                 )
             };
         }
-        match level {
+        outward(|| match level {
             Level::WARN => event!(Level::WARN),
             Level::INFO => event!(Level::INFO),
             _ => event!(Level::DEBUG),
-        }
+        });
         if would.is_none() {
             count(id.operation(), name);
         }
@@ -213,11 +220,13 @@ impl Observer {
     pub(crate) fn observed_without_key(decision: Decision, operation: &str) {
         let (would, level) = decision.describe();
         let (operation, label) = shown_and_label(operation);
-        if level == Level::WARN {
-            tracing::warn!(target: "idem", operation = &*operation, decision = OBSERVED, would, "{OBSERVED}");
-        } else {
-            tracing::info!(target: "idem", operation = &*operation, decision = OBSERVED, would, "{OBSERVED}");
-        }
+        outward(|| {
+            if level == Level::WARN {
+                tracing::warn!(target: "idem", operation = &*operation, decision = OBSERVED, would, "{OBSERVED}");
+            } else {
+                tracing::info!(target: "idem", operation = &*operation, decision = OBSERVED, would, "{OBSERVED}");
+            }
+        });
         count_observed(label, would);
     }
 
@@ -225,26 +234,38 @@ impl Observer {
     pub(crate) fn decided_without_key(decision: Decision, operation: &str) {
         let (name, level) = decision.describe();
         let (operation, label) = shown_and_label(operation);
-        if level == Level::WARN {
-            tracing::warn!(target: "idem", operation = &*operation, decision = name, "{name}");
-        } else {
-            tracing::info!(target: "idem", operation = &*operation, decision = name, "{name}");
-        }
+        outward(|| {
+            if level == Level::WARN {
+                tracing::warn!(target: "idem", operation = &*operation, decision = name, "{name}");
+            } else {
+                tracing::info!(target: "idem", operation = &*operation, decision = name, "{name}");
+            }
+        });
         count(label, name);
     }
 
     /// The span around a call: the body's own events are inside. Says whether anybody listens.
     pub(crate) fn span(self, id: &RecordId) -> (Span, bool) {
-        let span = tracing::debug_span!(
-            target: "idem",
-            "idempotent",
-            operation = id.operation(),
-            key = %Label { id, plain: self.plain_keys },
-            attempt = tracing::field::Empty,
-        );
+        let mut span = Span::none();
+        outward(|| {
+            span = tracing::debug_span!(
+                target: "idem",
+                "idempotent",
+                operation = id.operation(),
+                key = %Label { id, plain: self.plain_keys },
+                attempt = tracing::field::Empty,
+            );
+        });
         let is_traced = !span.is_disabled();
         (span, is_traced)
     }
+}
+
+/// Adds the attempt to the span of the call.
+pub(crate) fn span_has_attempt(attempt: u64) {
+    outward(|| {
+        Span::current().record("attempt", attempt);
+    });
 }
 
 /// Looks whether leases are long enough for the way to the store: with fewer than three round
@@ -309,7 +330,7 @@ impl BodyWatch {
         #[cfg(feature = "metrics")]
         {
             let time = crate::base::clock::now().saturating_duration_since(self.began);
-            metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned()).record(time);
+            outward(|| metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned()).record(time));
         }
     }
 }
@@ -318,7 +339,7 @@ impl BodyWatch {
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 pub(crate) fn wait_took(id: &RecordId, time: Duration) {
     #[cfg(feature = "metrics")]
-    metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned()).record(time);
+    outward(|| metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned()).record(time));
 }
 
 /// The kinds of work without a caller.
@@ -340,20 +361,25 @@ pub(crate) fn unattended(what: Unattended, more: f64) {
             Unattended::Steps => "steps",
             Unattended::Bodies => "bodies",
         };
-        metrics::gauge!("idem_background", "kind" => kind).increment(more);
+        outward(|| metrics::gauge!("idem_background", "kind" => kind).increment(more));
     }
 }
 
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 fn count(operation: &str, decision: &'static str) {
     #[cfg(feature = "metrics")]
-    metrics::counter!("idem_decisions_total", "operation" => operation.to_owned(), "decision" => decision).increment(1);
+    outward(|| {
+        metrics::counter!("idem_decisions_total", "operation" => operation.to_owned(), "decision" => decision)
+            .increment(1);
+    });
 }
 
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 fn count_observed(operation: &str, would: &'static str) {
     #[cfg(feature = "metrics")]
-    metrics::counter!("idem_observed_total", "operation" => operation.to_owned(), "would" => would).increment(1);
+    outward(|| {
+        metrics::counter!("idem_observed_total", "operation" => operation.to_owned(), "would" => would).increment(1);
+    });
 }
 
 /// The key as it is logged. The digest is made only where an event is really written.

@@ -3,8 +3,8 @@
 
 use std::fmt::Display;
 
-use proc_macro2::{Group, Span, TokenStream, TokenTree};
-use quote::ToTokens;
+use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::Error;
 
 /// The mistakes found so far, each with the tokens it is about.
@@ -60,6 +60,26 @@ pub(crate) fn ends(tokens: impl ToTokens) -> (Span, Span) {
     let mut spans = tokens.into_token_stream().into_iter().map(|tree| located(tree.span()));
     let first = spans.next().unwrap_or_else(Span::mixed_site);
     (first, spans.last().unwrap_or(first))
+}
+
+/// The future of a call with the author's expression, awaited, at exactly its place: rustc reports an
+/// unmet bound only once at one place, and underlines the expression as a whole.
+pub(crate) fn awaited_in_place_of(function: impl ToTokens, expr: TokenStream) -> TokenStream {
+    let mut spans = expr.clone().into_iter().map(|tree| tree.span());
+    let first = spans.next().unwrap_or_else(Span::mixed_site);
+    let last = spans.last().unwrap_or(first);
+    let mut argument = Group::new(Delimiter::Parenthesis, expr);
+    argument.set_span(last);
+    let at_first = |mut tree: TokenTree| {
+        // `$crate` means the crate of the macro that wrote it, which its span says.
+        if !matches!(&tree, TokenTree::Ident(name) if name == "$crate") {
+            tree.set_span(first);
+        }
+        tree
+    };
+    let function: TokenStream = function.into_token_stream().into_iter().map(at_first).collect();
+    let awaited = quote_spanned!(last=> .await);
+    quote!(#function #argument #awaited)
 }
 
 /// The author's tokens as tokens of ours, at their place: for types, whose names are found all the

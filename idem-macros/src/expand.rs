@@ -435,9 +435,10 @@ impl Plan {
         if self.renamed_receiver().is_some() {
             expr = async_trait::rename_self(expr);
         }
+        let question = diag::awaited_in_place_of(quote!(#krate::__private::question), expr);
         Some(quote_spanned! {first=>
             if #krate::__private::must_reconcile() {
-                if let ::core::option::Option::Some(__idem_settled) = #krate::__private::reconciled(#krate::__private::question(#expr).await) {
+                if let ::core::option::Option::Some(__idem_settled) = #krate::__private::reconciled(#question) {
                     return __idem_settled;
                 }
             }

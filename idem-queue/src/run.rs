@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt as _, unfold};
+use idem_core::__private::outward;
 use idem_core::{__private::waiting_at_most, Dispose, watch};
 use tokio::sync::watch::{Receiver, Sender, channel};
 
@@ -135,7 +136,9 @@ async fn finish(
         return;
     }
     let left = running.len();
-    tracing::warn!(target: "idem", source, left, decision = "shutdown_timed_out", "handlers are stopped; their messages come again");
+    outward(
+        || tracing::warn!(target: "idem", source, left, decision = "shutdown_timed_out", "handlers are stopped; their messages come again"),
+    );
     stop.send_replace(true);
     let _ = tokio::time::timeout(HANDING_BACK, async { while running.next().await.is_some() {} }).await;
 }
@@ -163,7 +166,9 @@ fn received<'b, B: Broker>(
                 }
                 None => match opened_within(OPENING, broker, &room).await {
                     Ok(deliveries) => {
-                        tracing::info!(target: "idem", source, decision = "consumer_recovered", "messages arrive again");
+                        outward(
+                            || tracing::info!(target: "idem", source, decision = "consumer_recovered", "messages arrive again"),
+                        );
                         current = Some(deliveries);
                         continue;
                     }
@@ -186,7 +191,9 @@ fn received<'b, B: Broker>(
 }
 
 fn lost(source: &str, error: &(dyn std::error::Error + 'static)) {
-    tracing::warn!(target: "idem", source, decision = "consumer_lost", detail = %error, "no messages arrive; trying again");
+    outward(
+        || tracing::warn!(target: "idem", source, decision = "consumer_lost", detail = %error, "no messages arrive; trying again"),
+    );
 }
 
 /// One delivery, from its arrival to its end.
@@ -206,7 +213,9 @@ where
     let Some((outcome, report)) = outcome else {
         if let Err(error) = ticket.hand_back().await {
             let source = delivery.source();
-            tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message was not handed back; the broker delivers it again when it notices");
+            outward(
+                || tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message was not handed back; the broker delivers it again when it notices"),
+            );
         }
         return;
     };
@@ -224,7 +233,9 @@ async fn while_kept_alive<T: Ticket, F: Future>(ticket: &T, source: &str, handle
             tokio::time::sleep(every).await;
             let kept_alive = tokio::time::timeout(every, ticket.keep_alive()).await;
             if let Err(error) = kept_alive.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {
-                tracing::warn!(target: "idem", source, decision = "not_kept_alive", detail = %error, "the broker may deliver a message again while it is handled");
+                outward(
+                    || tracing::warn!(target: "idem", source, decision = "not_kept_alive", detail = %error, "the broker may deliver a message again while it is handled"),
+                );
             }
         }
     };

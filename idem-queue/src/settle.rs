@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use idem_core::__private::outward;
 use idem_core::{Dispose, Disposition, Report};
 
 use crate::broker::Ticket;
@@ -58,17 +59,23 @@ pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, dispositi
         let Err(error) = ended.unwrap_or_else(|_| Err("the broker did not answer in time".into())) else { return };
         let source = delivery.source();
         if ticket.is_void() {
-            tracing::info!(target: "idem", source, decision = "not_settled", detail = %error, "the delivery was lost with its connection; the message comes again");
+            outward(
+                || tracing::info!(target: "idem", source, decision = "not_settled", detail = %error, "the delivery was lost with its connection; the message comes again"),
+            );
             return;
         }
-        tracing::warn!(target: "idem", source, decision = "not_settled", detail = %error, tries, "the broker has not accepted the settlement of a message");
+        outward(
+            || tracing::warn!(target: "idem", source, decision = "not_settled", detail = %error, tries, "the broker has not accepted the settlement of a message"),
+        );
         paused(ticket, pause).await;
         pause = LONGEST_PAUSE.min(pause * 2);
     }
     let handed_back = tokio::time::timeout(LIMIT, ticket.hand_back()).await;
     if let Err(error) = handed_back.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {
         let source = delivery.source();
-        tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message was not handed back; the broker delivers it again when it notices");
+        outward(
+            || tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message was not handed back; the broker delivers it again when it notices"),
+        );
     }
 }
 
@@ -85,15 +92,19 @@ async fn paused<T: Ticket>(ticket: &T, pause: Duration) {
 fn announce(delivery: &Delivery, disposition: &Disposition, panicked: bool) {
     let (source, subject) = (delivery.source(), delivery.subject());
     if panicked {
-        tracing::error!(target: "idem", source, subject, decision = "handler_panicked", "the handler of a message panicked; the message comes again");
+        outward(
+            || tracing::error!(target: "idem", source, subject, decision = "handler_panicked", "the handler of a message panicked; the message comes again"),
+        );
     }
     match disposition {
-        Disposition::Ack => tracing::debug!(target: "idem", source, subject, decision = "acknowledged"),
+        Disposition::Ack => outward(|| tracing::debug!(target: "idem", source, subject, decision = "acknowledged")),
         Disposition::Retry { after } => {
-            tracing::debug!(target: "idem", source, subject, decision = "comes_again", ?after);
+            outward(|| tracing::debug!(target: "idem", source, subject, decision = "comes_again", ?after));
         }
         Disposition::DeadLetter { reason } => {
-            tracing::warn!(target: "idem", source, subject, decision = "dead_lettered", %reason, "a message is dead-lettered");
+            outward(
+                || tracing::warn!(target: "idem", source, subject, decision = "dead_lettered", %reason, "a message is dead-lettered"),
+            );
         }
     }
 }

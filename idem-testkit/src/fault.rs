@@ -49,6 +49,10 @@ pub enum Fault {
     LoseReply,
     /// Not carried out, and a failure of this kind.
     Fail(StoreErrorKind),
+    /// Not carried out: the store panics.
+    Panic,
+    /// Carried out, and then the store panics.
+    PanicAfter,
     /// Carried out after this time.
     Delay(Duration),
     /// Carried out at once, and answered after this time.
@@ -154,6 +158,11 @@ impl Faults {
     }
 }
 
+#[allow(clippy::panic, reason = "it is what the test asked for")]
+fn made_to_panic(step: Step) -> ! {
+    panic!("the {step:?} step was made to panic by a test")
+}
+
 impl Script {
     fn faults(&self) -> MutexGuard<'_, (VecDeque<Fault>, Option<Fault>)> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
@@ -212,6 +221,11 @@ impl<S> FaultStore<S> {
                 failed(StoreErrorKind::Unavailable)
             }
             Fault::Fail(kind) => failed(kind),
+            Fault::Panic => made_to_panic(step),
+            Fault::PanicAfter => {
+                inner.await;
+                made_to_panic(step)
+            }
             Fault::Delay(delay) => {
                 tokio::time::sleep(delay).await;
                 inner.await

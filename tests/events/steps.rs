@@ -228,3 +228,25 @@ async fn p12_a_duplicate_says_that_it_waited_if_it_did_and_once() {
     assert_eq!(both, (1, 1));
     assert_eq!(log.decisions(), logged(&[(Level::DEBUG, "replayed"), (Level::DEBUG, "replayed")]));
 }
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn p5_p12_a_transaction_that_runs_after_the_hold_has_ended_says_so() {
+    use idem::sqlx;
+
+    let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await.unwrap();
+    let store = idem::SqliteStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    let idempotency = idem::Idempotency::new(store);
+    let call = || {
+        let call = idempotency.operation("events.hold").key("k").lease(LEASE).wait(LONG);
+        call.abandoned(idem::Abandoned::Reject).hold(std::time::Duration::from_millis(1))
+    };
+    drop(call().begin().await.unwrap());
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let ran = call().transaction(&pool, async |_| Ok::<_, Error>(7)).await.unwrap();
+    assert!(!ran.is_replayed());
+    let said = log.decisions();
+    assert!(said.contains(&(Level::WARN, "hold_ended".to_owned())), "{said:?}");
+}

@@ -21,7 +21,7 @@ use crate::call::rejected::Rejected;
 use crate::call::request::Request;
 use crate::error::{Error, StoreError};
 use crate::lease::term::Term;
-use crate::observe::{self, Decision};
+use crate::observe::{self, Decision, outward};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
 use crate::record::{Claimed, Encoded, Origin, Owner};
 use crate::runtime::Runtime;
@@ -308,17 +308,22 @@ impl Runtime {
         }
         self.keepers.round_trips().took(&request.id, attempt, lease, (sent, now));
         if from == Origin::Abandoned {
-            self.observer.decided(Decision::TakenOver, &request.id, attempt);
-            if request.settings.abandoned == Abandoned::Reject {
-                let why = format!(
-                    "the key was not settled within its `hold`, {:?}: the call runs although attempt {} was cut off",
-                    request.settings.hold(),
-                    attempt.saturating_sub(1)
-                );
-                self.observer.decided_because(Decision::HoldEnded, &request.id, attempt, &why);
-            }
+            self.took_over(request, attempt);
         }
         Ok(Owned { enrolled: self.keepers.enrol(term), origin: from, seat })
+    }
+
+    /// The attempt before this one was cut off, and its record is taken over.
+    pub(crate) fn took_over(&self, request: &Request, attempt: u64) {
+        self.observer.decided(Decision::TakenOver, &request.id, attempt);
+        if request.settings.abandoned == Abandoned::Reject {
+            let why = format!(
+                "the key was not settled within its `hold`, {:?}: the call runs although attempt {} was cut off",
+                request.settings.hold(),
+                attempt.saturating_sub(1)
+            );
+            self.observer.decided_because(Decision::HoldEnded, &request.id, attempt, &why);
+        }
     }
 
     fn without_store(&self, request: &Request, error: StoreError) -> Result<Begun, Error> {
@@ -346,7 +351,7 @@ impl Runtime {
                 match outcome.metadata.as_ref().and_then(|metadata| metadata.trace.as_ref()) {
                     Some(trace) => {
                         if !request.settings.observes {
-                            trace::link(trace);
+                            outward(|| trace::link(trace));
                         }
                         let why = format_args!("the call that ran has the trace {trace}");
                         observer.decided_because(Decision::Replayed, &request.id, 0, &why);

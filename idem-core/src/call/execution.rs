@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tracing::{Instrument as _, Span};
+use tracing::Instrument as _;
 
 use crate::base::race::first;
 use crate::call::body::{self, End};
@@ -21,9 +21,9 @@ use crate::call::request::Request;
 use crate::call::witness::Witness;
 use crate::error::Error;
 use crate::lease::term::Term;
-use crate::observe::{BodyWatch, Decision, Observer};
+use crate::observe::{self, BodyWatch, Decision, Observer};
 use crate::outcome::Outcome;
-use crate::outcome::codec::CodecFailure;
+use crate::outcome::codec::{CodecFailure, caught};
 use crate::policy::errors::{ErrorAction, Next, Then, Tries};
 use crate::policy::settings::Settings;
 use crate::record::{Encoded, RecordId};
@@ -74,7 +74,7 @@ where
                 None => self.unguarded(request.id.operation(), Some(&request.id), body).await,
                 Some(held) => {
                     if is_traced {
-                        Span::current().record("attempt", held.term().attempt);
+                        observe::span_has_attempt(held.term().attempt);
                     }
                     self.own(runtime, Manner::of(&request.settings), held, body).await
                 }
@@ -121,7 +121,7 @@ where
                 return self.unguarded_and_detached(operation, Some(id), Some(runtime), body).await;
             };
             if is_traced {
-                Span::current().record("attempt", held.term().attempt);
+                observe::span_has_attempt(held.term().attempt);
             }
             let lost = held.term().lost_error();
             let (manner, runtime) = (Manner::of(&request.settings), runtime.clone());
@@ -160,9 +160,8 @@ where
         }
         match runtime.observe(request).await {
             Begun::Replay(recorded) => {
-                // Reports an outcome that could not have been replayed. A panic in the author's
-                // code would have been one of that.
-                let _ = catch_unwind(AssertUnwindSafe(|| self.decoded(&recorded).map(drop)));
+                // Reports an outcome that could not have been replayed.
+                observe::outward(|| drop(self.decoded(&recorded)));
                 Ok(Begun::Unguarded)
             }
             begun => Ok(begun),
@@ -278,10 +277,7 @@ where
                     } else if call.omits_outcome() {
                         held.plan_commit_without_outcome();
                     } else {
-                        // After a panic in the value's own code, the body has still run.
-                        held.plan_commit(caught(|| {
-                            (self.witness.encode)(&runtime.codec, &term.id, term.attempt, &value)
-                        }));
+                        held.plan_commit((self.witness.encode)(&runtime.codec, &term.id, term.attempt, &value));
                     }
                     return AfterTry::For(Answer::Gives(Ok(Outcome::executed(value))));
                 }
@@ -462,11 +458,6 @@ impl<F> Clone for Again<F> {
 async fn pause_under(term: &Term, pause: Duration) -> bool {
     first(term.lost(), tokio::time::sleep(pause)).await;
     !term.is_lost()
-}
-
-/// A panic in the author's code that writes a value is a failure to write it.
-fn caught(encode: impl FnOnce() -> Result<Encoded, CodecFailure>) -> Result<Encoded, CodecFailure> {
-    catch_unwind(AssertUnwindSafe(encode)).unwrap_or_else(|_| Err("it panicked while it was written".into()))
 }
 
 /// Runs a future in a task of its own, with what follows the task. `None` where the task was

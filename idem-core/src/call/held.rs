@@ -5,13 +5,14 @@
 //! background, like one that the store did not accept. The body is over, and its outcome must not
 //! be lost. Between two tries no body runs, and a drop releases.
 
+mod retrying;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::Handle;
 
-use crate::base::clock;
-use crate::base::jitter::jittered;
+use self::retrying::Retrying;
 use crate::call::audit::By;
 use crate::call::request::Request;
 use crate::call::retention::Retention;
@@ -23,17 +24,11 @@ use crate::observe::Decision;
 use crate::outcome::codec::CodecFailure;
 use crate::policy::settings::{keep_for, keep_released, seconds};
 use crate::record::{AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
+use crate::runtime::Runtime;
 use crate::runtime::flight::{Ending, FlightSeat};
 use crate::runtime::local_cache::Sending;
 use crate::runtime::trace::{self, CallTrace, traced};
-use crate::runtime::{Runtime, background};
 use crate::task::recording::Recording;
-
-/// The first pause before a commit or release is tried again; it doubles up to [`MAX_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// How often a step moves to another tokio runtime.
-const MOVES: u8 = 8;
 
 /// The message for a late owner.
 const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed the key since, or the store has forgotten this claim (restarted without its data, evicted, failed over)";
@@ -309,12 +304,7 @@ impl Drop for Held {
 
 impl Parts {
     fn encoded(&self, outcome: Result<Encoded, CodecFailure>) -> Option<Encoded> {
-        outcome
-            .map_err(|error| {
-                let term = &self.enrolled.term;
-                self.runtime.observer.decided_because(Decision::NotEncoded, &term.id, term.attempt, &error);
-            })
-            .ok()
+        outcome.inspect_err(|error| self.not_encoded(error)).ok()
     }
 
     async fn try_step(&mut self) -> Tried {
@@ -359,8 +349,30 @@ impl Parts {
             }
             Ok(Ownership::Lost) => Tried::Over(Box::pin(self.after_all()).await),
             Err(error) if error.kind() == StoreErrorKind::Unreadable => Tried::Hopeless(error),
+            Err(error) if error.kind() == StoreErrorKind::TooLarge => {
+                if !self.leaves_out_outcome() {
+                    return Tried::Hopeless(error);
+                }
+                self.not_encoded(&error);
+                Box::pin(self.try_step()).await
+            }
             Err(error) => Tried::Failed(error),
         }
+    }
+
+    /// Leaves the outcome out of its commit: rather done without it than done again. `false`: there
+    /// is none to leave out.
+    fn leaves_out_outcome(&mut self) -> bool {
+        match &mut self.step {
+            // What an operator settles must be what duplicates get.
+            Stage::Committing { outcome, .. } if !self.settles => outcome.take().is_some(),
+            _ => false,
+        }
+    }
+
+    fn not_encoded(&self, why: &dyn std::fmt::Display) {
+        let term = &self.enrolled.term;
+        self.runtime.observer.decided_because(Decision::NotEncoded, &term.id, term.attempt, why);
     }
 
     /// Returns the result of a step that was refused: a store that repeats a release by itself may
@@ -496,87 +508,5 @@ impl Parts {
         };
         let term = &self.enrolled.term;
         self.runtime.observer.decided_because(decision, &term.id, term.attempt, why);
-    }
-}
-
-/// A step that is tried again in the background until the store takes it, or it makes no sense any
-/// more. When its tokio runtime ends, it moves to another one.
-struct Retrying {
-    parts: Option<Parts>,
-    counted: Option<background::CountedStep>,
-    /// The tokio runtime that it is on.
-    on: Option<Id>,
-    moves: u8,
-}
-
-impl Retrying {
-    fn start(mut self, handle: Option<Handle>) {
-        match handle {
-            Some(handle) => {
-                self.on = Some(handle.id());
-                handle.spawn(self.run());
-            }
-            None => self.give_up(),
-        }
-    }
-
-    async fn run(mut self) {
-        let Some(parts) = &mut self.parts else { return };
-        // A commit is accepted from the last owner even after its lease ran out, so it is worth
-        // more than a lease of trying. A release is worth no more than what it would shorten.
-        let patience = if matches!(parts.step, Stage::Committing { .. }) {
-            parts.enrolled.term.length().saturating_mul(10)
-        } else {
-            parts.enrolled.stop();
-            parts.enrolled.term.length()
-        };
-        let until = clock::after(clock::now(), patience);
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let error = match parts.try_step().await {
-                Tried::Over(ownership) => {
-                    parts.finish(ownership);
-                    break;
-                }
-                Tried::Hopeless(error) => {
-                    parts.give_up(&error);
-                    break;
-                }
-                Tried::Failed(error) => error,
-            };
-            if clock::now() >= until {
-                parts.give_up(&error);
-                break;
-            }
-            tokio::time::sleep(jittered(pause)).await;
-            pause = (pause * 2).min(MAX_PAUSE);
-        }
-        self.parts = None;
-    }
-
-    fn give_up(&mut self) {
-        if let Some(mut parts) = self.parts.take() {
-            parts.give_up(&"its tokio runtime was shut down first, and there is no other to try it on");
-        }
-    }
-}
-
-impl Drop for Retrying {
-    fn drop(&mut self) {
-        let Some(mut parts) = self.parts.take_if(|_| self.moves < MOVES && !std::thread::panicking()) else {
-            return self.give_up();
-        };
-        let Some(handle) = parts.runtime.keepers.known().another(self.on) else {
-            self.parts = Some(parts);
-            return self.give_up();
-        };
-        if matches!(parts.step, Stage::Committing { .. }) {
-            // The keeper has ended with the tokio runtime, and its renewal with it.
-            let term = parts.enrolled.term.clone();
-            term.not_renewed();
-            parts.enrolled = parts.runtime.keepers.enrol_on(&handle, term);
-        }
-        let (counted, moves) = (self.counted.take(), self.moves + 1);
-        Self { parts: Some(parts), counted, on: None, moves }.start(Some(handle));
     }
 }

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use crate::error::Error;
 use crate::observe::{Decision, Observer};
 use crate::outcome::Storable;
-use crate::outcome::codec::AnyCodec;
+use crate::outcome::codec::{AnyCodec, caught};
 use crate::outcome::versions::Versions;
 use crate::record::{Encoded, RecordId};
 use crate::task::current;
@@ -77,14 +77,13 @@ impl Recorded {
 
     fn read<S: DeserializeOwned>(&self) -> Result<S, Error> {
         let of = (&self.id, self.attempt);
-        let upgraded = match &self.versions {
+        let upgraded = caught(|| match &self.versions {
             Some(versions) => versions.upgraded(&self.codec, of, &self.outcome),
             None if self.outcome.version() == 1 => Ok(None),
             None => Versions::default().upgraded(&self.codec, of, &self.outcome),
-        };
+        });
         let upgraded = upgraded.map_err(|error| self.unreadable(&error.to_string()))?;
-        self.codec
-            .decode(of, upgraded.as_ref().unwrap_or(&self.outcome))
+        caught(|| self.codec.decode(of, upgraded.as_ref().unwrap_or(&self.outcome)))
             .map_err(|error| self.unreadable(&format!("it is no {}: {error}", std::any::type_name::<S>())))
     }
 

@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::{Instrument as _, Span};
+use tracing::Instrument as _;
 
 use crate::base::clock;
 use crate::call::claiming::Begun;
@@ -23,9 +23,9 @@ use crate::call::rejected::Rejected;
 use crate::call::request::Request;
 use crate::call::witness::Witness;
 use crate::error::{Error, StoreError, StoreErrorKind};
-use crate::observe::{BodyWatch, Decision, Observer};
+use crate::observe::{self, BodyWatch, Decision, Observer};
 use crate::outcome::Outcome;
-use crate::outcome::codec::CodecFailure;
+use crate::outcome::codec::{CodecFailure, caught};
 use crate::policy::errors::{ErrorAction, Next, Then, Tries};
 use crate::policy::settings::{InFlight, keep_for, seconds};
 use crate::record::{Claimed, Commit, Encoded, Origin, Owner, Ownership};
@@ -193,7 +193,7 @@ where
             };
             watch::saw(Seen::Executed);
             if is_traced {
-                Span::current().record("attempt", attempt);
+                observe::span_has_attempt(attempt);
             }
             if self.policy.keeper.is_some()
                 && let Err(error) = open.savepoint().await
@@ -269,7 +269,7 @@ where
         if call.omits_outcome() {
             return None;
         }
-        let encoded = caught(|| (self.witness.encode)(&runtime.codec, &request.id, attempt, value));
+        let encoded = (self.witness.encode)(&runtime.codec, &request.id, attempt, value);
         let encoded = encoded.map(|encoded| request.traced(encoded).of_version(request.outcome_version()));
         let not_encoded = |failure: &CodecFailure| {
             runtime.observer.decided_because(Decision::NotEncoded, &request.id, attempt, failure);
@@ -413,7 +413,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         let why = match claimed {
             Claimed::Owned { attempt, from } => {
                 if from == Origin::Abandoned {
-                    runtime.observer.decided(Decision::TakenOver, &request.id, attempt);
+                    runtime.took_over(request, attempt);
                 }
                 return Ok(Began::Owner { attempt, owner, from });
             }
@@ -567,11 +567,6 @@ fn commit_of(request: &Request, owner: Owner, attempt: u64, outcome: Option<Enco
 /// Whether more time has passed than a step takes that does not wait.
 fn has_waited(began: Instant) -> bool {
     clock::now().saturating_duration_since(began) > Duration::from_millis(100)
-}
-
-/// A panic in the author's code that writes a value is a failure to write it.
-fn caught(encode: impl FnOnce() -> Result<Encoded, CodecFailure>) -> Result<Encoded, CodecFailure> {
-    catch_unwind(AssertUnwindSafe(encode)).unwrap_or_else(|_| Err("it panicked while it was written".into()))
 }
 
 fn is_conflict<S: Store, B: Transactions<S>>(error: &StoreError) -> bool {

@@ -19,6 +19,7 @@ pub use crate::error::problem::{
 };
 pub use crate::macros::lent::{Lent, Taken};
 pub use crate::macros::site::{Name, Site, checked_name};
+pub use crate::observe::outward;
 use crate::observe::{Decision, Observer};
 use crate::outcome::Outcome;
 pub use crate::outcome::Storable;

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -200,11 +201,13 @@ impl AnyCodec {
         context: CodecContext<'_>,
         value: &T,
     ) -> Result<Encoded, CodecFailure> {
-        let (codec, payload) = match self {
-            Self::Json => (CodecId::JSON, json(value)?),
-            Self::Other(codec) => (codec.id(), codec.encode(context, &value)?.into()),
-        };
-        Ok(Encoded { is_error: context.is_error, codec, payload, metadata: None })
+        caught(|| {
+            let (codec, payload) = match self {
+                Self::Json => (CodecId::JSON, json(value)?),
+                Self::Other(codec) => (codec.id(), codec.encode(context, &value)?.into()),
+            };
+            Ok(Encoded { is_error: context.is_error, codec, payload, metadata: None })
+        })
     }
 
     /// Reads the outcome of an attempt at the record with that id.
@@ -232,6 +235,11 @@ impl AnyCodec {
             Self::Json => Err(foreign(outcome.codec)),
         }
     }
+}
+
+/// A panic in the author's code that writes or reads a value is a failure to do so.
+pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, CodecFailure>) -> Result<T, CodecFailure> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("the code that writes and reads it panicked".into()))
 }
 
 fn foreign(codec: CodecId) -> CodecFailure {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::lease::keeper::LeaseKeepers;
-use crate::observe::Observer;
+use crate::observe::{Observer, outward};
 use crate::outcome::codec::{AnyCodec, Codec};
 use crate::policy::errors::{ErrorAction, Then};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
@@ -391,7 +391,9 @@ impl Builder {
     pub fn build(self) -> Idempotency {
         let problem = self.check().err();
         if let Some(problem) = &problem {
-            tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of an invalid setting");
+            outward(|| {
+                tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of an invalid setting");
+            });
         }
         let unlisted = self.unlisted().unwrap_or(Then::Abandon);
         let Self {

@@ -128,6 +128,9 @@ pub trait Store: Send + Sync + 'static {
     /// | in flight or abandoned, by this owner | committed for `ttl`, then done until `remember` has passed since now; without an outcome: done until then. Whoever waits is woken | `Held` |
     /// | the very record that this commit writes, or wrote and whose outcome has expired since | none | `Held` |
     /// | anything else, or nothing | none | `Lost` |
+    ///
+    /// If the outcome is larger than the store can take, the error is
+    /// [`TooLarge`](crate::StoreErrorKind::TooLarge), and the owner commits without it.
     fn commit(&self, commit: &Commit) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
     /// Gives a key up, if the caller is the current owner, alive or not.

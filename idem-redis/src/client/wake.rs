@@ -16,6 +16,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use idem_core::__private::outward;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, watch};
@@ -168,17 +169,21 @@ impl Hub {
             && !std::mem::replace(&mut seats.warned, true)
         {
             if error.code().is_some() {
-                tracing::warn!(
-                    target: "idem",
-                    %error,
-                    "Redis refused a subscription: waiters ask again and again instead of being woken; give the user the right to the channels of the prefix (ACL SETUSER .. &idem:*) and to SUBSCRIBE and UNSUBSCRIBE"
-                );
+                outward(|| {
+                    tracing::warn!(
+                        target: "idem",
+                        %error,
+                        "Redis refused a subscription: waiters ask again and again instead of being woken; give the user the right to the channels of the prefix (ACL SETUSER .. &idem:*) and to SUBSCRIBE and UNSUBSCRIBE"
+                    );
+                });
             } else {
-                tracing::warn!(
-                    target: "idem",
-                    %error,
-                    "there is no second connection to Redis on which waiters are woken: they ask again and again instead; see that the server takes more clients (maxclients)"
-                );
+                outward(|| {
+                    tracing::warn!(
+                        target: "idem",
+                        %error,
+                        "there is no second connection to Redis on which waiters are woken: they ask again and again instead; see that the server takes more clients (maxclients)"
+                    );
+                });
             }
         }
     }
@@ -258,7 +263,9 @@ impl Ear {
         let opening = self.client.get_multiplexed_async_connection_with_config(&config);
         let opened = timeout(self.limit, opening).await.unwrap_or_else(|_| Err(late()));
         opened.inspect_err(|error| {
-            tracing::debug!(target: "idem", server = %self.server, %error, "no connection for subscriptions");
+            outward(
+                || tracing::debug!(target: "idem", server = %self.server, %error, "no connection for subscriptions"),
+            );
         })
     }
 }

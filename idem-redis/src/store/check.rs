@@ -1,6 +1,7 @@
 //! The requirements on a server for keeping the promises, checked once, when the store is made.
 
 use futures_util::future::join_all;
+use idem_core::__private::outward;
 use idem_core::{StoreError, StoreErrorKind};
 use redis::Value;
 
@@ -34,11 +35,13 @@ async fn check_at(server: &Server, slot: u16, keys: &Keys) -> Result<(), StoreEr
     let (lane, answer) = answer.await?;
     let name = lane.server();
     match &answer {
-        None => tracing::warn!(
-            target: "idem",
-            server = name,
-            "this user may not ask Redis for INFO, so idem cannot tell whether the server is new enough, a master, and keeps its records when its memory is full (ACL SETUSER .. +info)"
-        ),
+        None => outward(|| {
+            tracing::warn!(
+                target: "idem",
+                server = name,
+                "this user may not ask Redis for INFO, so idem cannot tell whether the server is new enough, a master, and keeps its records when its memory is full (ACL SETUSER .. +info)"
+            );
+        }),
         // Of all nodes, by an application's connection to a cluster.
         Some(Value::Map(nodes)) => {
             for (_, info) in nodes {
@@ -67,12 +70,14 @@ fn look(server: &str, info: &Value, is_cluster: bool) -> Result<(), StoreError> 
     let facts = Facts::read(text);
     facts.judge(server, is_cluster)?;
     if let Some(policy) = facts.evicts() {
-        tracing::warn!(
-            target: "idem",
-            server,
-            maxmemory_policy = policy,
-            "Redis evicts keys when its memory is full: an evicted record lets a body run twice. Set `CONFIG SET maxmemory-policy noeviction` (and `maxmemory-policy noeviction` in redis.conf), or give idem a Redis of its own"
-        );
+        outward(|| {
+            tracing::warn!(
+                target: "idem",
+                server,
+                maxmemory_policy = policy,
+                "Redis evicts keys when its memory is full: an evicted record lets a body run twice. Set `CONFIG SET maxmemory-policy noeviction` (and `maxmemory-policy noeviction` in redis.conf), or give idem a Redis of its own"
+            );
+        });
     }
     Ok(())
 }

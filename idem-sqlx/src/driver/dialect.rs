@@ -58,6 +58,8 @@ pub(crate) enum Judgement {
     Timeout,
     /// Not carried out: no space is left.
     Full,
+    /// Not carried out: the database takes no outcome of that size, for this reason.
+    TooLarge(&'static str),
     /// Not carried out; what to do.
     Refused(&'static str),
 }

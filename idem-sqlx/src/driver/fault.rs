@@ -58,6 +58,7 @@ pub(crate) fn failed<D: Dialect>(place: &str, error: Error) -> StoreError {
             "; give the database more space, or keep records for a shorter time (`ttl`, `remember`)",
         ),
         Judgement::Schema => (StoreErrorKind::Refused, ""),
+        Judgement::TooLarge(why) => (StoreErrorKind::TooLarge, why),
         Judgement::Refused(advice) => (StoreErrorKind::Refused, advice),
     };
     StoreError::new(kind, format!("{} ({place}): {error}{advice}", D::NAME)).with_source(error)

@@ -4,14 +4,13 @@
 //! other calls would meet it. After the body, one savepoint holds everything of `idem`: what fails
 //! is rolled back to it, and the body's rows stay as they are.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::{Began, Body, Ends, InTransaction, Open, Ran, commit_of};
 use crate::call::recorded::Recorded;
 use crate::call::request::Request;
 use crate::error::Error;
-use crate::observe::{BodyWatch, Decision};
+use crate::observe::{BodyWatch, Decision, outward};
 use crate::outcome::Outcome;
 use crate::policy::errors::ErrorAction;
 use crate::record::{Commit, Owner};
@@ -111,9 +110,8 @@ where
         match open.claim(store, Ends::Caller).await {
             Ok(Began::Owner { attempt, owner, .. }) => Ok(Some((attempt, owner))),
             Ok(Began::Replay(recorded)) => {
-                // Says so of an outcome that could not have been replayed. A panic in the author's
-                // code would have been one of that.
-                let _ = catch_unwind(AssertUnwindSafe(|| self.can_decode(&recorded)));
+                // Says so of an outcome that could not have been replayed.
+                outward(|| self.look_at(&recorded));
                 Ok(None)
             }
             Err(error) => {
@@ -131,10 +129,10 @@ where
         }
     }
 
-    fn can_decode(&self, recorded: &Recorded) -> bool {
+    fn look_at(&self, recorded: &Recorded) {
         match &self.policy.keeper {
-            Some(keeper) if recorded.is_error() => (keeper.decode)(recorded).is_ok(),
-            _ => (self.witness.decode)(recorded).is_ok(),
+            Some(keeper) if recorded.is_error() => drop((keeper.decode)(recorded)),
+            _ => drop((self.witness.decode)(recorded)),
         }
     }
 }

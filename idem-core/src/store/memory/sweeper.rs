@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::{Inner, Swept};
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::sync::{Condvar, Mutex, MutexGuard, spawn, wait_while};
+use crate::observe::outward;
 
 /// A time that never comes, in nanoseconds of the store's clock.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -83,7 +84,9 @@ impl Sweeper {
         let (sweeper, store) = (self.clone(), Arc::downgrade(store));
         if let Err(error) = spawn("idem-sweeper", move || sweeper.run(&store)) {
             // It stays marked as running, so that no call tries again. New keys sweep in passing.
-            tracing::warn!(target: "idem", %error, "the memory store has no thread to drop expired records; calls drop them");
+            outward(|| {
+                tracing::warn!(target: "idem", %error, "the memory store has no thread to drop expired records; calls drop them");
+            });
         }
     }
 

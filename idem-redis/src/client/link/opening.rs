@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use idem_core::__private::outward;
 use idem_core::StoreError;
 use idem_core::store::clock::{Jump, ServerClock};
 use redis::aio::MultiplexedConnection;
@@ -75,7 +76,9 @@ impl Inner {
         if let Err(error) = self.look_at_clock(connection.clone()).await
             && error.code() == Some("NOPERM")
         {
-            tracing::warn!(target: "idem", server = %self.server, "this user may not ask Redis for the TIME, so idem cannot tell when the server's clock is set (ACL SETUSER .. +time)");
+            outward(
+                || tracing::warn!(target: "idem", server = %self.server, "this user may not ask Redis for the TIME, so idem cannot tell when the server's clock is set (ACL SETUSER .. +time)"),
+            );
         }
         hub.serve(ear);
         Ok(Session(Arc::new(Connected {
@@ -94,16 +97,20 @@ impl Inner {
         let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await?;
         let time = Duration::from_secs(seconds) + Duration::from_micros(micros);
         match self.clock.looked(time, asked) {
-            Some(Jump::Ahead(by)) => tracing::warn!(
-                target: "idem",
-                server = %self.server,
-                "the clock of Redis was set ahead by {by:.1?}, or another server with another clock took over: keys that it affects are taken over up to one lease later; keep the clocks of Redis in step (NTP)"
-            ),
-            Some(Jump::Back(by)) => tracing::warn!(
-                target: "idem",
-                server = %self.server,
-                "the clock of Redis was set back by {by:.1?}, or another server with another clock took over: all records, abandoned ones too, are kept that much longer; keep the clocks of Redis in step (NTP)"
-            ),
+            Some(Jump::Ahead(by)) => outward(|| {
+                tracing::warn!(
+                    target: "idem",
+                    server = %self.server,
+                    "the clock of Redis was set ahead by {by:.1?}, or another server with another clock took over: keys that it affects are taken over up to one lease later; keep the clocks of Redis in step (NTP)"
+                );
+            }),
+            Some(Jump::Back(by)) => outward(|| {
+                tracing::warn!(
+                    target: "idem",
+                    server = %self.server,
+                    "the clock of Redis was set back by {by:.1?}, or another server with another clock took over: all records, abandoned ones too, are kept that much longer; keep the clocks of Redis in step (NTP)"
+                );
+            }),
             None => {}
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
+use idem_core::__private::outward;
 use idem_core::{StoreError, StoreErrorKind};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -64,7 +65,9 @@ impl Inner {
             let old = std::mem::replace(&mut *state, down);
             drop(state);
             drop(old);
-            tracing::warn!(target: "idem", server = %self.server, "the connection to Redis is lost; connecting again");
+            outward(
+                || tracing::warn!(target: "idem", server = %self.server, "the connection to Redis is lost; connecting again"),
+            );
         }
     }
 
@@ -162,14 +165,16 @@ async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<Failure>>, m
         match opened {
             Ok(session) => {
                 if inner.publish(session) {
-                    tracing::info!(target: "idem", server = %inner.server, "connected to Redis");
+                    outward(|| tracing::info!(target: "idem", server = %inner.server, "connected to Redis"));
                     return;
                 }
                 pause = PAUSE.1;
             }
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
-                    tracing::warn!(target: "idem", %error, "the connection to Redis cannot be replaced yet; trying again");
+                    outward(
+                        || tracing::warn!(target: "idem", %error, "the connection to Redis cannot be replaced yet; trying again"),
+                    );
                 }
                 let failure = inner.failure(error);
                 let is_refusal = failure.is_refusal;

@@ -317,7 +317,7 @@ impl Dialect for Mysql {
             1044 | 1045 | 1698 => Judgement::Refused("; correct the user and password"),
             1046 | 1049 => Judgement::Refused("; correct the database's name"),
             1142 | 1143 => Judgement::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table"),
-            1153 => Judgement::Refused("; the outcome is larger than `max_allowed_packet` of the server"),
+            1153 => Judgement::TooLarge("; the outcome is larger than `max_allowed_packet` of the server"),
             _ => Judgement::Refused(""),
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use idem_core::__private::outward;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -48,7 +49,9 @@ async fn listen(options: PgConnectOptions, channel: String, waiters: Arc<LocalWa
                 }
             }
             Err(error) => {
-                tracing::debug!(target: "idem", %error, "no connection for messages; waiters look again and again meanwhile");
+                outward(
+                    || tracing::debug!(target: "idem", %error, "no connection for messages; waiters look again and again meanwhile"),
+                );
             }
         }
         says.send_replace(false);

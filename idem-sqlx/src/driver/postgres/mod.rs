@@ -242,6 +242,7 @@ impl Dialect for Postgresql {
             "57P03" | "53300" => Judgement::Unavailable(""),
             "57014" | "55P03" => Judgement::Timeout,
             "53100" => Judgement::Full,
+            "54000" => Judgement::TooLarge("; the outcome is larger than a field can be"),
             "28000" | "28P01" => Judgement::Refused("; correct the user and password"),
             "3D000" => Judgement::Refused("; correct the database's name"),
             "42501" => Judgement::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table"),

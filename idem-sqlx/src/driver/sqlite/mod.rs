@@ -377,6 +377,7 @@ impl Dialect for SqliteFile {
             10 => Judgement::Unavailable("; reading or writing the file failed"),
             11 | 26 => Judgement::Refused("; the file is damaged, or no SQLite database"),
             13 => Judgement::Full,
+            18 => Judgement::TooLarge("; the outcome is larger than SQLite's limit for a row"),
             _ => Judgement::Refused(""),
         }
     }
