@@ -185,7 +185,28 @@ fn gone() -> RedisError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use idem_testkit::RedisServer;
+
     use super::*;
+
+    #[tokio::test]
+    async fn of_two_callers_both_are_answered_and_the_next_one_sends_at_once() {
+        let server = RedisServer::start().await.unwrap();
+        let client = redis::Client::open(server.url()).unwrap();
+        let connection = client.get_multiplexed_async_connection().await.unwrap();
+        let batches = Batches::new();
+        let echo = |word: &str| batches.send(&connection, redis::cmd("ECHO").arg(word).to_owned());
+        let both = async { tokio::join!(echo("1"), echo("2")) };
+        let answers = tokio::time::timeout(Duration::from_secs(30), both).await.expect("the second command is sent");
+        let answer = |word: &str| Ok(Value::BulkString(word.into()));
+        assert_eq!(answers, (answer("1"), answer("2")));
+        drop(echo("3"));
+        let state = batches.lock();
+        assert_eq!(state.under_way, 0, "no later command would be sent at once");
+        assert!(!state.is_scheduled && state.waiting.is_empty(), "nothing is left to send");
+    }
 
     #[tokio::test]
     async fn callers_of_other_runtimes_are_told_when_that_of_the_connection_shuts_down() {

@@ -52,7 +52,7 @@ impl Subscriber for Warnings {
 }
 
 /// What is warned of meanwhile, on this thread.
-async fn warnings(meanwhile: impl Future) -> String {
+pub(crate) async fn warnings(meanwhile: impl Future) -> String {
     let warnings = Warnings::default();
     let guard = tracing::subscriber::set_default(warnings.clone());
     meanwhile.await;
@@ -215,6 +215,13 @@ async fn without_the_right_to_ask_the_server_is_used_and_it_is_warned_of() {
     let (server, url) = server_with_user(&RIGHTS.replace(" +info", "")).await;
     let text = warnings(async { use_everything(&server, &RedisStore::connect(url).await.unwrap()).await }).await;
     assert!(text.contains("INFO"), "{text}");
+}
+
+#[tokio::test]
+async fn without_the_right_to_ask_for_the_time_the_server_is_used_and_it_is_warned_of() {
+    let (server, url) = server_with_user(&RIGHTS.replace(" +time", "")).await;
+    let text = warnings(async { use_everything(&server, &RedisStore::connect(url).await.unwrap()).await }).await;
+    assert!(text.contains("+time"), "{text}");
 }
 
 #[tokio::test]

@@ -1,14 +1,17 @@
 //! Servers that forget, stop, die, come back, or are full.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use idem_core::record::{Claim, Claimed, Ownership};
 use idem_core::{Store as _, StoreError, StoreErrorKind};
 use idem_redis::RedisStore;
+use idem_testkit::Proxy;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use crate::connecting::warnings;
 use crate::server::{Server, until};
 use crate::{SECOND, claim, commit, give_up, id, outcome, release, renewal, server_and_store};
 
@@ -216,6 +219,69 @@ async fn a_connection_that_is_silently_dead_is_replaced() {
 }
 
 #[tokio::test]
+async fn a_connection_that_is_lost_while_no_call_is_made_is_replaced() {
+    let (server, store) = server_and_store().await;
+    let mut admin = server.client().await;
+    let () = redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut admin).await.unwrap();
+    let words = ["TYPE", "normal", "SKIPME", "yes"];
+    let () = redis::cmd("CLIENT").arg("KILL").arg(&words).query_async(&mut admin).await.unwrap();
+    let info = async || redis::cmd("INFO").query_async::<String>(&mut admin.clone()).await.unwrap();
+    until("the store connects", || async { info().await.contains("total_connections_received:1\r\n") }).await;
+    store.claim(&claim("1")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_was_only_slow_keeps_its_connection() {
+    let (server, store) = server_and_store().await;
+    let admin = server.client().await;
+    let info = async || redis::cmd("INFO").arg("all").query_async::<String>(&mut admin.clone()).await.unwrap();
+    store.claim(&claim("1")).await.unwrap();
+    let () = redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut admin.clone()).await.unwrap();
+    server.stop();
+    assert_eq!(store.claim(&claim("2")).await.unwrap_err().kind(), StoreErrorKind::Timeout);
+    server.go_on();
+    until("it is asked whether it still answers", || async { info().await.contains("cmdstat_ping:") }).await;
+    // Their answers come after that to the question.
+    for number in 0..20 {
+        store.claim(&claim(&format!("a{number}"))).await.unwrap();
+    }
+    let info = info().await;
+    assert!(info.contains("total_connections_received:0\r\n"), "{info}");
+}
+
+#[tokio::test]
+async fn p12_in_an_outage_one_attempt_follows_another_however_many_calls_fail_and_one_warning_is_logged() {
+    let mut server = Server::start(&[]);
+    let builder = RedisStore::builder().url(server.url()).time_limit(SECOND * 3 / 10);
+    let store = builder.connect().await.unwrap();
+    server.kill();
+    let listener = TcpListener::bind(("127.0.0.1", server.port())).await.unwrap();
+    let attempts = Cell::new(0);
+    let start = Instant::now();
+    let log = warnings(async {
+        let accept = async {
+            while let Ok(attempt) = listener.accept().await {
+                drop(attempt);
+                attempts.set(attempts.get() + 1);
+            }
+        };
+        let calls = async {
+            while attempts.get() < 24 {
+                assert!(start.elapsed() < 60 * SECOND, "{attempts:?} attempts");
+                let error = store.claim(&claim("1")).await.unwrap_err();
+                assert!(!error.to_string().contains("accepted"), "it refuses nobody: {error}");
+            }
+        };
+        tokio::select! { () = accept => {} () = calls => {} }
+    })
+    .await;
+    // Six within the first 155 ms, and then one in 125 ms at most.
+    let most = 7 + start.elapsed().as_millis() / 125;
+    assert!(attempts.get() <= most, "{attempts:?} attempts in {:?}", start.elapsed());
+    assert_eq!(log.matches("cannot be replaced yet").count(), 1, "{log}");
+}
+
+#[tokio::test]
 async fn a_server_that_asks_for_a_password_and_then_takes_it_works_again() {
     let (server, store) = server_and_store().await;
     let () = server.send(&["CONFIG", "SET", "requirepass", "hunter2"]).await;
@@ -285,6 +351,20 @@ async fn a_master_that_became_a_replica_is_unavailable_until_it_is_a_master_agai
     let () = server.send(&["REPLICAOF", "NO", "ONE"]).await;
     let took = until_usable(&store).await;
     assert!(took < BACK_WITHIN, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_fail_over_behind_one_address_is_followed() {
+    let (old, new) = (Server::start(&[]), Server::start(&[]));
+    let address = Proxy::start(&old.url()).await.unwrap();
+    let store = RedisStore::connect(address.url()).await.unwrap();
+    address.lead_to(&new.url());
+    let () = old.send(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]).await;
+    // Nothing ends the connection to the old master, which takes no claim.
+    until("the claim is taken", || async { store.claim(&claim("1")).await.is_ok() }).await;
+    assert!(new.get("idem:orders:1").await.is_some());
+    let clients = async || old.send::<String>(&["CLIENT", "LIST", "TYPE", "normal"]).await.lines().count();
+    until("the connection to the old master is closed", || async { clients().await == 1 }).await;
 }
 
 #[tokio::test]

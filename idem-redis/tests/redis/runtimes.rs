@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use idem_core::record::Claimed;
 use idem_core::{Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
@@ -130,6 +131,32 @@ fn connections_leave_a_runtime_that_runs_nothing() {
     assert!(matches!(one.block_on(store.claim(&claim("3"))).unwrap(), Claimed::Owned { attempt: 1, .. }));
     drop(one);
     assert!(matches!(two.block_on(store.claim(&claim("4"))).unwrap(), Claimed::Owned { attempt: 1, .. }));
+}
+
+#[test]
+fn a_lost_connection_is_replaced_after_the_runtime_of_the_store_has_ended() {
+    reconnects_from_a_runtime_that(drop);
+}
+
+#[test]
+fn a_lost_connection_is_replaced_although_the_runtime_of_the_store_stands_still() {
+    reconnects_from_a_runtime_that(std::mem::forget);
+}
+
+/// Loses the connection, and then no longer drives the runtime that replaces it.
+fn reconnects_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
+    let mut server = Server::start(&[]);
+    let (one, two) = (parked(), running());
+    let store = one.block_on(RedisStore::connect(server.url())).unwrap();
+    server.kill();
+    // An attempt says that the loss is known.
+    one.block_on(async {
+        let listener = TcpListener::bind(("127.0.0.1", server.port())).await.unwrap();
+        listener.accept().await.unwrap();
+    });
+    ends(one);
+    server.restart();
+    two.block_on(until("the connection is replaced", || async { store.claim(&claim("2")).await.is_ok() }));
 }
 
 #[test]

@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::{Client, FromRedisValue};
+use tempfile::TempDir;
 
 /// Ends with the value that holds it.
 pub(crate) struct Server {
     process: Child,
     port: u16,
     args: Vec<String>,
+    /// A replica leaves its master's data in its directory, where a later server would load it.
+    _dir: TempDir,
 }
 
 impl Server {
@@ -29,10 +32,11 @@ impl Server {
     }
 
     fn try_start(port: u16, args: Vec<String>) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
         let mut process = Command::new(std::env::var_os("IDEM_REDIS_SERVER").unwrap_or_else(|| "redis-server".into()))
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(&args)
-            .current_dir(std::env::temp_dir())
+            .current_dir(dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -41,7 +45,7 @@ impl Server {
         let deadline = Instant::now() + Duration::from_secs(10);
         while process.try_wait().unwrap().is_none() && Instant::now() < deadline {
             if answers(port) {
-                return Some(Self { process, port, args });
+                return Some(Self { process, port, args, _dir: dir });
             }
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use idem_core::record::{Claimed, Encoded, Issue, Issued, Owner, Ownership, RecordState, Removed, Renewal};
 use idem_core::{CodecId, Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_redis::redis::cluster_routing::Slot;
 use idem_testkit::{RedisCluster, RedisServer, Reply};
+use tokio::time::sleep;
 
 use crate::{
     BUSY, FAILS_WITHIN, OWNED_AS_ISSUED, RIGHTS, SECOND, allow, call, calls_go_on, claim, claim_issued, commit, id,
@@ -381,6 +382,30 @@ async fn urls_of_the_wrong_form_say_which_to_write_and_the_rights_that_are_docum
     use_everything(&RedisStore::builder().url(url("secret")).replicas(1, SECOND / 2).connect().await.unwrap()).await;
     let error = RedisStore::connect(url("wrong")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+}
+
+#[tokio::test]
+async fn while_all_nodes_are_connected_no_call_has_them_asked_for_their_slots() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let asked = async || {
+        let mut asked = 0;
+        for node in cluster.nodes() {
+            asked += count(node, "cluster|slots").await;
+        }
+        asked
+    };
+    for number in 0..60 {
+        store.inspect(&id(&number.to_string())).await.unwrap();
+    }
+    let before = asked().await;
+    for number in 0..60 {
+        store.inspect(&id(&number.to_string())).await.unwrap();
+        sleep(Duration::from_millis(20)).await;
+    }
+    // A question or two may still have been under way.
+    let after = asked().await;
+    assert!(after - before <= 2 * cluster.nodes().len() as u64, "{before} {after}");
 }
 
 #[tokio::test]

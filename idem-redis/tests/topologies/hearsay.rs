@@ -1,13 +1,14 @@
 //! Sentinels that do not agree, or whose news is lost: two servers that both act as master, and
 //! Sentinels with scripted answers.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use idem_core::Store as _;
 use idem_core::record::Claimed;
 use idem_redis::RedisStore;
-use idem_testkit::{Proxy, RedisServer, Reply};
+use idem_testkit::{Mishap, Proxy, RedisServer, Reply};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
@@ -23,6 +24,8 @@ struct Sentinel {
     names: Arc<Mutex<u16>>,
     takes: Duration,
     news: broadcast::Sender<String>,
+    /// How often it was asked for the master.
+    asked: Arc<AtomicU64>,
 }
 
 impl Sentinel {
@@ -30,7 +33,8 @@ impl Sentinel {
     async fn start(master: &RedisServer, takes: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let sentinel = Self { port, names: Arc::new(Mutex::new(master.port())), takes, news: broadcast::channel(8).0 };
+        let names = Arc::new(Mutex::new(master.port()));
+        let sentinel = Self { port, names, takes, news: broadcast::channel(8).0, asked: Arc::default() };
         let serving = sentinel.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -40,14 +44,18 @@ impl Sentinel {
         sentinel
     }
 
-    fn names(&self, master: &RedisServer) {
-        *self.names.lock().unwrap() = master.port();
+    fn names(&self, master: u16) {
+        *self.names.lock().unwrap() = master;
     }
 
     /// Tells those who listen.
-    fn tells(&self, old: &RedisServer, new: &RedisServer) {
+    fn tells(&self, old: u16, new: u16) {
         self.names(new);
-        let _ = self.news.send(format!("main 127.0.0.1 {} 127.0.0.1 {}", old.port(), new.port()));
+        let _ = self.news.send(format!("main 127.0.0.1 {old} 127.0.0.1 {new}"));
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
     }
 
     fn is_listened_to(&self) -> bool {
@@ -63,6 +71,7 @@ impl Sentinel {
                 let reply = match words[0].to_ascii_uppercase().as_str() {
                     "HELLO" => "%1\r\n$5\r\nproto\r\n:3\r\n".to_owned(),
                     "SENTINEL" => {
+                        self.asked.fetch_add(1, Ordering::SeqCst);
                         sleep(self.takes).await;
                         let port = self.names.lock().unwrap().to_string();
                         format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len())
@@ -157,6 +166,13 @@ async fn goes_to(store: &RedisStore, server: &RedisServer, prefix: &str) -> Dura
     }
 }
 
+/// The ids of all connections to a server but the question's own.
+async fn connections(server: &RedisServer) -> Vec<String> {
+    let clients = server.cli(&["CLIENT", "LIST"]).await.unwrap().to_string();
+    let others = clients.lines().filter(|client| !client.contains("cmd=client|list"));
+    others.filter_map(|client| client.split(' ').next().map(str::to_owned)).collect()
+}
+
 async fn cut(server: &RedisServer) {
     server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await.unwrap();
 }
@@ -170,7 +186,7 @@ async fn the_news_of_a_fail_over_outweighs_sentinels_that_have_not_heard_it() {
     let store = RedisStore::connect(url(&sentinels)).await.unwrap();
     until("it listens", || async { sentinels[0].is_listened_to() }).await;
     // The leader knows; most do not yet. The old master lives, and is cut off from them all.
-    sentinels[0].tells(&old, &new);
+    sentinels[0].tells(old.port(), new.port());
     assert!(goes_to(&store, &new, "a").await < SECOND + BUSY);
     cut(&new).await;
     for number in 0..20 {
@@ -179,7 +195,7 @@ async fn the_news_of_a_fail_over_outweighs_sentinels_that_have_not_heard_it() {
         assert!(has(&new, &key).await, "{key} is at the old master");
     }
     for sentinel in &sentinels {
-        sentinel.names(&new);
+        sentinel.names(new.port());
     }
     let other = RedisStore::connect(url(&sentinels)).await.unwrap();
     cut(&new).await;
@@ -189,11 +205,32 @@ async fn the_news_of_a_fail_over_outweighs_sentinels_that_have_not_heard_it() {
 }
 
 #[tokio::test]
+async fn sentinels_that_have_not_heard_of_a_fail_over_do_not_end_the_connection_to_the_new_master() {
+    let (old, new) = two_masters().await;
+    let sentinels = three(&old).await;
+    let store = RedisStore::connect(url(&sentinels)).await.unwrap();
+    until("it listens", || async { sentinels[0].is_listened_to() }).await;
+    sentinels[0].tells(old.port(), new.port());
+    goes_to(&store, &new, "a").await;
+    let (before, asked) = (connections(&new).await, sentinels.each_ref().map(Sentinel::asked));
+    // One of the others is heard to name the old master, so all are asked, and most name it.
+    until("all are asked", || async {
+        sentinels.iter().zip(asked).skip(1).all(|(sentinel, asked)| sentinel.asked() > asked)
+    })
+    .await;
+    for number in 0..20 {
+        store.claim(&claim(&format!("b{number}"))).await.unwrap();
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(connections(&new).await, before);
+}
+
+#[tokio::test]
 async fn one_sentinel_that_was_cut_off_is_outvoted() {
     let (old, new) = two_masters().await;
     let sentinels = three(&old).await;
-    sentinels[1].names(&new);
-    sentinels[2].names(&new);
+    sentinels[1].names(new.port());
+    sentinels[2].names(new.port());
     for number in 0..5 {
         let store = RedisStore::connect(url(&sentinels)).await.unwrap();
         let key = number.to_string();
@@ -213,8 +250,8 @@ async fn a_fail_over_whose_news_is_lost_is_noticed_within_seconds() {
     let store = RedisStore::connect(url(&sentinels)).await.unwrap();
     until("it listens", || async { sentinels[0].is_listened_to() }).await;
     // The one that is listened to knows nothing either.
-    sentinels[1].names(&new);
-    sentinels[2].names(&new);
+    sentinels[1].names(new.port());
+    sentinels[2].names(new.port());
     let took = goes_to(&store, &new, "a").await;
     assert!(took < 4 * SECOND + BUSY, "{took:?}");
     // And now it alone says otherwise, again and again, which changes nothing.
@@ -230,56 +267,84 @@ async fn a_fail_over_whose_news_is_lost_is_noticed_within_seconds() {
 }
 
 #[tokio::test]
+async fn sentinels_that_agree_cost_neither_a_connection_nor_further_questions() {
+    let master = RedisServer::start().await.unwrap();
+    let sentinels = three(&master).await;
+    let store = RedisStore::connect(url(&sentinels)).await.unwrap();
+    let before = connections(&master).await;
+    // All of them once by the first connection. Then the first one regularly, and each time one of
+    // the others.
+    until("they have said it again", || async { sentinels[2].asked() > 1 }).await;
+    store.claim(&claim("1")).await.unwrap();
+    assert_eq!(connections(&master).await, before);
+    let [first, second, third] = sentinels.each_ref().map(Sentinel::asked);
+    assert!(second + third <= first + 2, "{first} {second} {third}");
+}
+
+#[tokio::test]
 async fn news_ends_an_attempt_that_hangs_at_the_old_master() {
     let (old, new) = two_masters().await;
     let sentinels = three(&old).await;
+    let way = Proxy::start(&old.url()).await.unwrap();
+    for sentinel in &sentinels {
+        sentinel.names(way.address().port());
+    }
     let store = RedisStore::builder().url(url(&sentinels)).connect_time_limit(60 * SECOND).connect().await.unwrap();
     until("it listens", || async { sentinels[0].is_listened_to() }).await;
-    // Its port is open, and it answers nothing.
-    cut(&old).await;
+    // The next attempt finds an open port, and no answer.
+    let attempts = way.passing(|words| words[0] == b"HELLO");
+    way.passing(|words| words[0] == b"SET").next(Mishap::LoseRequest);
     old.pause().unwrap();
     assert!(store.claim(&claim("1")).await.is_err());
-    sentinels[1].names(&new);
-    sentinels[2].names(&new);
-    sentinels[0].tells(&old, &new);
+    attempts.reached(1).await;
+    sentinels[1].names(new.port());
+    sentinels[2].names(new.port());
+    sentinels[0].tells(old.port(), new.port());
     let took = goes_to(&store, &new, "a").await;
     assert!(took < 2 * SECOND + BUSY, "{took:?}");
     old.resume().unwrap();
 }
 
-/// Sentinels that told of a failover, and of a second one only to those who ask.
-async fn a_second_fail_over(contradiction: &[&str]) -> Duration {
+/// Sentinels that told of a failover, and of a second one only to those who ask, when the first new
+/// master has gone in this way.
+async fn a_second_fail_over(goes: impl AsyncFnOnce(&RedisServer)) -> Duration {
     let (old, new) = two_masters().await;
     let third = RedisServer::start().await.unwrap();
+    let way = Proxy::start(&new.url()).await.unwrap();
     let sentinels = three(&old).await;
-    let store = RedisStore::connect(url(&sentinels)).await.unwrap();
+    let store = RedisStore::builder().url(url(&sentinels)).connect_time_limit(60 * SECOND).connect().await.unwrap();
     until("it listens", || async { sentinels[0].is_listened_to() }).await;
     for sentinel in &sentinels[1..] {
-        sentinel.names(&new);
+        sentinel.names(way.address().port());
     }
-    sentinels[0].tells(&old, &new);
+    sentinels[0].tells(old.port(), way.address().port());
     goes_to(&store, &new, "a").await;
     for sentinel in &sentinels[1..] {
-        sentinel.names(&third);
+        sentinel.names(third.port());
     }
-    if contradiction.is_empty() {
-        new.kill().unwrap();
-    } else {
-        new.cli(contradiction).await.unwrap();
-        cut(&new).await;
-    }
+    goes(&new).await;
+    way.passing(|words| words[0] == b"SET").next(Mishap::LoseRequest);
     goes_to(&store, &third, "b").await
 }
 
 #[tokio::test]
 async fn news_counts_no_longer_when_its_server_is_gone() {
-    let took = a_second_fail_over(&[]).await;
+    let took = a_second_fail_over(async |new| new.kill().unwrap()).await;
+    assert!(took < 4 * SECOND + BUSY, "{took:?}");
+}
+
+#[tokio::test]
+async fn news_counts_no_longer_when_its_server_answers_nothing() {
+    let took = a_second_fail_over(async |new| new.pause().unwrap()).await;
     assert!(took < 4 * SECOND + BUSY, "{took:?}");
 }
 
 #[tokio::test]
 async fn news_counts_no_longer_when_its_server_says_that_it_is_no_master() {
-    let took = a_second_fail_over(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let took = a_second_fail_over(async |new| {
+        new.cli(&["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
+    })
+    .await;
     assert!(took < 4 * SECOND + BUSY, "{took:?}");
 }
 
@@ -290,7 +355,7 @@ async fn p10_a_claim_that_was_sent_is_not_called_refused_because_the_next_master
     let claims = way.passing(|words| words[0] == b"SET");
     let sentinels = three(&old).await;
     for sentinel in &sentinels {
-        *sentinel.names.lock().unwrap() = way.address().port();
+        sentinel.names(way.address().port());
     }
     let store = RedisStore::connect(url(&sentinels)).await.unwrap();
     until("it listens", || async { sentinels[0].is_listened_to() }).await;
@@ -299,9 +364,9 @@ async fn p10_a_claim_that_was_sent_is_not_called_refused_because_the_next_master
     let sent = claim("sent");
     let (answer, ()) = tokio::join!(store.claim(&sent), async {
         claims.reached(1).await;
-        sentinels[1].names(&new);
-        sentinels[2].names(&new);
-        sentinels[0].tells(&old, &new);
+        sentinels[1].names(new.port());
+        sentinels[2].names(new.port());
+        sentinels[0].tells(old.port(), new.port());
     });
     let error = answer.unwrap_err();
     assert!(error.is_unknown(), "it is carried out when the old master goes on: {error}");
@@ -322,19 +387,19 @@ async fn a_majority_that_lies_about_a_master_gets_nobody_to_use_a_replica() {
     let (old, other) = two_masters().await;
     let sentinels = three(&old).await;
     other.cli(&["REPLICAOF", "127.0.0.1", &old.port().to_string()]).await.unwrap();
-    sentinels[1].names(&other);
-    sentinels[2].names(&other);
+    sentinels[1].names(other.port());
+    sentinels[2].names(other.port());
     let error = RedisStore::connect(url(&sentinels)).await.unwrap_err();
     assert!(error.is_retryable() && error.to_string().contains("not a master"), "{error}");
-    sentinels[1].names(&old);
+    sentinels[1].names(old.port());
     let store = RedisStore::connect(url(&sentinels)).await.unwrap();
-    sentinels[1].names(&other);
+    sentinels[1].names(other.port());
     cut(&old).await;
     for number in 0..5 {
         if let Err(error) = store.claim(&claim(&format!("k{number}"))).await {
             assert!(error.is_retryable(), "{error}");
         }
     }
-    sentinels[1].names(&old);
+    sentinels[1].names(old.port());
     goes_to(&store, &old, "a").await;
 }
