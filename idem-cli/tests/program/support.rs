@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use idem_core::{Abandoned, Error, Idempotency};
 use idem_redis::RedisStore;
+use idem_sqlx::sqlx::{MySqlPool, PgPool};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use serde_json::Value;
 
 /// The operation of the workers.
 pub(crate) const OPERATION: &str = "payments.charge";
 /// So long is a key of a killed worker not free.
-pub(crate) const LEASE: Duration = Duration::from_millis(700);
+pub(crate) const LEASE: Duration = Duration::from_millis(1500);
+/// A step waits for a disk that others keep busy.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// How the program ended.
 #[derive(Debug)]
@@ -80,11 +83,13 @@ pub(crate) async fn runtime(url: &str) -> Idempotency {
     let builder = if url.starts_with("redis") {
         Idempotency::builder(RedisStore::connect(url).await.unwrap())
     } else if url.starts_with("postgres") {
-        let store = PostgresStore::connect(url).await.unwrap();
+        let pool = PgPool::connect(url).await.unwrap();
+        let store = PostgresStore::builder(pool).time_limit(LIMIT).build();
         store.migrate().await.unwrap();
         Idempotency::builder(store)
     } else if url.starts_with("mysql") {
-        let store = MySqlStore::connect(url).await.unwrap();
+        let pool = MySqlPool::connect(url).await.unwrap();
+        let store = MySqlStore::builder(pool).time_limit(LIMIT).build();
         store.migrate().await.unwrap();
         Idempotency::builder(store)
     } else {
