@@ -122,15 +122,26 @@ macro_rules! rows {
                     }
                 }
 
-                /// Rows and record exist both, once, or neither.
+                /// Rows and record exist both, once, or neither. Where reads see what is not
+                /// committed, a row may be one that is being rolled back.
                 pub(crate) async fn is_done(&self, key: &str) -> bool {
+                    let reads_uncommitted = self.level == "READ UNCOMMITTED";
+                    let agree = async || {
+                        let (rows, is_recorded) = self.rows_and_record(key).await;
+                        !reads_uncommitted || (rows == 1) == is_recorded
+                    };
+                    until(&format!("{key}: rows and record"), agree).await;
+                    let (rows, is_recorded) = self.rows_and_record(key).await;
+                    assert!(rows <= 1, "{key}: {rows} rows");
+                    assert_eq!(rows == 1, is_recorded, "{key}: rows and record");
+                    is_recorded
+                }
+
+                async fn rows_and_record(&self, key: &str) -> (i64, bool) {
                     let text = AssertSqlSafe(format!("SELECT count(*) FROM business WHERE name = '{key}'"));
                     let rows: i64 = sqlx::query_scalar(text).fetch_one(&self.pool).await.unwrap();
                     let found = self.idempotency.operation("events").key(key).inspect().await.unwrap();
-                    assert!(rows <= 1, "{key}: {rows} rows");
-                    let is_recorded = found.is_some_and(|found| found.state == RecordState::Committed);
-                    assert_eq!(rows == 1, is_recorded, "{key}: rows and record");
-                    is_recorded
+                    (rows, found.is_some_and(|found| found.state == RecordState::Committed))
                 }
 
                 /// Calls of other connections, which wait for the owner of the key where the
