@@ -17,10 +17,11 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::base::clock;
-use crate::base::race::first;
+use crate::base::race::{first, until};
+use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{Mutex, MutexGuard, Notify, RwLock};
 use crate::error::StoreError;
 use crate::lease::schedule::Schedule;
@@ -39,6 +40,9 @@ const LATELY: Duration = Duration::from_secs(10);
 /// How many leases are looked at under one lock, which every claim takes, and renewed by one step
 /// of the store.
 const BATCH: usize = 500;
+/// Where more are due, the keeper pauses: a thread that waits for the lock, or that shares the
+/// processor with the keeper, may get neither until the keeper sleeps.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The keepers of a runtime.
 pub(crate) struct LeaseKeepers {
@@ -57,6 +61,8 @@ struct LeaseKeeper {
     store: AnyStore,
     round_trips: Arc<RoundTrips>,
     state: Mutex<State>,
+    /// Whether the keeper's task is gone, with its tokio runtime. It is set while the state is locked.
+    ended: AtomicBool,
     /// Something is due earlier than planned, or the runtime is gone.
     wake: Notify,
 }
@@ -71,8 +77,6 @@ struct State {
     looked: Instant,
     /// Whether the runtime is gone.
     closed: bool,
-    /// Whether the keeper's task is gone, with its tokio runtime.
-    ended: bool,
     /// How many leases were looked at, and how often.
     #[cfg(test)]
     visits: (usize, usize),
@@ -134,7 +138,7 @@ impl LeaseKeepers {
     fn keeper_of(&self, handle: &Handle) -> Arc<LeaseKeeper> {
         let find = |keepers: &[(Handle, Arc<LeaseKeeper>)]| {
             let mut of_id = keepers.iter().filter(|(of, _)| of.id() == handle.id());
-            of_id.find(|(_, keeper)| !keeper.lock().ended).map(|(_, keeper)| keeper.clone())
+            of_id.find(|(_, keeper)| !keeper.has_ended()).map(|(_, keeper)| keeper.clone())
         };
         if let Some(keeper) = find(&self.known.0.read().unwrap_or_else(PoisonError::into_inner)) {
             return keeper;
@@ -144,7 +148,7 @@ impl LeaseKeepers {
             if let Some(keeper) = find(&keepers) {
                 return keeper;
             }
-            keepers.retain(|(_, keeper)| !keeper.lock().ended);
+            keepers.retain(|(_, keeper)| !keeper.has_ended());
             let keeper = Arc::new(LeaseKeeper::new(self.store.clone(), self.round_trips.clone()));
             keepers.push((handle.clone(), keeper.clone()));
             keeper
@@ -160,11 +164,8 @@ impl Known {
     /// be driven.
     pub(crate) fn another(&self, than: Option<tokio::runtime::Id>) -> Option<Handle> {
         let keepers = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let there = keepers.iter().filter(|(handle, _)| Some(handle.id()) != than).filter_map(|(handle, keeper)| {
-            let state = keeper.lock();
-            (!state.ended).then_some((state.looked, handle))
-        });
-        there.max_by_key(|(looked, _)| *looked).map(|(_, handle)| handle.clone())
+        let there = keepers.iter().filter(|(handle, keeper)| Some(handle.id()) != than && !keeper.has_ended());
+        there.max_by_key(|(_, keeper)| keeper.state().looked).map(|(handle, _)| handle.clone())
     }
 }
 
@@ -195,7 +196,7 @@ impl Enrolled {
     /// Lets the lease run out.
     pub(crate) fn stop(&mut self) {
         if let (Some(keeper), Some(place)) = (&self.keeper, self.place.take()) {
-            let mut state = keeper.lock();
+            let mut state = keeper.state();
             let removed = state.leases.remove(place);
             let closed = state.closed;
             drop(state);
@@ -222,19 +223,18 @@ impl LeaseKeeper {
             planned: None,
             looked: now,
             closed: false,
-            ended: false,
             #[cfg(test)]
             visits: (0, 0),
         };
-        Self { store, round_trips, state: Mutex::new(state), wake: Notify::new() }
+        Self { store, round_trips, state: Mutex::new(state), ended: AtomicBool::new(false), wake: Notify::new() }
     }
 
     /// Takes a lease into care. Gives its place, and says whether the keeper must be woken, because
     /// it plans to look too late. `None` if the keeper has ended.
     fn take(&self, term: &Arc<Term>) -> Option<(usize, bool)> {
         let first = term.renewal_due();
-        let mut state = self.lock();
-        if state.ended {
+        let mut state = self.state();
+        if self.has_ended() {
             return None;
         }
         state.shortest.0 = state.shortest.0.min(term.length());
@@ -247,40 +247,45 @@ impl LeaseKeeper {
 
     /// No more leases come: the keeper ends after the last.
     fn close(&self) {
-        self.lock().closed = true;
+        self.state().closed = true;
         self.wake.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is due now, the most urgent first, and when to look again; `None` when there is nothing
-    /// left to keep.
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// What is due now, the most urgent first; `None` when there is nothing left to keep.
     ///
     /// While there are leases, and for a while after, the keeper looks now and then even if nothing
     /// is due, so that it seldom has to be woken.
-    fn look(&self, idle_since: &mut Option<Instant>) -> Option<(Vec<Renewing>, Option<Instant>)> {
+    fn look(&self, idle_since: &mut Option<Instant>) -> Option<Look> {
         let now = clock::now();
-        let mut due = Vec::new();
+        let (mut due, mut looked_at) = (Vec::new(), 0);
         loop {
-            let mut state = self.lock();
+            let mut state = self.state();
             if state.closed && state.leases.is_empty() {
                 return None;
             }
+            state.looked = now;
             let (lost, is_all) = state.due(now, &mut due);
-            if is_all {
-                let next = state.plan(now, idle_since);
-                drop(state);
-                for term in lost {
-                    term.tell_lost();
-                }
-                due.sort_by_key(|renewing| renewing.deadline);
-                return Some((due, next));
-            }
+            looked_at += BATCH;
+            let next = if is_all {
+                Some(Next::At(state.plan(now, idle_since)))
+            } else {
+                (looked_at >= state.until_pause()).then_some(Next::Soon)
+            };
             drop(state);
             for term in lost {
                 term.tell_lost();
+            }
+            if let Some(next) = next {
+                due.sort_by_key(|renewing| renewing.deadline);
+                return Some(Look { due, next });
             }
         }
     }
@@ -288,7 +293,7 @@ impl LeaseKeeper {
     /// Sets when to look at these leases again.
     fn plan_again(&self, leases: &[Renewing]) {
         for leases in leases.chunks(BATCH) {
-            let mut state = self.lock();
+            let mut state = self.state();
             for Renewing { place, term, .. } in leases {
                 // The place may be another lease's by now.
                 if state.leases.get(*place).is_some_and(|there| Arc::ptr_eq(there, term))
@@ -299,6 +304,20 @@ impl LeaseKeeper {
             }
         }
     }
+}
+
+/// What the keeper found.
+struct Look {
+    due: Vec<Renewing>,
+    next: Next,
+}
+
+/// When to look again.
+enum Next {
+    /// After a pause: there was more than the keeper looks at without one.
+    Soon,
+    /// Then, or when it is woken.
+    At(Option<Instant>),
 }
 
 /// A lease whose renewal is due.
@@ -342,6 +361,14 @@ impl State {
         (lost, false)
     }
 
+    /// How many leases are looked at until a pause. All pauses take a small part of the time by
+    /// which the shortest lease may be renewed late.
+    fn until_pause(&self) -> usize {
+        let (lately, before, _) = self.shortest;
+        let pauses = (lately.min(before) / 12 / 4).as_millis() / PAUSE.as_millis();
+        (self.leases.len() / usize::try_from(pauses).unwrap_or(usize::MAX).max(1)).max(BATCH)
+    }
+
     /// When to look again.
     fn plan(&mut self, now: Instant, idle_since: &mut Option<Instant>) -> Option<Instant> {
         let (lately, before, since) = self.shortest;
@@ -351,7 +378,6 @@ impl State {
         let look_every = (lately.min(before) / 12).clamp(LOOK.0, LOOK.1);
         let idle = if self.leases.is_empty() { *idle_since.get_or_insert(now) } else { *idle_since.insert(now) };
         let look = (now < clock::after(idle, LINGER)).then(|| clock::after(now, look_every));
-        self.looked = now;
         self.planned = [self.leases.next_at(), look].into_iter().flatten().min();
         self.planned
     }
@@ -362,7 +388,8 @@ struct Running(Arc<LeaseKeeper>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.lock().ended = true;
+        let _state = self.0.state();
+        self.0.ended.store(true, Ordering::Release);
     }
 }
 
@@ -387,24 +414,30 @@ async fn round(
     under_way: &mut FuturesUnordered<Batch>,
     idle_since: &mut Option<Instant>,
 ) -> bool {
-    let Some((mut due, next)) = keeper.look(idle_since) else { return false };
+    let Some(Look { mut due, next }) = keeper.look(idle_since) else { return false };
     while !due.is_empty() {
         let rest = due.split_off(due.len().min(BATCH));
         under_way.push(renew(keeper.store.clone(), std::mem::replace(&mut due, rest)));
     }
     let answered = async {
-        match under_way.next().await {
-            None => pending().await,
-            answered => answered,
+        loop {
+            match under_way.next().await {
+                None => pending().await,
+                Some((sent, leases, answers)) => settle(keeper, sent, &leases, answers),
+            }
+            if matches!(next, Next::At(_)) {
+                return;
+            }
         }
     };
     let waited = async {
-        first(keeper.wake.notified(), sleep_until(next)).await;
-        None
+        match next {
+            // Timed from here: what was answered at once may have taken as long.
+            Next::Soon => sleep(PAUSE).await,
+            Next::At(next) => first(keeper.wake.notified(), until(next)).await,
+        }
     };
-    if let Some((sent, leases, answers)) = first(answered, waited).await {
-        settle(keeper, sent, &leases, answers);
-    }
+    first(answered, waited).await;
     true
 }
 
@@ -463,13 +496,6 @@ fn settle(keeper: &LeaseKeeper, sent: Instant, leases: &[Renewing], answers: Vec
     }
 }
 
-async fn sleep_until(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => tokio::time::sleep_until(instant).await,
-        None => std::future::pending().await,
-    }
-}
-
 #[cfg(test)]
 mod tests;
 
@@ -510,6 +536,6 @@ pub(crate) mod explored {
     }
 
     pub(crate) fn has_ended(keeper: &Kept) -> bool {
-        keeper.0.lock().ended
+        keeper.0.has_ended()
     }
 }

@@ -71,7 +71,7 @@ fn term(length: Duration) -> Term {
 
 fn visits(keepers: &LeaseKeepers) -> (usize, usize) {
     let keeper = keepers.keeper_of(&Handle::current());
-    keeper.lock().visits
+    keeper.state().visits
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,9 +103,9 @@ async fn a_short_lease_that_is_over_has_the_keeper_look_no_more_often() {
 async fn a_keeper_that_has_ended_is_given_no_lease_whatever_its_id() {
     let keepers = keepers();
     let ended = keepers.keeper_of(&Handle::current());
-    ended.lock().ended = true;
+    ended.ended.store(true, Ordering::Release);
     let lease = keepers.enrol(term(HOUR));
-    assert!(ended.lock().leases.is_empty());
+    assert!(ended.state().leases.is_empty());
     // Found before it ended, and asked after that.
     assert!(ended.take(&Arc::new(term(HOUR))).is_none());
     assert!(lease.keeper.as_ref().is_some_and(|keeper| !Arc::ptr_eq(keeper, &ended)));
@@ -143,6 +143,23 @@ async fn p1_a_lease_is_renewed_in_time_however_short_and_whatever_the_keeper_was
 }
 
 #[tokio::test(start_paused = true)]
+async fn p1_a_keeper_of_many_leases_pauses_while_it_renews_them_and_loses_none() {
+    // A third of a short lease is no time for as many pauses.
+    for length in [SECOND * 10, SECOND / 10] {
+        let store = Renews::default();
+        let keepers = store.keepers();
+        let leases: Vec<_> = (0..50_000).map(|_| keepers.enrol(term(length))).collect();
+        while store.counts() == (0, 0) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(store.counts().0 < leases.len(), "{length:?}: it renewed all without a pause");
+        tokio::time::sleep(length * 2).await;
+        let lost = leases.iter().filter(|lease| lease.term.is_lost()).count();
+        assert!(lost == 0 && store.counts().0 >= leases.len() * 3, "{length:?}: {lost} lost");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn p1_renewals_that_fail_are_sent_again_until_one_is_confirmed() {
     let store = Renews::default();
     let keepers = store.keepers();
@@ -164,7 +181,7 @@ async fn a_lease_that_is_given_up_is_not_renewed() {
     drop(keepers.enrol(term(SECOND)));
     tokio::time::sleep(SECOND * 10).await;
     assert!(store.counts() == (0, 0) && stopped.term.is_lost());
-    assert!(keepers.keeper_of(&Handle::current()).lock().leases.is_empty());
+    assert!(keepers.keeper_of(&Handle::current()).state().leases.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,7 +225,7 @@ async fn a_keeper_ends_after_its_idempotency_runtime_and_its_last_lease_and_not_
     let keeper = keepers.keeper_of(&Handle::current());
     let has_ended = async || {
         tokio::time::sleep(SECOND * 5).await;
-        keeper.lock().ended
+        keeper.has_ended()
     };
     assert!(!has_ended().await, "more leases may come");
     let lease = keepers.enrol(term(SECOND));
@@ -221,7 +238,7 @@ async fn a_keeper_ends_after_its_idempotency_runtime_and_its_last_lease_and_not_
     let keeper = idle.keeper_of(&Handle::current());
     drop(idle);
     tokio::time::sleep(SECOND * 5).await;
-    assert!(keeper.lock().ended);
+    assert!(keeper.has_ended());
 }
 
 #[test]
