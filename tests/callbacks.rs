@@ -19,9 +19,9 @@ use idem::{
 };
 use idem_testkit::{Fault, FaultStore, Faults, Step};
 use serde::{Deserialize, Serialize};
+use support::events::AtEachEvent;
 use support::{LEASE, LONG, eventually};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::Event;
 
 type Res<T = u32> = Result<T, Error>;
 
@@ -42,26 +42,6 @@ impl Serialize for Touchy {
     fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
         Err(serde::ser::Error::custom("no"))
     }
-}
-
-/// Counts events of `idem`, and calls something at each of them.
-struct AtEachEvent<F>(AtomicU32, F);
-
-impl<F: Fn() + 'static> Subscriber for AtEachEvent<F> {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "idem"
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, _: &Event<'_>) {
-        self.0.fetch_add(1, SeqCst);
-        (self.1)();
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
 fn faulty(store: &MemoryStore) -> (Idempotency, Faults) {
@@ -170,12 +150,12 @@ async fn faults_are_as_ever(idempotency: &Idempotency, faults: &Faults) {
 
 #[tokio::test(start_paused = true)]
 async fn p12_a_subscriber_that_panics_at_each_event_changes_nothing_of_any_call() {
-    let subscriber = Arc::new(AtEachEvent(AtomicU32::new(0), || panic!("a subscriber that panics")));
+    let subscriber = AtEachEvent::new(|_| panic!("a subscriber that panics"));
     let _logging = tracing::subscriber::set_default(subscriber.clone());
     let (idempotency, faults) = faulty(&MemoryStore::new());
     calls_are_as_ever(&idempotency, &faults).await;
     faults_are_as_ever(&idempotency, &faults).await;
-    assert!(subscriber.0.load(SeqCst) > 20, "it was not asked");
+    assert!(subscriber.count() > 20, "it was not asked");
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,7 +163,7 @@ async fn p11_a_subscriber_that_calls_back_at_each_event_meets_no_lock() {
     let (idempotency, faults) = faulty(&MemoryStore::new());
     let (inside, claims) = (idempotency.clone(), Arc::new(AtomicBool::new(true)));
     let may_claim = claims.clone();
-    let calls_back = move || {
+    let calls_back = move |_: &Event<'_>| {
         for key in ["many", "again", "renewed", "undone", "its own"] {
             let call = || inside.operation("callbacks").key(key).in_flight(InFlight::Reject);
             // Polled once, since waiting would block the thread.
@@ -193,13 +173,13 @@ async fn p11_a_subscriber_that_calls_back_at_each_event_meets_no_lock() {
             }
         }
     };
-    let subscriber = Arc::new(AtEachEvent(AtomicU32::new(0), calls_back));
+    let subscriber = AtEachEvent::new(calls_back);
     let _logging = tracing::subscriber::set_default(subscriber.clone());
     calls_are_as_ever(&idempotency, &faults).await;
     // From here on a claim would use up the fault of another.
     claims.store(false, SeqCst);
     faults_are_as_ever(&idempotency, &faults).await;
-    assert!(subscriber.0.load(SeqCst) > 20, "it was not asked");
+    assert!(subscriber.count() > 20, "it was not asked");
 }
 
 /// Panics where it is asked for a counter, a gauge or a histogram.

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use idem::{Error, RecordState, StoreFailure};
 use idem_testkit::{Fault, Gate, Step};
+use support::events::AtEachEvent;
 use support::{Failure, LEASE, LONG, World, eventually};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -308,32 +309,17 @@ fn p12_what_ends_with_the_only_tokio_runtime_is_said() {
     }
 }
 
-/// Panics at the first event that a renewal failed.
-struct Panicking(AtomicBool);
-
-impl Subscriber for Panicking {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "idem"
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
+#[tokio::test(start_paused = true)]
+async fn p1_leases_are_renewed_on_after_a_panic_in_the_applications_subscriber() {
+    let panicked = Arc::new(AtomicBool::new(false));
+    let first = panicked.clone();
+    let subscriber = AtEachEvent::new(move |event| {
         let mut logged = Logged::default();
         event.record(&mut Fields(&mut logged, Level::WARN));
         let failed = logged.0.iter().any(|(_, decision)| decision == "renewal_failed");
-        assert!(!failed || self.0.swap(true, Ordering::SeqCst), "a subscriber that panics");
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-#[tokio::test(start_paused = true)]
-async fn p1_leases_are_renewed_on_after_a_panic_in_the_applications_subscriber() {
-    let subscriber = Arc::new(Panicking(AtomicBool::new(false)));
-    let _logging = tracing::subscriber::set_default(subscriber.clone());
+        assert!(!failed || first.swap(true, Ordering::SeqCst), "a subscriber that panics");
+    });
+    let _logging = tracing::subscriber::set_default(subscriber);
     let (builder, faults) = World::memory().faulty().await;
     let idempotency = builder.build();
     faults.next(Step::Renew, Fault::Refuse);
@@ -344,5 +330,5 @@ async fn p1_leases_are_renewed_on_after_a_panic_in_the_applications_subscriber()
     };
     let outcome = idempotency.operation("events.panic").key("k").lease(LEASE).run(body).await.unwrap();
     assert_eq!(outcome.into_inner(), 7);
-    assert!(subscriber.0.load(Ordering::SeqCst), "it did not panic");
+    assert!(panicked.load(Ordering::SeqCst), "it did not panic");
 }

@@ -8,13 +8,22 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use xshell::{Shell, cmd};
 
-/// Names, and how they stand in a manifest; `{root}` is this workspace.
-const DEPENDENCIES: [(&str, &str); 4] = [
+/// Names, and what stands in a manifest; `{root}` is this workspace, `{service}` is [`SERVICE`].
+const DEPENDENCIES: [(&str, &str); 6] = [
     ("idem-rs", r#"idem-rs = { path = "{root}" }"#),
     ("cached", r#"cached = "4.1""#),
     ("idem-rs, redis", r#"idem-rs = { path = "{root}", features = ["redis"] }"#),
     ("cached, redis_tokio", r#"cached = { version = "4.1", features = ["redis_tokio"] }"#),
+    ("idem-rs, a service", r#"idem-rs = { path = "{root}" }{service}"#),
+    ("cached, a service", r#"cached = { version = "4.1", features = ["async"] }{service}"#),
 ];
+
+/// What an async service has anyway.
+const SERVICE: &str = r#"
+tokio = { version = "1.47", features = ["macros", "net", "rt-multi-thread", "time"] }
+serde = { version = "1", features = ["derive"] }
+serde_json = "1"
+tracing = "0.1""#;
 
 struct Program {
     name: &'static str,
@@ -29,7 +38,7 @@ pub(crate) fn run(shell: &Shell, rounds: u32) -> Result<()> {
     let mut programs = Vec::new();
     for (place, (name, dependency)) in DEPENDENCIES.into_iter().enumerate() {
         let dir = dir.path().join(format!("program-{place}"));
-        let dependency = dependency.replace("{root}", &root.to_string_lossy());
+        let dependency = dependency.replace("{root}", &root.to_string_lossy()).replace("{service}", SERVICE);
         programs.push(Program { name, crates: prepare(shell, &dir, &dependency)?, dir, seconds: Vec::new() });
     }
     // In turns, so that what slows the machine down hits all.

@@ -4,7 +4,8 @@
 //! place in a schedule. Leases that are due at about the same time are renewed together, at most
 //! some twenty times per length of the shortest lease. The keeper watches the deadlines while
 //! renewals are under way: a store that does not answer cannot hold it up. Nor can the keeper,
-//! ended or held up, hold up the end of a body: bodies have timers of their own.
+//! ended or held up, hold up the end of a body: bodies have timers of their own. Where very many
+//! leases are due, it pauses between batches, so that it does not hold up calls.
 //!
 //! A keeper ends with its tokio runtime, as do the bodies there. So each tokio runtime has its own;
 //! most processes have one.
@@ -69,12 +70,15 @@ struct LeaseKeeper {
 
 struct State {
     leases: Schedule<Arc<Term>>,
-    /// The shortest lease that was enrolled since the time given, and the shortest before.
+    /// The shortest lease that was enrolled or looked at since the time given, and the shortest
+    /// before.
     shortest: (Duration, Duration, Instant),
     /// When the keeper looks next; `None`: not before it is woken.
     planned: Option<Instant>,
     /// When it looked last.
     looked: Instant,
+    /// Since when it has left something due, to pause.
+    pausing_since: Option<Instant>,
     /// Whether the runtime is gone.
     closed: bool,
     /// How many leases were looked at, and how often.
@@ -222,6 +226,7 @@ impl LeaseKeeper {
             shortest: (Duration::MAX, Duration::MAX, now),
             planned: None,
             looked: now,
+            pausing_since: None,
             closed: false,
             #[cfg(test)]
             visits: (0, 0),
@@ -265,7 +270,7 @@ impl LeaseKeeper {
     /// is due, so that it seldom has to be woken.
     fn look(&self, idle_since: &mut Option<Instant>) -> Option<Look> {
         let now = clock::now();
-        let (mut due, mut looked_at) = (Vec::new(), 0);
+        let mut due = Vec::new();
         loop {
             let mut state = self.state();
             if state.closed && state.leases.is_empty() {
@@ -273,11 +278,10 @@ impl LeaseKeeper {
             }
             state.looked = now;
             let (lost, is_all) = state.due(now, &mut due);
-            looked_at += BATCH;
             let next = if is_all {
                 Some(Next::At(state.plan(now, idle_since)))
             } else {
-                (looked_at >= state.until_pause()).then_some(Next::Soon)
+                state.may_pause(now).then_some(Next::Soon)
             };
             drop(state);
             for term in lost {
@@ -314,7 +318,7 @@ struct Look {
 
 /// When to look again.
 enum Next {
-    /// After a pause: there was more than the keeper looks at without one.
+    /// After a pause: more is due.
     Soon,
     /// Then, or when it is woken.
     At(Option<Instant>),
@@ -348,6 +352,7 @@ impl State {
                 self.visits.0 += 1;
             }
             let term = term.clone();
+            self.shortest.0 = self.shortest.0.min(term.length());
             match term.due(now) {
                 Due::Never => {}
                 Due::Lost => lost.push(term),
@@ -361,12 +366,12 @@ impl State {
         (lost, false)
     }
 
-    /// How many leases are looked at until a pause. All pauses take a small part of the time by
-    /// which the shortest lease may be renewed late.
-    fn until_pause(&self) -> usize {
-        let (lately, before, _) = self.shortest;
-        let pauses = (lately.min(before) / 12 / 4).as_millis() / PAUSE.as_millis();
-        (self.leases.len() / usize::try_from(pauses).unwrap_or(usize::MAX).max(1)).max(BATCH)
+    /// Whether there is time for a pause, though more is due: in all, pauses may last as long as the
+    /// shortest lease may be renewed late.
+    fn may_pause(&mut self, now: Instant) -> bool {
+        // A lease that is longer than the last may not have been looked at lately.
+        let shortest = self.shortest.0.min(self.shortest.1).min(LATELY * 2);
+        now < clock::after(*self.pausing_since.get_or_insert(now), shortest / 12)
     }
 
     /// When to look again.
@@ -378,6 +383,7 @@ impl State {
         let look_every = (lately.min(before) / 12).clamp(LOOK.0, LOOK.1);
         let idle = if self.leases.is_empty() { *idle_since.get_or_insert(now) } else { *idle_since.insert(now) };
         let look = (now < clock::after(idle, LINGER)).then(|| clock::after(now, look_every));
+        self.pausing_since = None;
         self.planned = [self.leases.next_at(), look].into_iter().flatten().min();
         self.planned
     }

@@ -33,10 +33,6 @@ impl<T> Schedule<T> {
         self.entries.is_empty()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// Adds an item that is due then, or up to `slack` later, together with others. Returns its
     /// key.
     pub(crate) fn insert(&mut self, item: T, at: Instant, slack: Duration) -> usize {
