@@ -168,7 +168,8 @@ async fn what_a_body_owns_is_the_same_in_each_run_of_its_transaction() {
 async fn a_body_that_cannot_move_to_another_thread_has_the_local_methods() {
     let shop = Shop::open().await;
     let (mut runs, item) = (0, std::rc::Rc::new("tea".to_owned()));
-    let outcome = shop.order(1).transaction_local(&shop.pool, async |tx| {
+    let rerun = |_: &OrderError| item.is_empty();
+    let outcome = shop.order(1).rerun_when(rerun).transaction_local(&shop.pool, async |tx| {
         runs += 1;
         let item = item.clone();
         insert(tx, &item).await

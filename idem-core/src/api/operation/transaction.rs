@@ -15,7 +15,8 @@ use crate::outcome::{Outcome, Storable};
 use crate::policy::errors::{Action, ErrorAction};
 use crate::store::{Store, Transaction, Transactions};
 
-/// The policy for errors in a transaction, or `()` for none.
+/// The policy for errors in a transaction, or `()` for none. A policy is `Send` and `Sync`, also for
+/// a body that is not.
 pub trait InTransactionPolicy<E>: sealed::IntoPolicy<E> {}
 
 mod sealed {
@@ -208,7 +209,7 @@ pub struct RerunWhen<'a, P, E, W> {
     error: PhantomData<fn(&E)>,
 }
 
-impl<P, E, W: Fn(&E) -> bool + Send> RerunWhen<'_, P, E, W> {
+impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
     /// As [`Operation::transaction`].
     ///
     /// # Errors
@@ -229,6 +230,7 @@ impl<P, E, W: Fn(&E) -> bool + Send> RerunWhen<'_, P, E, W> {
             + Send,
         T: Storable<Via> + Send,
         E: From<Error> + Send,
+        W: Send,
     {
         let Self { operation: Operation { draft, policy, .. }, when, .. } = self;
         let (prepared, policy) = (draft.prepare(), policy.into_policy());
