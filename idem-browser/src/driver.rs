@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
@@ -13,6 +14,8 @@ use tokio::process::{Child, Command};
 pub(crate) struct Driver {
     port: u16,
     _process: Child,
+    /// What the browsers write: they leave their profiles behind. Dropped last.
+    _dir: TempDir,
 }
 
 const SAYS_ITS_PORT: &str = "started successfully on port ";
@@ -33,8 +36,10 @@ impl Driver {
 
     /// `None`: it ended without saying its port.
     async fn try_start() -> Result<Option<Self>> {
+        let dir = tempfile::Builder::new().prefix("idem-browser-").tempdir()?;
         let mut process = Command::new("chromedriver")
             .arg("--port=0")
+            .env("TMPDIR", dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -47,7 +52,7 @@ impl Driver {
                 let port = port.trim_end_matches('.').parse().with_context(|| format!("chromedriver says {line:?}"))?;
                 // It prints more later, which must be read.
                 tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-                return Ok(Some(Self { port, _process: process }));
+                return Ok(Some(Self { port, _process: process, _dir: dir }));
             }
         }
         Ok(None)

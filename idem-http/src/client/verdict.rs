@@ -49,8 +49,7 @@ impl Verdict {
                 None => (true, Effect::None),
             },
             401 | 403 => (false, Effect::None),
-            // Ours: nothing ran.
-            503 if problem.code() == Some("store") => (true, Effect::None),
+            // Also with the code `store`: a handler whose COMMIT had no answer sends it too.
             500 | 502 | 503 | 504 => (true, Effect::Possible),
             506.. => (false, Effect::Possible),
             // Of the 5xx: 501 and 505.
@@ -147,7 +146,7 @@ mod tests {
         assert_eq!(judge(409, &[("retry-after", "1")], ""), (true, Possible));
         assert_eq!(judge(409, &json, r#"{"error": {"type": "card_error"}}"#), (true, Not));
         assert_eq!(judge(409, &json, "{"), (true, Not));
-        assert_eq!(judge(503, &json, &problem("store")), (true, Not));
+        assert_eq!(judge(503, &json, &problem("store")), (true, Possible));
         assert_eq!(judge(503, &json, &problem("lease_lost")), (true, Possible));
     }
 }

@@ -25,9 +25,11 @@ fn quick() -> reqwest_middleware::ClientWithMiddleware {
 fn problem(code: &'static str) -> Act {
     let body = match code {
         "abandoned" => r#"{"error": {"type": "idempotency_error", "code": "abandoned"}}"#,
+        "store" => r#"{"error": {"type": "idempotency_error", "code": "store"}}"#,
         _ => r#"{"error": {"type": "idempotency_error", "code": "already_done"}}"#,
     };
-    Act::Reply(409, vec![("content-type", "application/problem+json".into())], body)
+    let status = if code == "store" { 503 } else { 409 };
+    Act::Reply(status, vec![("content-type", "application/problem+json".into())], body)
 }
 
 #[tokio::test]
@@ -152,6 +154,13 @@ async fn statuses_that_may_hide_an_effect_end_as_unknown_and_others_as_they_are(
         let error = script.client(client()).post(URL).send().await.unwrap_err();
         assert_eq!(UnknownOutcome::find(&error).unwrap().status(), Some(StatusCode::CONFLICT));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_failed_may_have_committed_the_handlers_transaction() {
+    let script = Script::new([problem("store"), reply(409)]);
+    let error = script.client(client().tries(2)).post(URL).send().await.unwrap_err();
+    assert_eq!(UnknownOutcome::find(&error).expect("unknown").tries(), 2);
 }
 
 #[tokio::test(start_paused = true)]
