@@ -35,30 +35,31 @@ pub(crate) fn check_readme(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Each file in `tests` that is a test of its own is named in a manifest. Cargo finds none by
-/// itself there.
-pub(crate) fn check_tests(workspace: &Workspace) -> Result<()> {
-    let manifests = workspace.shell().read_file("tests/Cargo.toml")?;
-    let mut tests = 0;
-    for path in workspace.shell().read_dir("tests")? {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let target = if path.join("main.rs").is_file() { format!("{name}/main.rs") } else { name };
-        if Path::new(&target).extension().is_some_and(|extension| extension == "rs") {
-            let is_named = names_target(&manifests, &target);
-            ensure!(
-                is_named,
-                "tests/{target} is never run: tests/Cargo.toml has no `[[test]]` with `path = \"{target}\"`"
-            );
-            tests += 1;
+/// Each file in `tests` and in `examples` that is a target of its own is named in the manifest
+/// beside it. Cargo finds none by itself there.
+pub(crate) fn check_targets(workspace: &Workspace) -> Result<()> {
+    for (folder, table) in [("tests", "[[test]]"), ("examples", "[[example]]")] {
+        let manifest = workspace.shell().read_file(format!("{folder}/Cargo.toml"))?;
+        let mut targets = 0;
+        for path in workspace.shell().read_dir(folder)? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let target = if path.join("main.rs").is_file() { format!("{name}/main.rs") } else { name };
+            if Path::new(&target).extension().is_some_and(|extension| extension == "rs") {
+                ensure!(
+                    names_target(&manifest, &target),
+                    "{folder}/{target} is never built: {folder}/Cargo.toml has no `{table}` with `path = \"{target}\"`"
+                );
+                targets += 1;
+            }
         }
+        println!("{targets} targets in {folder}");
     }
-    println!("{tests} test targets");
     Ok(())
 }
 
-fn names_target(manifests: &str, target: &str) -> bool {
+fn names_target(manifest: &str, target: &str) -> bool {
     let path = format!("path = \"{target}\"");
-    manifests.lines().any(|line| line == path)
+    manifest.lines().any(|line| line == path)
 }
 
 fn decision_number(name: &str) -> Option<u32> {

@@ -52,7 +52,7 @@ fn of_constants(constants: &Constants) -> String {
     row("`m`", "each message, on top", us(server.message), us(client.message));
     row(
         "",
-        "greatest error of the three against a fitted point",
+        "largest error of the formula at a fitted point",
         format!("{:.0} %", server.error * 100.0),
         format!("{:.0} %", client.error * 100.0),
     );
@@ -62,10 +62,10 @@ fn of_constants(constants: &Constants) -> String {
     let both = |bytes: [f64; 2]| format!("{:.0} in, {:.0} out", bytes[0], bytes[1]);
     row("`B`", "bytes of a first execution", both(constants.first_bytes), String::new());
     row("", "bytes of a replay", both(constants.replay_bytes), String::new());
-    row("`d`", "one way, wake-ups in it, processor time not", us(constants.delay), String::new());
+    row("`d`", "one way, with wake-ups, without processor time", us(constants.delay), String::new());
     if let Some(own) = &constants.own {
         row("`N`", "a renewal", us(own.renewal.server), us(own.renewal.client));
-        row("", "renewals of a lease in its length", format!("{:.2}", own.renewal.per_lease), String::new());
+        row("", "renewals in the length of one lease", format!("{:.2}", own.renewal.per_lease), String::new());
         row("", "bytes of a renewal", both(own.renewal.bytes), String::new());
         row(
             "`W`",
@@ -81,7 +81,7 @@ fn of_constants(constants: &Constants) -> String {
 
 fn points(constants: &Constants) -> String {
     let mut text = String::from(
-        "| | connections × tasks | messages a call | server µs a call | by formula | of it the commands | caller µs a call | by formula |\n\
+        "| | connections × tasks | messages a call | server µs a call | by formula | of which commands | caller µs a call | by formula |\n\
          | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
     for point in constants.points.iter().filter(|point| point.payload + 2 == constants.payload_bytes) {
@@ -150,7 +150,7 @@ fn memory(constants: &Constants, own: &Own) -> String {
     let mark = |quantum| aside(key, 4, 402, false, quantum)[0];
     let _ = writeln!(
         text,
-        "| of it the mark, which stays for `remember` | | {} | {} | {} |",
+        "| of which the mark, which stays for `remember` | | {} | {} | {} |",
         mark(own.quantum),
         mark(8),
         mark(16)

@@ -48,7 +48,7 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 /// | any other 409 | yes | no |
 /// | 401, 403 | no | no |
 /// | any other 4xx, 422 among them | never, it is the answer | – |
-/// | 500, 502, 503, 504 | yes | yes, unless our server says that its store is unavailable |
+/// | 500, 502, 503, 504 | yes | yes |
 /// | 501, 505 | no, it is the answer | – |
 /// | any other 5xx | no | yes |
 /// | connection refused, host not found, TLS failed | yes | no |
