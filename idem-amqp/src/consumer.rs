@@ -37,9 +37,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// - A poison message is published to the dead-letter exchange, with the reason in the header
 ///   [`REASON`](crate::REASON). It is acknowledged when the broker has confirmed that.
 ///
-/// The retry queues are `<queue>.retry.1s`, `.10s`, `.60s` and `.600s`, declared when they are
-/// first needed: durable quorum queues that dead-letter back at least once, and refuse messages
-/// when they are full. A pause is at most ten minutes.
+/// The retry queues are `<queue>.retry.1s`, `.10s`, `.60s` and `.600s`, the first declared at the
+/// start, the others when they are needed: durable quorum queues that dead-letter back in the mode
+/// `at-least-once`, and refuse messages when they are full. In these queues a pause is at most ten
+/// minutes.
 ///
 /// The handlers run in the task that awaits [`run`](Self::run).
 ///
@@ -94,8 +95,8 @@ impl<'c> Consumer<'c> {
         }
     }
 
-    /// Sets how many messages are handled at the same time; it is also the prefetch. Default: 16.
-    /// At most 65,535.
+    /// Sets how many messages are handled at the same time; it is also the prefetch. Default: 16. 1
+    /// to 65,535: with another number, `run` returns [`Error::Config`].
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.settings.concurrency = concurrency;
         self
@@ -120,8 +121,8 @@ impl<'c> Consumer<'c> {
 
     /// Sets the broker's `consumer_timeout`, after which it takes an unacknowledged message back.
     /// Default: 30 minutes, or the queue's own `x-consumer-timeout`, which the consumer finds. It
-    /// only serves warnings: at the start if operations may take longer, and for each handler that
-    /// does.
+    /// only serves warnings: at the start if it is shorter than a lease plus `wait`, and for each
+    /// handler that has run for half of it.
     pub fn consumer_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -136,7 +137,8 @@ impl<'c> Consumer<'c> {
     }
 
     /// Sets how long running handlers may take after the shutdown has begun. Default: 25 s.
-    /// Handlers that still run then are stopped, and their messages return to the queue.
+    /// Handlers that still run then are stopped, and their messages return to the queue. The end
+    /// may take some 15 s more, while messages are handed back.
     pub fn shutdown_timeout(mut self, limit: Duration) -> Self {
         self.settings.shutdown_timeout = limit;
         self
@@ -187,12 +189,12 @@ impl<'c> Consumer<'c> {
     ///
     /// # Errors
     ///
-    /// At the start: the queue or the dead-letter exchange is missing, or the broker does not
-    /// answer within 30 s. Later: [`Error::Disconnected`] if there is no
-    /// [`reconnect`](Self::reconnect), and the connection is gone, has not recovered by itself for
-    /// 15 minutes, or does not answer: then after one and a half
-    /// [`answer_timeout`](Self::answer_timeout), 30 s by default. Running handlers may finish first,
-    /// within [`shutdown_timeout`](Self::shutdown_timeout).
+    /// At the start: the queue, the dead-letter exchange or a retry queue is missing or cannot be
+    /// declared, or the broker does not answer within 30 s. Later: [`Error::Disconnected`] if there
+    /// is no [`reconnect`](Self::reconnect), and the connection is gone, has not recovered by
+    /// itself for 15 minutes, or does not answer: then after one and a half
+    /// [`answer_timeout`](Self::answer_timeout), 30 s by default. Running handlers may finish
+    /// first, within [`shutdown_timeout`](Self::shutdown_timeout).
     ///
     /// # Cancellation safety
     ///

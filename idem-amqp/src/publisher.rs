@@ -64,7 +64,8 @@ impl<'c> Publisher<'c> {
         self
     }
 
-    /// Sets how long the broker may take to open a channel, and to confirm a message. Default: 10 s.
+    /// Sets how long the broker may take to open a channel, and to confirm a message. Default: 10
+    /// s. At least 100 ms: a shorter limit counts as that.
     ///
     /// A publication ends within three times this limit. With [`reconnect`](Self::reconnect), a
     /// connection that has left two requests in a row without an answer is replaced: lapin does not

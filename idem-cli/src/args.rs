@@ -11,7 +11,7 @@ use idem_core::{KeyDigest, RecordState};
 /// Lists, shows and settles the calls that idem guards.
 ///
 /// Exit codes: 0 done; 1 `doctor` found something; 2 wrong arguments; 3 no such record; 4 refused
-/// (alive, not abandoned, not confirmed); 5 store unavailable.
+/// (alive, not abandoned, changed, not confirmed); 5 the store is unavailable, or refuses.
 #[derive(Debug, Parser)]
 #[command(name = "idem", version)]
 pub(crate) struct Args {
@@ -47,13 +47,13 @@ pub(crate) enum Command {
     Release(Change),
     /// Counts the records of each operation by state
     Stats,
-    /// The same, live, until it is interrupted
+    /// Counts the records of each operation again and again, until it is interrupted
     Watch(Watch),
     /// Removes many records of an operation, in batches
     Purge(Purge),
     /// Lists what operators decided, also about records that are gone
     Audit(Audit),
-    /// Finds everything in this store that would break a promise, and says how to fix it
+    /// Finds settings of this store that would break a promise, and says how to fix them
     Doctor,
     /// Prints the completions for a shell
     Completions {
@@ -128,7 +128,7 @@ pub(crate) struct Settle {
     /// The outcome is an error of the function, which duplicates get
     #[arg(long)]
     pub(crate) error: bool,
-    /// How long the outcome is kept. Default: as long as the abandoned record would have been
+    /// How long the outcome is kept. Default: as long as the record would have been, from now
     #[arg(long, value_parser = humantime::parse_duration, value_name = "LENGTH")]
     pub(crate) ttl: Option<Duration>,
 }

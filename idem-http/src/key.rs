@@ -43,7 +43,7 @@ pub enum InvalidKey {
     TooLong,
     /// The text has a space, a control character, or one outside of ASCII.
     NotVisible,
-    /// A quoted string that does not end, or that something follows.
+    /// A malformed quoted string, or a key to send that begins with a quotation mark.
     Quotes,
     /// The header occurs more than once.
     Repeated,

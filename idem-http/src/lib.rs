@@ -4,8 +4,8 @@
 //! - [`IdempotencyLayer`] guards whole responses of any tower service: hyper, axum, tonic. Feature
 //!   `server`.
 //! - [`lookup`](fn@lookup) serves the result of a call whose client timed out. Feature `server`.
-//! - [`IdempotencyKey`] is the header's value: an extractor for annotated axum handlers, and a part
-//!   of a key. Feature `axum`.
+//! - [`IdempotencyKey`] is the header's value, and a part of a key. With the feature `axum` it is
+//!   an extractor.
 //! - [`IdempotencyClient`] gives requests of reqwest a key, and retries them. Feature `client`.
 //! - [`MarkReplays`] marks the replays of annotated handlers. Feature `server`.
 //! - [`problem`](fn@problem) turns an [`idem::Error`](idem_core::Error) into an answer for clients.

@@ -36,6 +36,10 @@ use crate::stored::Stored;
 /// | done, answer expired or not recorded | 410 |
 /// | none, or released | 404 |
 /// | store unavailable | 503 and `Retry-After` |
+/// | unreadable | 500 |
+///
+/// A request with an invalid key gets 400, one without an owner 401, and a method other than GET and
+/// HEAD 405.
 ///
 /// # Examples
 ///
@@ -105,8 +109,8 @@ impl<S> LookupService<S> {
         self
     }
 
-    /// Sets the method and the route of the guarded requests, as in
-    /// `.route("POST", "/v1/charges")`.
+    /// Sets the method and the route of the guarded requests, as in `.route("POST",
+    /// "/v1/charges")`. Default: POST and `/`.
     #[must_use]
     pub fn route(mut self, method: impl Into<Arc<str>>, route: impl Into<Arc<str>>) -> Self {
         self.settings.route = (method.into(), route.into());

@@ -28,7 +28,8 @@ pub struct Problem {
     /// A message for the client: the event, and the next step. For an [`Error`], it is
     /// [`Error::client_message`].
     pub message: &'static str,
-    /// The pause after which the same request can succeed; `None` if it never can.
+    /// The pause before the same request is worth sending again; `None` if waiting alone does not
+    /// help.
     pub retry_after: Option<Duration>,
 }
 

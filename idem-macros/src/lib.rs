@@ -55,7 +55,7 @@ use proc_macro::TokenStream;
 /// | `key = "req.order_id"` | Identifies one logical call: an expression over the parameters. Required, unless there is a `token`. |
 /// | `fingerprint = "req"` | The arguments that must be equal when the key comes again. |
 /// | `ttl = "5m"` | How long the outcome is kept and replayed, from the commit. |
-/// | `name = "orders.create"` | The operation. Required on methods and generic functions. |
+/// | `name = "orders.create"` | The operation. Required on methods, on generic functions and with `token`. |
 /// | `abandoned = reject` | After a crash, a person decides. Also: `rerun` (the default), `reconcile(..)`. |
 /// | `errors(PATTERN => ACTION, ..)` | The action for each error: see below. |
 /// | `detached` | The body runs in a separate task, so that a dropped caller does not stop it. |
@@ -186,10 +186,10 @@ pub fn key_part(item: TokenStream) -> TokenStream {
 ///   `Duration`. RabbitMQ pauses for 10 minutes at most.
 ///
 /// With `#[idem(dead_letter)]` or `#[idem(redeliver = "1m")]` on a variant, or `#[idem(dispose)]`
-/// above the type, the derive also implements `Dispose`. A marked or kept error dead-letters the
-/// message, with the variant's name in snake case as the reason. If a variant without such a mark
-/// has one field that implements `Dispose`, that field decides. After any other error the message is
-/// delivered again, after one second.
+/// or `#[idem(dead_letter)]` above the type, the derive also implements `Dispose`. An error that is
+/// marked `dead_letter`, or kept, dead-letters the message, with the variant's name in snake case
+/// as the reason. If a variant without such a mark has one field that implements `Dispose`, that
+/// field decides. After any other error the message is delivered again, after one second.
 ///
 /// Above a struct, or above an enum for all variants without an attribute, they mean the same;
 /// `redeliver` above an enum is refused.

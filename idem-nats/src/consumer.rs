@@ -73,7 +73,8 @@ impl Consumer {
         Self { context, stream, durable, dead_letter: None, settings: Settings::default(), created: OnceLock::new() }
     }
 
-    /// Sets how many messages are handled, and pulled, at the same time. Default: 16.
+    /// Sets how many messages are handled, and pulled, at the same time. Default: 16. At least 1:
+    /// with 0, `run` returns [`Error::Config`].
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.settings.concurrency = concurrency;
         self
@@ -95,7 +96,8 @@ impl Consumer {
     }
 
     /// Sets how long running handlers may take after the shutdown has begun. Default: 25 s.
-    /// Handlers that still run then are stopped, and their messages return to the stream.
+    /// Handlers that still run then are stopped, and their messages return to the stream. The end
+    /// may take some 15 s more, while messages are handed back.
     pub fn shutdown_timeout(mut self, limit: Duration) -> Self {
         self.settings.shutdown_timeout = limit;
         self

@@ -13,7 +13,7 @@ use crate::delivery::Delivery;
 use crate::error::{BoxError, Error};
 
 /// Deliveries as they arrive, each with what settles it. After an error the stream is dropped, and
-/// opened again.
+/// opened again (but see [`Fault::Final`]).
 pub type Deliveries<'b, T> = Pin<Box<dyn Stream<Item = Result<(Delivery, T), Fault>> + Send + 'b>>;
 
 /// The reason why no deliveries arrive.
@@ -22,7 +22,8 @@ pub enum Fault {
     /// The connection was lost, or the broker refused a request. At the start it is returned; later
     /// the consumer tries again.
     Passing(BoxError),
-    /// No later try will succeed.
+    /// At the start it ends the consumer. Later only [`Error::Disconnected`] does; another error is
+    /// logged, and the broker is opened again.
     Final(Error),
 }
 
@@ -70,9 +71,9 @@ pub trait Broker {
     /// Checks that no message can be lost, and begins to receive. It is called at the start, and
     /// again after each [`Fault`].
     ///
-    /// The stream asks the broker for no more deliveries than `room` allows. It is polled while no
-    /// more fit as well, so that it notices a lost connection. When it is dropped, it receives no
-    /// more.
+    /// The stream asks the broker for no more deliveries than `room` allows. It is also polled
+    /// while nothing fits, to notice a lost connection. When it is dropped, it receives no more. A
+    /// future of `open` is dropped after 30 s at the start, and after 5 s later.
     ///
     /// # Errors
     ///
@@ -80,16 +81,18 @@ pub trait Broker {
     fn open(&self, room: Arc<Room>) -> impl Future<Output = Result<Deliveries<'_, Self::Ticket>, Fault>> + Send;
 
     /// Waits, at the end, until the broker has received what was sent. Does nothing by default.
+    /// Dropped after 5 s.
     fn flush(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
 }
 
-/// Settles one delivery. Each step may be retried after an error.
+/// Settles one delivery. A step is dropped after 15 s, `keep_alive` after its interval. It must be
+/// safe to drop a step, and to try it again.
 pub trait Ticket {
-    /// Whether a message that cannot be settled is kept, and tried again until it is settled or void.
-    /// Otherwise it is handed back after six tries. For brokers that drop a message after some
-    /// returns, or that never take back a message whose channel is open. Default: `false`.
+    /// Whether settling is tried until it succeeds or the delivery is void. Otherwise the message
+    /// is handed back after six tries. For brokers that drop a message after some returns, or that
+    /// never take back a message whose channel is open. Default: `false`.
     const KEEPS: bool = false;
 
     /// Returns how often the broker must hear that the handler still runs, if at all.

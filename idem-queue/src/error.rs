@@ -7,8 +7,8 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// With a setting of the consumer or of the broker, messages could be lost. `reason` says what
-    /// to change.
+    /// A setting of the consumer or of the broker is invalid, or could lose messages. `reason` says
+    /// what to change.
     #[error("{reason}")]
     #[non_exhaustive]
     Config {

@@ -102,8 +102,8 @@ impl Default for Gate {
 /// The faults of a [`FaultStore`], which a test scripts. Cheap to clone; clones script the same
 /// store.
 ///
-/// A fault that was given by [`next`](Self::next) holds for one call, in the order given; where
-/// none is left, the one given by [`always`](Self::always) holds.
+/// Each fault from [`next`](Self::next) applies to one call, in order. Then the one from
+/// [`always`](Self::always) applies.
 #[derive(Debug, Clone, Default)]
 pub struct Faults(Arc<[Script; 8]>);
 

@@ -130,8 +130,8 @@ impl Proxy {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// The requests whose words are such: to count them, and to have single ones go wrong. Of
-    /// several kinds that a request fits, it is of the one that was asked for first.
+    /// Selects the requests whose words match, to count them and to script mishaps. If several
+    /// selections match, the first counts.
     pub fn passing(&self, is_one: impl Fn(&[&[u8]]) -> bool + Send + Sync + 'static) -> Passing {
         let kind = Passing::new(is_one);
         self.kinds.write().unwrap_or_else(PoisonError::into_inner).push(kind.clone());
@@ -161,7 +161,7 @@ impl Proxy {
         self.mode.send_modify(|mode| mode.opening = delay);
     }
 
-    /// Does nothing of it any more. The mishaps of single requests stay as they are scripted.
+    /// Ends these faults. The mishaps of single requests stay.
     pub fn restore(&self) {
         self.mode.send_replace(Mode::default());
     }

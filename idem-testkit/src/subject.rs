@@ -68,8 +68,8 @@ pub trait Subject: Send + Sync + 'static {
     }
 
     /// Puts a value that is not a record at the place of the record of `id`, for the trials with
-    /// another program's data. `false`, the default, says that this store cannot come to hold such
-    /// a value, and skips these trials.
+    /// another program's data. `false`, the default, skips these trials: this store cannot hold
+    /// such a value.
     fn plant(&self, id: &RecordId, value: &[u8]) -> impl Future<Output = Result<bool, BoxError>> + Send {
         let _ = (id, value);
         async { Ok(false) }

@@ -51,7 +51,7 @@ pub(crate) fn admin<S: Subject<Store: AdminStore>>(subject: impl Fn() -> S + Sen
 }
 
 impl Trial {
-    /// Its name: the method or the subject that it tries, `::`, and what must be so.
+    /// Returns the name: the method or the subject, `::`, and the expected behaviour.
     pub fn name(&self) -> &'static str {
         self.name
     }

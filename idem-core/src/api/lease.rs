@@ -138,8 +138,9 @@ impl Lease {
     ///
     /// [`Error::LeaseLost`] if another caller is the owner now: nothing was recorded.
     /// [`Error::Store`] if the store did not answer: the outcome may have been recorded, and you
-    /// may call this again. If the value fails to encode, the call is recorded as done, without the
-    /// value, and the result is `Ok`.
+    /// may call this again. [`Error::Codec`] if the value at the key is unreadable. If the value
+    /// fails to encode, or is too large for the store, the call is recorded as done, without it,
+    /// and the result is `Ok`.
     ///
     /// # Cancellation safety
     ///

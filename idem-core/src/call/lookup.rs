@@ -41,10 +41,12 @@ pub enum Lookup<T> {
         /// The attempt that was cut off.
         attempt: u64,
     },
-    /// The call was carried out, and its outcome expired, or could not be encoded.
+    /// The call was carried out, and its outcome expired, was left out (`omit_outcome`), failed to
+    /// encode, or was too large for the store.
     AlreadyDone,
     /// The call was not carried out, as far as the store knows: the key has no record, the last
-    /// attempt released it, or it is an unused token. A call that is sent now runs the body.
+    /// attempt released it, or it is an unused token. A call that is sent now runs the body, unless
+    /// its token is invalid or `max_attempts` is reached.
     Unknown,
 }
 

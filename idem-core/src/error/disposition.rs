@@ -52,7 +52,7 @@ impl Disposition {
     ///
     /// | error | disposition |
     /// | --- | --- |
-    /// | `InFlight` | `Retry`, when the owner's lease ends: by then the owner has finished, or the message may run |
+    /// | `InFlight` | `Retry`, when the owner's lease ends: by then the owner has finished, the message may run, or it is `InFlight` once more |
     /// | `Store`, `LeaseLost` | `Retry`, after a second |
     /// | `Throttled` | `Retry`, after the error's `retry_after` |
     /// | `NotInstalled`, `Config` | `Retry`, after 30 s: the mistake is in the service, not in the message |
@@ -81,8 +81,9 @@ impl Disposition {
 /// Decides the fate of a message whose handler failed with this error: for the error type of a
 /// handler.
 ///
-/// `#[derive(ErrorPolicy)]` implements it where `#[idem(dead_letter)]` or
-/// `#[idem(redeliver = "1m")]` marks a variant, or where `#[idem(dispose)]` is above the type.
+/// `#[derive(ErrorPolicy)]` implements it where `#[idem(dead_letter)]` or `#[idem(redeliver =
+/// "1m")]` marks a variant, or where `#[idem(dispose)]` or `#[idem(dead_letter)]` is above the
+/// type.
 ///
 /// # Examples
 ///

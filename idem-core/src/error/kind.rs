@@ -123,7 +123,7 @@ impl ErrorKind {
     /// | 422 | `FingerprintMismatch` | another request came with this key |
     /// | 429 | `Throttled` | with `Retry-After` |
     /// | 500 | `Reentrant`, `Codec`, `NotInstalled`, `Config` | mistakes of the service, which no client can do anything about |
-    /// | 503 | `Store`, `LeaseLost` | with `Retry-After`, where it helps. Clients retry a 503, and not each of them a 409 |
+    /// | 503 | `Store`, `LeaseLost` | with `Retry-After`. All clients retry a 503; only some retry a 409 |
     pub fn http_status(self) -> u16 {
         self.row().1
     }

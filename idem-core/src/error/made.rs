@@ -66,12 +66,13 @@ impl Error {
         Self::made(operation, key, |operation, key| Self::Reentrant { operation, key })
     }
 
-    /// Makes an [`UnknownToken`](Self::UnknownToken). For `key`, any value will do.
+    /// Makes an [`UnknownToken`](Self::UnknownToken). For `key`, any value will do that is not
+    /// empty.
     pub fn unknown_token<K: KeyPart + ?Sized>(operation: &str, key: &K) -> Self {
         Self::made(operation, key, |operation, key| Self::UnknownToken { operation, key })
     }
 
-    /// Makes a [`Throttled`](Self::Throttled). For `key`, any value will do.
+    /// Makes a [`Throttled`](Self::Throttled). For `key`, any value will do that is not empty.
     pub fn throttled<K: KeyPart + ?Sized>(operation: &str, key: &K, retry_after: Duration) -> Self {
         Self::made(operation, key, |operation, key| Self::Throttled { operation, key, retry_after })
     }

@@ -41,7 +41,8 @@ use crate::encoding::key::KeyDigest;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another caller's body is running, and did not end while this call waited.
+    /// Another call owns the key, and its lease is alive: it did not end within `wait`, or
+    /// `in_flight` is `reject`.
     #[non_exhaustive]
     InFlight {
         /// The operation's name.
@@ -54,7 +55,7 @@ pub enum Error {
         retry_after: Duration,
     },
     /// The call was carried out before, and this operation answers duplicates with an error
-    /// (`duplicate = reject`); or a record that has an outcome was to be settled.
+    /// (`duplicate = reject`). Also from `settle` and `release` of a record that has an outcome.
     #[non_exhaustive]
     Duplicate {
         /// The operation's name.
@@ -62,7 +63,8 @@ pub enum Error {
         /// A digest of the key.
         key: KeyDigest,
     },
-    /// The call was carried out before, and its outcome expired, or could not be encoded.
+    /// The call was carried out before, and its outcome expired, was left out (`omit_outcome`),
+    /// failed to encode, or was too large for the store.
     #[non_exhaustive]
     AlreadyDone {
         /// The operation's name.
@@ -89,7 +91,7 @@ pub enum Error {
         /// The attempt that was cut off.
         attempt: u64,
     },
-    /// The body began `max_attempts` times and never succeeded.
+    /// `max_attempts` attempts were made, and none succeeded.
     #[non_exhaustive]
     AttemptsExhausted {
         /// The operation's name.
@@ -100,7 +102,7 @@ pub enum Error {
         attempts: u64,
     },
     /// The lease could not be renewed in time, or another caller took the key over: the body was
-    /// stopped, or its commit refused.
+    /// stopped, or its commit refused. Or the claim was answered too late, and no body began.
     #[non_exhaustive]
     LeaseLost {
         /// The operation's name.
@@ -151,9 +153,10 @@ pub enum Error {
         /// The time until tokens of this subject are checked again.
         retry_after: Duration,
     },
-    /// The store did not answer, so the body did not run (unless `store_failure = run`). From a
-    /// step of a [`Lease`](crate::Lease): the step may have been carried out, and may be called
-    /// again.
+    /// The store failed, or did not answer. The body did not run (unless `store_failure = run`),
+    /// except in a transaction: there it may have run, and its rows and the record are both
+    /// written, or neither is. From a step of a [`Lease`](crate::Lease): the step may have been
+    /// carried out, and may be called again.
     #[non_exhaustive]
     Store {
         /// The operation's name.
@@ -182,7 +185,9 @@ pub enum Error {
         /// The operation's name.
         operation: Arc<str>,
     },
-    /// The runtime or the call has an invalid setting. No body ran.
+    /// The runtime or the call has an invalid setting, and no body ran. Or a step in or after a
+    /// body failed: `commit_in` without the store of its transaction; `settle` or `commit_error` of
+    /// a value that fails to encode.
     #[non_exhaustive]
     Config {
         /// The operation's name.
@@ -262,8 +267,7 @@ impl Error {
     }
 }
 
-/// An invalid setting of a runtime, found by [`Builder::try_build`](crate::Builder::try_build), or
-/// a second runtime that was to be installed.
+/// An invalid setting of a runtime, a second `install`, or an invalid encryption key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError(pub(crate) Arc<str>);
 
@@ -281,7 +285,8 @@ impl ConfigError {
     }
 }
 
-/// The reason why a store did not carry out a step.
+/// The error of a step at the store. The step may have been carried out: see
+/// [`is_unknown`](Self::is_unknown).
 #[derive(Debug, Clone)]
 pub struct StoreError {
     kind: StoreErrorKind,

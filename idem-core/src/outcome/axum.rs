@@ -211,7 +211,7 @@ with_headers! {
 
 /// As problem+json (RFC 9457), with the [status](crate::ErrorKind::http_status), the
 /// [code](crate::ErrorKind::code) and the [message](crate::ErrorKind::client_message) of the
-/// error's kind, and a `Retry-After` where the same call can succeed later.
+/// error's kind, and a `Retry-After` for `InFlight`, `Throttled`, `LeaseLost` and `Store`.
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let body = problem_json(self.http_status(), self.code(), self.client_message());

@@ -118,7 +118,8 @@ pub trait Codec: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the value fails to encode. The call is then recorded as done, without the value.
+    /// If it fails to encode. A value's call is then recorded as done, without the value, and a
+    /// kept error releases the key.
     fn encode(&self, context: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure>;
 
     /// Decodes a value: calls `read` once, with a deserializer over `bytes`, and refuses bytes that

@@ -31,10 +31,10 @@ const MAX_KEY_ID: usize = 64;
 /// error. One that was changed, cut short or copied to another record is refused with
 /// [`Error::Codec`](crate::Error::Codec), and no body runs.
 ///
-/// These stay visible to readers of the store: operation and key, state, attempt and times, and the
-/// fingerprint (a digest, which can be guessed if the request can). Also whether the outcome is an
-/// error, its size, and the ids of the encryption key and of the codec inside. Put no secret into a
-/// key.
+/// These stay visible to readers of the store: operation and key, state, attempt and times, audit,
+/// trace, the version of the outcome's type, and the fingerprint (a digest, which can be guessed if
+/// the request can). Also whether the outcome is an error, its size, and the ids of the encryption
+/// key and of the codec inside. Put no secret into a key.
 ///
 /// # Rotation
 ///
@@ -313,8 +313,8 @@ pub trait EncryptionKeys: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If there is none. The call's outcome is then recorded as done, without the value, and the
-    /// event is `not_encoded`.
+    /// If there is none. The call is then recorded as done, without the value (`not_encoded`), and
+    /// a kept error releases the key (`error_not_kept`).
     fn current(&self) -> Result<(String, EncryptionKey), CodecFailure>;
 
     /// Returns the key with this id; `None` if it is not known.

@@ -48,8 +48,8 @@ impl<T> Outcome<T> {
 /// `(StatusCode, T)`, `(HeaderMap, T)` and `(StatusCode, HeaderMap, T)`. In place of a `HeaderMap`,
 /// `[(HeaderName, HeaderValue); N]` and `[(HeaderName, String); N]`.
 ///
-/// `Via` says in which of these ways, so that all can be implemented; it is always inferred. The
-/// trait is sealed: it is implemented here alone.
+/// `Via` keeps these implementations apart, and is always inferred. The trait is sealed: it is
+/// implemented here alone.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be kept as an outcome",
     label = "cannot be stored and replayed",

@@ -17,7 +17,7 @@ pub enum ErrorAction {
     /// the body's error may contain it.
     Keep,
     /// Keeps the error for this long, instead of `ttl` and `remember`. After that the next call
-    /// runs the body. At least 1 ms.
+    /// runs the body. A time below 1 ms counts as 1 ms, one above 100 years as 100 years.
     KeepFor(Duration),
     /// Releases the key. The next call runs the body.
     Release,
@@ -94,7 +94,8 @@ mod sealed {
 ///
 /// The pause before the first retry is the backoff. Each further pause is twice as long, up to
 /// `max_backoff`. A random part of up to a half is added to each pause. So calls that failed
-/// together do not retry together, and none retries before the time that an error may have named.
+/// together do not retry together, and no retry comes before its backoff, which may be a time that
+/// the error named.
 ///
 /// # Examples
 ///

@@ -35,10 +35,10 @@ pub enum Abandoned {
     /// attempt did, use [`Operation::reconcile`](crate::Operation::reconcile).
     #[default]
     Rerun,
-    /// Gets [`Error::Abandoned`](crate::Error::Abandoned), until the key is settled or forgotten,
-    /// or the operation's [`hold`](crate::Operation::hold) ends: by default 30 days after the
-    /// owner's claim or last renewal. The next call then runs the body again, as the next attempt,
-    /// and the event `hold_ended` reports it. After twice that time the record is gone.
+    /// Gets [`Error::Abandoned`](crate::Error::Abandoned), until the key is settled, released or
+    /// forgotten, or the operation's [`hold`](crate::Operation::hold) ends: by default 30 days
+    /// after the owner's claim or last renewal. The next call then runs the body again, as the next
+    /// attempt, and the event `hold_ended` reports it. After twice that time the record is gone.
     Reject,
 }
 

@@ -40,7 +40,7 @@ impl RecordState {
         }
     }
 
-    /// Reads a [name](Self::as_str); `None` if it is none.
+    /// Reads a [name](Self::as_str); `None` for any other text.
     pub fn parse(name: &str) -> Option<Self> {
         use RecordState::{Abandoned, Committed, Done, Expired, InFlight, Issued, Released};
         [Issued, Expired, InFlight, Released, Abandoned, Committed, Done]
@@ -70,8 +70,8 @@ pub struct RecordInfo {
     pub lease_age: Option<Duration>,
     /// In flight: the time until the lease runs out, unless it is renewed.
     pub lease_left: Option<Duration>,
-    /// The time until the record changes by itself: a committed one to done, an issued one to
-    /// expired, any other to none.
+    /// The time until the record changes by itself: a committed one to done (to none if `remember`
+    /// is not longer than `ttl`), an issued one to expired, any other to none.
     pub expires_in: Duration,
     /// In flight, abandoned and committed: the W3C trace context (`traceparent`) of the call that
     /// ran, where the runtime [keeps traces](crate::Builder::trace_context).

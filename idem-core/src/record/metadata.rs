@@ -32,8 +32,8 @@ pub struct Audit {
     pub who: Arc<str>,
     /// Why: up to 512 bytes.
     pub why: Arc<str>,
-    /// For how long the outcome is kept from then on: what of it has passed, by the store's clock,
-    /// is how long ago it was.
+    /// How long the outcome is kept from the decision on. The part of it that has passed, by the
+    /// store's clock, is the decision's age.
     pub kept_for: Duration,
 }
 

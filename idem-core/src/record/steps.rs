@@ -74,14 +74,14 @@ pub enum Claimed {
     },
     /// Somebody else is, and the lease is alive.
     InFlight {
-        /// Whose turn it is.
+        /// The owner's attempt.
         attempt: u64,
         /// How long until the lease runs out, unless it is renewed.
         lease_left: Duration,
     },
     /// Another owner's lease has expired, and the claim does not take over.
     Abandoned {
-        /// Whose turn it was.
+        /// The attempt that was cut off.
         attempt: u64,
     },
     /// The key could be claimed, but `max_attempts` have been.
@@ -91,8 +91,8 @@ pub enum Claimed {
     },
     /// The key has no record, and the claim requires an issued key.
     NotIssued,
-    /// The key was issued, and its time is over: as far as a claim of a key that must have been
-    /// issued goes.
+    /// The key was issued, and its time is over. Only for claims of a key that must have been
+    /// issued.
     IssueExpired,
     /// The key came before with another fingerprint. Found before any conflict.
     Mismatch,
@@ -125,8 +125,8 @@ pub struct Issue {
 /// The result of an issue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Issued {
-    /// The key can be claimed (or could, and this is the answer of before, where its reply was
-    /// lost).
+    /// The key can be claimed. Also the answer to the same issue, sent again after its reply was
+    /// lost.
     Issued,
     /// There is another record; it was left as it is.
     Taken,
@@ -197,7 +197,7 @@ pub struct Release {
 pub enum ReleaseTo {
     /// A key that may be claimed; its attempt count is kept for this long.
     Released {
-        /// `max(ttl, 10 × lease)`.
+        /// `max(ttl, 10 × lease)`; for a token, at least its own `ttl`.
         keep: Duration,
     },
     /// An abandoned record, at once, without waiting for the lease to run out.
@@ -209,7 +209,7 @@ pub enum ReleaseTo {
     /// nothing; an issued token; a released key, whose attempt count is kept for this long; or the
     /// abandoned record, whose owner may still commit.
     Undone {
-        /// `max(ttl, 10 × lease)`.
+        /// `max(ttl, remember, 10 × lease)`; for a token, at least its own `ttl`.
         keep: Duration,
     },
 }

@@ -76,10 +76,11 @@ impl Builder {
     /// body again, or returns the answer to another request.
     ///
     /// - Every operation states its fingerprint: `fingerprint = ".."` in the attribute, or
-    ///   `fingerprint = none` where there is none; by hand [`fingerprint`](crate::Operation::fingerprint)
-    ///   or [`no_fingerprint`](crate::Operation::no_fingerprint). A call that states neither is
+    ///   `fingerprint = none` where there is none; by hand
+    ///   [`fingerprint`](crate::Operation::fingerprint) or
+    ///   [`no_fingerprint`](crate::Operation::no_fingerprint). A call that states neither is
     ///   [`Error::Config`](crate::Error::Config), so the first call of an operation finds it.
-    ///   `inspect`, `lookup`, `settle` and `forget` need none.
+    ///   `inspect`, `lookup`, `settle`, `settle_error`, `release`, `forget` and `issue` need none.
     /// - Unlisted errors [`Abandon`](ErrorAction::Abandon) the record: their outcome is unknown.
     /// - After a crash the record is not run again: [`Abandoned::Reject`].
     ///
@@ -133,7 +134,7 @@ impl Builder {
     }
 
     /// Sets how long a committed outcome is kept, from the commit. Default: 24 hours. At least 1
-    /// ms.
+    /// ms, at most 100 years.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.settings.set_ttl(ttl);
@@ -142,7 +143,7 @@ impl Builder {
 
     /// Sets how long the store remembers, from the commit, that there was an outcome. After `ttl` a
     /// duplicate gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). Default: as `ttl`. At
-    /// least `ttl`.
+    /// least `ttl`, at most 100 years.
     #[must_use]
     pub fn remember(mut self, remember: Duration) -> Self {
         self.settings.set_remember(remember);
@@ -150,8 +151,8 @@ impl Builder {
     }
 
     /// Sets how long a crashed owner blocks its key. The lease is renewed while the body runs.
-    /// Default: 30 s. At least 100 ms. Make it much longer than the store's time limits: if renewal
-    /// fails, the body is stopped.
+    /// Default: 30 s. At least 100 ms, at most 100 years. Make it much longer than the store's time
+    /// limits: if renewal fails, the body is stopped.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.set_lease(lease);
@@ -223,7 +224,10 @@ impl Builder {
     /// Keys are still claimed, leases renewed, and outcomes committed by the owner of the key. Any
     /// other call (a duplicate, a mismatch, a call while another one is in flight) runs its body
     /// immediately and records nothing. So guarding processes can share the store. No call fails
-    /// with an error of `idem`, not even if the store fails or a setting is invalid. See
+    /// with an error of `idem`, not even if the store fails or a setting is invalid, with two
+    /// exceptions: a call whose transaction the database has ended
+    /// ([`Error::Store`](crate::Error::Store)), and a `commit_error` of an error that fails to
+    /// encode ([`Error::Config`](crate::Error::Config)). See
     /// [`Operation::observe`](crate::Operation::observe).
     ///
     /// Nothing is protected meanwhile: two bodies of one key may run at the same time.
@@ -286,7 +290,7 @@ impl Builder {
     /// Limits invalid tokens. After a subject has sent `max` invalid tokens (unknown, forged or
     /// another subject's, but not expired ones), each of its submissions gets
     /// [`Error::Throttled`](crate::Error::Throttled), until `window` has passed since the first of
-    /// them. Default: no limit.
+    /// them. Default: no limit. Neither may be zero.
     ///
     /// The 128 random bits of a token prevent guessing, with or without a limit. The limit saves
     /// the store a command for each try, and makes such clients visible. So each process counts for

@@ -57,9 +57,9 @@ pub trait AdminStore: Store {
     /// is written meanwhile may be missing or come twice, in one state or the other. Each is
     /// described as it was at one moment. Outcomes are left out: [`Store::inspect`] has them.
     ///
-    /// Within a page the oldest come first: those that nothing was heard of for longest, then the
-    /// others by when they expire. SQL stores go by when records expire across pages too; other
-    /// stores do not know that order.
+    /// Within a page, records in flight or abandoned come first, those that were silent for longest
+    /// at the top. The others follow by expiry. SQL stores keep the order of expiry across pages
+    /// too; other stores do not know it.
     ///
     /// Changes nothing, and may be dropped at any time.
     ///
@@ -295,8 +295,8 @@ pub struct Intervention {
     pub force: bool,
     /// Only while it is at this attempt: the one that the operator looked at.
     pub attempt: Option<u64>,
-    /// Only while it is in this state, as the operator saw it. In flight and abandoned are one
-    /// here, which `force` distinguishes, and so are committed and done.
+    /// Only while it is in this state, as the operator saw it. In flight and abandoned count as one
+    /// state here (`force` tells them apart). So do committed and done, and issued and expired.
     pub state: Option<RecordState>,
     /// The operator, and the reason. A settled outcome keeps both.
     pub by: Option<(Arc<str>, Arc<str>)>,

@@ -86,7 +86,7 @@ struct Look {
     heard: Instant,
 }
 
-/// How the server's clock was set: by no more than so much.
+/// How the server's clock was set, with an upper bound of the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Jump {
     /// Leases look older than they are.
@@ -117,8 +117,8 @@ impl ServerClock {
         jump
     }
 
-    /// The latest time by the server's clock at which a lease of this length may have been renewed,
-    /// if it has run out by our own clock as well. `None` before the first look.
+    /// Returns the latest time, by the server's clock, of the last renewal of a lease of this
+    /// length that has run out by our own clock as well. `None` before the first look.
     #[must_use]
     pub fn renewed_by(&self, lease: Duration) -> Option<Duration> {
         let (now, state) = (now(), self.lock());

@@ -63,8 +63,8 @@ const MOST_LOOKED_AT: usize = 2048;
 /// A record that has expired is invisible at once. Its memory is freed within some seconds by a
 /// thread of the store, `idem-sweeper`. The thread starts with the first record, sleeps until one
 /// expires, and ends when no record is left that will expire, or with the store. It frees a million
-/// records in about two seconds, and holds one lock at a time, to take out the thousand records at
-/// most that the lock guards; it frees them without the lock.
+/// records in about two seconds, and holds one lock at a time, to take out the thousand or so
+/// records that the lock guards; it frees them without the lock.
 ///
 /// Freed memory goes back to the allocator, which may keep it for later: the resident memory of a
 /// process over glibc's shrinks little (by a third after a million records).

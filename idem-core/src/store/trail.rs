@@ -2,8 +2,9 @@
 //!
 //! A decision is two ordinary records of the operation [`OPERATION`]. The first says what is about
 //! to be done, by whom and why, and is written before the step. The second says how the step ended,
-//! and is written after it. So no record is removed without an entry, and an entry never claims
-//! what did not happen: if the process dies between the two, its [result](Entry::result) is `None`.
+//! and is written after it. So no record is changed by a decision without its entry, and an entry
+//! never claims what did not happen: if the process dies between the two, its
+//! [result](Entry::result) is `None`.
 //!
 //! A third record counts the decisions about each record, so that they are found without a listing.
 //!
@@ -382,8 +383,9 @@ impl<'a, S: Store> Trail<'a, S> {
         self.latest(Subject::operation(operation), limit).await
     }
 
-    /// Returns the entry of a listed record; `None` if the record is none, such as a result, or is
-    /// gone. A [listing](AdminStore::list) of [`OPERATION`] lists all records of the trail.
+    /// Returns the entry of a listed record; `None` if the record is not an entry (but a result,
+    /// for example), or is gone. A [listing](AdminStore::list) of [`OPERATION`] lists all records
+    /// of the trail.
     ///
     /// # Errors
     ///

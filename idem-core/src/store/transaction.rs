@@ -60,10 +60,10 @@ pub trait Transaction<S: Store>: Send {
 
     /// Claims the key, as [`Store::claim`] does, in this transaction.
     ///
-    /// If another open transaction has claimed the key, this waits for its end, for `wait` and not for
-    /// less: round up, because PostgreSQL takes no second claim after a limit that has ended. Zero
-    /// means not at all. The limit holds only for this step, and the transaction keeps its own
-    /// settings. After the limit, the answer is [`Claimed::InFlight`], and the caller then calls
+    /// If another open transaction has claimed the key, this waits for its end, for at least
+    /// `wait`. Round up: PostgreSQL takes no second claim after a limit that has ended. Zero means
+    /// not at all. The limit holds only for this step, and the transaction keeps its own settings.
+    /// After the limit, the answer is [`Claimed::InFlight`], and the caller then calls
     /// [`roll_back`](Self::roll_back), or rolls all of the transaction back. `Duration::MAX` is no
     /// limit.
     ///

@@ -1,4 +1,4 @@
-//! How a record is written where it is kept as one text: in Redis, later in SQL.
+//! How a record is written where it is kept as one text, as in Redis.
 //!
 //! A line of text that a person can read, then the outcome as the codec wrote it:
 //!
@@ -114,8 +114,8 @@ pub fn encode_aside(attempt: u64, fingerprint: Option<Fingerprint>) -> Vec<u8> {
     format!("i1o {attempt} {}.", text(fingerprint)).into_bytes()
 }
 
-/// The text with which every record in flight of this owner begins, and no other; where that has
-/// more to remember, with a `2` or a `3` in place of the `1`.
+/// Returns the text with which this owner's records in flight begin, and no other record, in
+/// version 1. In versions 2 and 3, the second byte is that digit.
 pub fn owner_prefix(owner: Owner) -> String {
     let mut prefix = String::with_capacity(25);
     prefix.push_str("i1f");

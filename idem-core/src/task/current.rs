@@ -194,8 +194,8 @@ impl Call {
     }
 
     /// Returns the attempt: 1 for the first claim of this key, one more for each later claim. It is
-    /// also a fencing number, which a downstream system can compare. 0 if the body runs unguarded
-    /// because the store failed (`store_failure = run`).
+    /// also a fencing number, which a downstream system can compare. 0 if the body runs without a
+    /// record: after a failure of the store (`store_failure = run`), or in observe mode.
     pub fn attempt(&self) -> u64 {
         self.0.attempt
     }
@@ -264,7 +264,8 @@ impl Call {
     ///
     /// Commit soon: while the transaction is open, it locks the record, so the lease is not
     /// renewed. After the commit the lease has ended, and the body may go on. If the body runs
-    /// unguarded, this does nothing.
+    /// unguarded, this does nothing. If the value fails to encode, the call is recorded as done,
+    /// without it.
     ///
     /// In [observe mode](crate::Operation::observe), a call that is not the owner any more writes
     /// nothing, and its transaction stays as it is.

@@ -13,11 +13,12 @@ tokio::task_local! {
 /// Runs a future, and reports whether the guarded calls in it ran or replayed.
 ///
 /// A replayed outcome is equal to the first one, so its caller sees no difference. To see it, wrap
-/// the call, or the handler of a web server as a layer does.
+/// the call, or the whole handler, as a layer of a web server does.
 ///
 /// Guarded calls inside the body of a guarded call do not count: if the outer body ran, its caller
-/// got a new outcome. A `detached` call counts. A call in a task that the future spawns does not.
-/// Watches may be nested, and each counts the calls inside it.
+/// got a new outcome. A `detached` call counts, and one by [`begin`](crate::Operation::begin) does
+/// not. A call in a task that the future spawns does not. Watches may be nested, and each counts
+/// the calls inside it.
 ///
 /// # Cancellation safety
 ///
@@ -69,8 +70,8 @@ impl Report {
         self.replayed > 0 && self.executed == 0 && self.failed == 0
     }
 
-    /// Returns how many calls ran their bodies, unguarded ones included. Calls of a disabled
-    /// runtime do not count.
+    /// Returns how often calls ran their bodies, unguarded calls included. Each rerun of a
+    /// `transaction` counts; calls of a disabled runtime do not.
     pub fn executed(&self) -> u32 {
         self.executed
     }
@@ -80,8 +81,8 @@ impl Report {
         self.replayed
     }
 
-    /// Returns how many calls failed with an [`Error`](crate::Error), without running a body or
-    /// replaying.
+    /// Returns how many calls failed with an [`Error`](crate::Error): without a body or a replay,
+    /// or because their transaction failed.
     pub fn failed(&self) -> u32 {
         self.failed
     }

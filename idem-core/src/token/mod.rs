@@ -218,10 +218,11 @@ impl std::error::Error for InvalidToken {}
 
 /// The token of a submission: a [`Token`], or a text that should be one.
 ///
-/// Implemented for `Token`, strings, references, `Box`, `Arc`, `Cow` and `Option`. A text that is
-/// none, and `None`, make the call fail with [`Error::UnknownToken`](crate::Error::UnknownToken),
-/// as one that was never issued. So a form's field is best read as a `String`: a field of type
-/// `Token` is refused by whatever reads the form, in its own words.
+/// Implemented for `Token`, strings, references, `Box`, `Arc`, `Cow` and `Option`. `None`, or a
+/// text that is not a token, fails the call with
+/// [`Error::UnknownToken`](crate::Error::UnknownToken), like a token that was never issued. So a
+/// form's field is best read as a `String`: a field of type `Token` is refused by whatever reads
+/// the form, in its own words.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no one-time token",
     label = "neither a `Token` nor a text",

@@ -25,8 +25,8 @@ pub struct UnknownOutcome {
 }
 
 impl UnknownOutcome {
-    /// Finds this error in the error of a request; `None` if the request was certainly not carried
-    /// out.
+    /// Finds this error in the error of a request; `None` if no try is known that may have been
+    /// carried out.
     pub fn find(error: &reqwest_middleware::Error) -> Option<&Self> {
         match error {
             reqwest_middleware::Error::Middleware(error) => error.downcast_ref(),

@@ -53,6 +53,7 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 /// | any other 5xx | no | yes |
 /// | connection refused, host not found, TLS failed | yes | no |
 /// | connection lost, timeout, response cut in its body | yes | yes |
+/// | too many redirects | no | yes |
 /// | an error of other middleware | no | no |
 /// | the deadline, during a try | no | yes |
 ///
@@ -64,10 +65,10 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 ///
 /// If the client gives up and no try may have been carried out, the caller gets the last response
 /// or error. Otherwise the outcome is unknown: the caller gets [`UnknownOutcome`], which holds the
-/// key.
+/// key. The events `request_retried` (DEBUG) and `outcome_unknown` (WARN) have the target `idem`.
 ///
-/// A try has no time limit of its own but the `timeout` of the reqwest client. Set one, or a lost
-/// reply takes all of the deadline.
+/// Only the `timeout` of the reqwest client limits a single try. Set one, or a lost reply takes all
+/// of the deadline.
 ///
 /// Redirects that reqwest follows are a part of the try. If the target of a redirect refuses the
 /// connection, reqwest reports that alone, so the try counts as not carried out. Use
@@ -143,7 +144,8 @@ impl IdempotencyClient {
     }
 
     /// Sets the pause after the first try, if the server suggests none. Default: 200 ms. Each
-    /// further pause is twice as long, up to 10 seconds.
+    /// further pause is twice as long, up to 10 s, or `backoff` if that is longer. A random part of
+    /// up to a half is taken off each pause.
     #[must_use]
     pub fn backoff(mut self, backoff: Duration) -> Self {
         self.backoff = backoff;
@@ -172,8 +174,10 @@ impl IdempotencyClient {
     /// `url` gets the request and its key, percent-encoded as a path's segment. The server there
     /// must answer like [`lookup`](https://docs.rs/idem-http/latest/idem_http/fn.lookup.html). If
     /// it returns a recorded response, that is the result of the request. While the request is in
-    /// flight, the client asks again until the deadline. If the URL has the same host, the lookup
-    /// carries the headers of the request.
+    /// flight, or the server is unavailable, the client asks again: until the deadline, or for five
+    /// seconds if that is longer. If the URL has the same origin, the lookup carries the request's
+    /// headers, except those of the body and the key. If the URL is invalid, the request is not
+    /// sent.
     ///
     /// # Examples
     ///
@@ -231,8 +235,8 @@ enum Source {
 impl RequestKey {
     /// Creates the key from a value that identifies the request, such as the order's number.
     ///
-    /// It must be 1 to 255 visible ASCII characters. Otherwise the request is not sent, and its
-    /// error is an [`InvalidKey`](crate::InvalidKey).
+    /// It must be 1 to 255 visible ASCII characters, and must not begin with a quotation mark.
+    /// Otherwise the request is not sent, and its error is an [`InvalidKey`](crate::InvalidKey).
     pub fn new(key: impl fmt::Display) -> Self {
         Self(Source::Given(key.to_string()))
     }

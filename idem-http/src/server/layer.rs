@@ -115,20 +115,21 @@ impl<S> IdempotencyLayer<S> {
         self
     }
 
-    /// Sets how long a response is kept, from its commit. Default: the runtime's.
+    /// Sets how long a response is kept, from its commit. Default: the runtime's. 1 ms to 100
+    /// years. With an invalid setting, each guarded request gets 500 with the code `config`.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.set().times.ttl = Some(ttl);
         self
     }
 
-    /// Sets how long the store remembers, from the commit, that there was a response. Default: as
-    /// `ttl`.
+    /// Sets how long the store remembers, from the commit, that there was a response. Default: the
+    /// runtime's. At least `ttl`.
     pub fn remember(mut self, remember: Duration) -> Self {
         self.set().times.remember = Some(remember);
         self
     }
 
-    /// Sets how long a crashed process blocks its keys. Default: the runtime's.
+    /// Sets how long a crashed process blocks its keys. Default: the runtime's. At least 100 ms.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.set().times.lease = Some(lease);
         self
@@ -143,13 +144,14 @@ impl<S> IdempotencyLayer<S> {
         self
     }
 
-    /// Sets how many attempts a key has. Default: any number.
+    /// Sets how many attempts a key has. Default: the runtime's. At least 1.
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
         self.set().times.max_attempts = Some(max_attempts);
         self
     }
 
-    /// Sets what a request gets if the store does not answer. Default: 503.
+    /// Sets what a request gets if the store does not answer. Default: the runtime's, which is a
+    /// 503.
     pub fn store_failure(mut self, store_failure: StoreFailure) -> Self {
         self.set().times.store_failure = Some(store_failure);
         self
@@ -237,7 +239,8 @@ impl<S> IdempotencyLayer<S> {
 
 /// Returns the text of a header: for [`scope`](IdempotencyLayer::scope).
 ///
-/// `None` if the header is missing, empty, occurs more than once, or is not visible ASCII.
+/// `None` if the header is missing, empty, occurs more than once, or has other characters than
+/// visible ASCII, spaces and tabs.
 ///
 /// # Examples
 ///

@@ -74,12 +74,11 @@ impl RedisStore {
     /// redis-rs holds all commands back while one node is silent, and its own retries and timeouts
     /// (seconds by default) outlast the store's time limit.
     ///
-    /// Nothing is sent yet, so nothing is known of the server: call [`check`](Self::check) once at
-    /// start-up, or make the store with [`builder`](Self::builder),
-    /// [`connection`](RedisStoreBuilder::connection) and [`connect`](RedisStoreBuilder::connect),
-    /// which does. Waiters on such a store ask again and again instead of being woken, unless the
-    /// builder is given a [`wake_url`](RedisStoreBuilder::wake_url). The connection's own timeouts
-    /// hold beside the store's.
+    /// This sends nothing: call [`check`](Self::check) once at start-up, or make the store with
+    /// [`builder`](Self::builder), [`connection`](RedisStoreBuilder::connection) and
+    /// [`connect`](RedisStoreBuilder::connect), which checks. Waiters on such a store ask again and
+    /// again instead of being woken, unless the builder is given a
+    /// [`wake_url`](RedisStoreBuilder::wake_url). The connection's own timeouts apply too.
     ///
     /// # Examples
     ///
@@ -130,12 +129,12 @@ impl RedisStoreBuilder {
     /// servers that hold the records; those for the Sentinels are parameters. Special characters
     /// are percent-encoded.
     ///
-    /// Under Sentinel, each connection asks all Sentinels. It goes to the server that most of the
-    /// answers name, if that server itself says that it is a master. These lead to a new
-    /// connection: a failover that a Sentinel announces; another answer of most Sentinels, which
-    /// are asked every few seconds; a `READONLY` reply; a silent server; a lost connection. In a
-    /// cluster each command goes to the node that has its key. A lost or silent node costs only the
-    /// calls of its keys.
+    /// Under Sentinel, a new connection goes to the server that most Sentinels name, or for 10 s to
+    /// the one that a failover announced. That server must itself say that it is a master. These
+    /// lead to a new connection: a failover that a Sentinel announces; another answer of most
+    /// Sentinels, which are asked every few seconds; a `READONLY` reply; a silent server; a lost
+    /// connection. In a cluster each command goes to the node that has its key. A lost or silent
+    /// node costs only the calls of its keys.
     ///
     /// Set either this or [`connection`](Self::connection).
     pub fn url(mut self, url: impl Into<String>) -> Self {
@@ -165,17 +164,16 @@ impl RedisStoreBuilder {
 
     /// Sets the text before the first colon of all keys and channels; the default is `idem`. It
     /// must not be empty, and must not contain braces, white space or control characters. Stores
-    /// with the same prefix share their records: so several processes guard one operation. If two
-    /// prefixes must not share records, neither may be the other plus a colon and more (`a` and
-    /// `a:b`).
+    /// with the same prefix share their records: so several processes guard one operation. Two
+    /// prefixes that must not share records must not be like `a` and `a:b`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Sets how long one step of the store may take, including a new connection. Default: 900 ms.
-    /// After that the step fails, and may have been carried out. A wait is not limited by it, but
-    /// its questions to the server are.
+    /// Sets how long one step of the store may take, including a new connection. Default: 900 ms;
+    /// zero is refused by [`connect`](Self::connect). After that the step fails, and may have been
+    /// carried out. A wait is not limited by it, but its questions to the server are.
     ///
     /// A claim without an answer is sent a second time, so a call on a dead server takes twice this
     /// limit.
@@ -236,10 +234,10 @@ impl RedisStoreBuilder {
     /// Connects, and checks whether the server is suitable.
     ///
     /// It takes at most one [`connect_time_limit`](Self::connect_time_limit) and one
-    /// [`time_limit`](Self::time_limit), or two with [`replicas`](Self::replicas). Call it in a
-    /// tokio runtime: all connections of the store then live there. If that runtime ends, or runs
-    /// nothing for three seconds, they move to the runtime of a call. If the future is dropped, the
-    /// connection is closed.
+    /// [`time_limit`](Self::time_limit), or two with [`replicas`](Self::replicas) or a
+    /// [`connection`](Self::connection). Call it in a tokio runtime: all connections of the store
+    /// then live there. If that runtime ends, or runs nothing for three seconds, they move to the
+    /// runtime of a call. If the future is dropped, the connection is closed.
     ///
     /// # Errors
     ///
@@ -253,10 +251,11 @@ impl RedisStoreBuilder {
     /// - a URL of the wrong form: a Sentinel or a cluster's node by `redis://`, a single server by
     ///   `redis+cluster://`.
     ///
-    /// [`Unavailable`](idem_core::StoreErrorKind::Unavailable) is returned for a server that does
-    /// not answer, a cluster in which a slot has no node, and a master with fewer
-    /// [replicas](Self::replicas) than required. A server that evicts keys is logged as a warning
-    /// (tracing, target `idem`).
+    /// [`Unavailable`](idem_core::StoreErrorKind::Unavailable) is returned for a server that cannot
+    /// be reached, a cluster in which a slot has no node, and a master with fewer
+    /// [replicas](Self::replicas) than required; [`Timeout`](idem_core::StoreErrorKind::Timeout)
+    /// for a server that accepts the connection and does not answer. A server that evicts keys is
+    /// logged as a warning (tracing, target `idem`).
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
         self.connecting().await
     }

@@ -40,15 +40,16 @@ use crate::client::server::Server;
 /// Keeps records in Redis 7.0 or newer, or in Valkey: in one server, under Sentinel, or in a
 /// cluster.
 ///
-/// It is cheap to clone. All clones and calls share one connection (in a cluster: one to each
-/// master). Connections live in the tokio runtime in which the store was made, whichever tokio
-/// runtime a call comes from. If that one ends, or runs nothing for three seconds, the connections
-/// are made again in the tokio runtime of a call. A lost connection is replaced in the background;
-/// calls wait for it within their time limit.
+/// It is cheap to clone. All clones and calls share one connection, and from the first waiter on a
+/// second one (in a cluster: both for each master). Connections live in the tokio runtime in which
+/// the store was made, whichever tokio runtime a call comes from. If that one ends, or runs nothing
+/// for three seconds, the connections are made again in the tokio runtime of a call. A lost
+/// connection is replaced in the background; calls wait for it within their time limit.
 ///
-/// Every call fails within the time limit: 900 ms by default, set by the [builder](Self::builder).
-/// A call that failed without an answer, or whose future was dropped, may have been carried out. A
-/// dropped wait ends its subscription.
+/// Every step fails within the time limit: 900 ms by default, set by the [builder](Self::builder).
+/// A wait is not limited by it, and a listing is several steps. A call that failed without an
+/// answer, or whose future was dropped, may have been carried out. A dropped wait ends its
+/// subscription.
 ///
 /// # Examples
 ///
@@ -77,11 +78,13 @@ impl RedisStore {
     /// [`connect`](crate::RedisStoreBuilder::connect) does this by itself.
     ///
     /// It logs a warning (target `idem`) if the server evicts keys, or does not let this user ask.
-    /// It takes at most the time limit, and changes nothing.
+    /// It takes at most the time limit, or two with
+    /// [`replicas`](crate::RedisStoreBuilder::replicas) or on an application's connection. It
+    /// changes nothing.
     ///
     /// # Errors
     ///
-    /// As [`connect`](crate::RedisStoreBuilder::connect); else as every call.
+    /// As [`connect`](crate::RedisStoreBuilder::connect), or as any step.
     pub async fn check(&self) -> Result<(), StoreError> {
         check::check(&self.0.server, &self.0.keys).await
     }
@@ -187,9 +190,9 @@ impl Store for RedisStore {
 }
 
 impl AdminStore for RedisStore {
-    /// Sends one `SCAN` of 100 to 1,000 keys to one node at a time, and up to 20 of them until a
-    /// record matches. In a cluster that fails over, or whose slots move, during the listing,
-    /// records may be missing. Not through an application's connection to a cluster.
+    /// Sends up to 20 `SCAN`s of 100 to 1,000 keys, to one node at a time, until a record matches.
+    /// In a cluster that fails over, or whose slots move, during the listing, records may be
+    /// missing. Not through an application's connection to a cluster.
     async fn list(&self, listing: &Listing) -> Result<Page, StoreError> {
         admin::list(&self.0.server, &self.0.keys, listing).await
     }

@@ -32,8 +32,8 @@ pub struct Survey {
     /// Some settings of `CONFIG GET`, by name. Empty if this user may not ask, as with most
     /// services that others run.
     pub config: BTreeMap<String, String>,
-    /// Commands that this user may not use, of those that no promise needs: for waking waiters, for
-    /// looking at the server's clock, for listing records.
+    /// Commands that this user may not use, and that no promise needs: `INFO`, and those that wake
+    /// waiters, look at the server's clock, or list records.
     pub missing_rights: Vec<String>,
     /// The server's clock, since 1970. `None` if this user may not ask.
     pub time: Option<Duration>,

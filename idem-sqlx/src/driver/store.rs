@@ -61,8 +61,9 @@ macro_rules! store {
                 Box::pin(self.0.migrate())
             }
 
-            /// Deletes all expired rows now, in batches, and returns how many there were. The store
-            /// does this by itself about every 10 s.
+            /// Deletes all expired rows and outcomes now, in batches, and returns how many there
+            /// were (of each batch, the larger of the two numbers). The store does this by itself
+            /// about every 10 s.
             ///
             /// A dropped future may have deleted some of them.
             ///
@@ -85,11 +86,12 @@ macro_rules! store {
         }
 
         impl $Builder {
-            /// Sets the table: `name` or `schema.name`, each of letters, digits and `_`, at most 63
-            /// bytes. `idem_records` by default. The name is quoted, so that upper and lower case
-            /// differ where the database distinguishes them.
+            /// Sets the table: `name` or `schema.name`, each of ASCII letters, digits and `_`,
+            /// without a digit at the beginning, at most 63 bytes. `idem_records` by default. The
+            /// name is quoted, so that upper and lower case differ where the database distinguishes
+            /// them.
             ///
-            /// An invalid name is an error of the first step.
+            /// With an invalid name, the first step fails with `Refused`.
             #[must_use]
             pub fn table(mut self, table: impl Into<String>) -> Self {
                 self.settings.table = table.into();
@@ -182,7 +184,7 @@ macro_rules! store {
         }
 
         impl idem_core::store::AdminStore for $Store {
-            /// Each page is one statement, or up to ten, of a thousand rows each.
+            /// Each page is one to ten statements, of up to a thousand rows each.
             async fn list(
                 &self,
                 listing: &idem_core::store::admin::Listing,

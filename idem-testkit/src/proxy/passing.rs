@@ -33,8 +33,8 @@ pub enum Mishap {
 /// scripts. From [`Proxy::passing`](crate::Proxy::passing). Cheap to clone; clones script the same
 /// requests.
 ///
-/// A mishap that was given by [`next`](Self::next) holds for one request, in the order given; where
-/// none is left, the one given by [`always`](Self::always) holds.
+/// Each mishap from [`next`](Self::next) applies to one request, in order. Then the one from
+/// [`always`](Self::always) applies.
 #[derive(Clone)]
 pub struct Passing(Arc<Inner>);
 

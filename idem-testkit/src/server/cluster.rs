@@ -32,8 +32,8 @@ const SETTINGS: &[&str] = &[
     "1",
 ];
 
-/// A Redis Cluster: by default three masters with one replica each; the [builder](Self::builder)
-/// changes that.
+/// A Redis Cluster: three masters, each with one replica unless the [builder](Self::builder) says
+/// otherwise.
 ///
 /// It is quick: two to three seconds after a master is gone, its replica takes its place. A node
 /// that comes back is a replica of the one that did.

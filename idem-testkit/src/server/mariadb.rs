@@ -13,7 +13,7 @@ use super::database::{Database, Kind, find};
 const PASSWORD: &str = "wordpass";
 
 /// A private MariaDB server: empty, on a free port of this host, unprivileged, its files in a
-/// temporary directory.
+/// temporary directory. On Linux only.
 ///
 /// It is killed when this is dropped, and when this process ends, in whatever way. It does not wait
 /// for the disk, so what it has committed survives its own death, not that of the machine.
@@ -87,8 +87,7 @@ impl MariaDbServer {
         self.0.dir()
     }
 
-    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is
-    /// answered.
+    /// Suspends it (SIGSTOP): connections stay, and nothing is answered.
     ///
     /// # Errors
     ///

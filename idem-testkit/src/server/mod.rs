@@ -119,8 +119,7 @@ impl RedisServer {
         self.port
     }
 
-    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is
-    /// answered.
+    /// Suspends it (SIGSTOP): connections stay, and nothing is answered.
     ///
     /// # Errors
     ///

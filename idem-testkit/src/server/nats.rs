@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 use super::database::{Database, Kind, find};
 
 /// A private `nats-server` with JetStream: empty, on a free port of this host, unprivileged, its
-/// files in a temporary directory.
+/// files in a temporary directory. On Linux only.
 ///
 /// It is killed when this is dropped, and when this process ends, in whatever way.
 ///
@@ -66,8 +66,7 @@ impl NatsServer {
         self.0.port()
     }
 
-    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is
-    /// answered.
+    /// Suspends it (SIGSTOP): connections stay, and nothing is answered.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ use super::database::{Database, Kind, find, run};
 const PASSWORD: &str = "wordpass";
 
 /// A private PostgreSQL server: empty, on a free port of this host, unprivileged, its files in a
-/// temporary directory.
+/// temporary directory. On Linux only.
 ///
 /// It is killed when this is dropped, and when this process ends, in whatever way. It does not wait
 /// for the disk, so what it has committed survives its own death, not that of the machine.
@@ -118,8 +118,7 @@ impl PostgresServer {
         self.0.dir()
     }
 
-    /// Stops all its processes, as a host stands still that has no time for it: connections stay,
-    /// and nothing is answered.
+    /// Suspends all its processes (SIGSTOP): connections stay, and nothing is answered.
     ///
     /// # Errors
     ///

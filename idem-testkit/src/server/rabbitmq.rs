@@ -38,7 +38,7 @@ disk_free_limit.absolute = 1MB
 ";
 
 /// A private RabbitMQ server: empty, on a free port of this host, unprivileged, its files in a
-/// temporary directory.
+/// temporary directory. On Linux only.
 ///
 /// It is killed, its port mapper (`epmd`) included, when this is dropped, and when this process
 /// ends, in whatever way. It starts within ten seconds or so.
@@ -100,8 +100,7 @@ impl RabbitMqServer {
         self.0.port()
     }
 
-    /// Stops it, as a host stands still that has no time for it: connections stay, and nothing is
-    /// answered.
+    /// Suspends it (SIGSTOP): connections stay, and nothing is answered.
     ///
     /// # Errors
     ///

@@ -15,12 +15,12 @@ const NAME: &str = "main";
 const QUICK: &[[&str; 2]] =
     &[["down-after-milliseconds", "1000"], ["failover-timeout", "3000"], ["parallel-syncs", "2"]];
 
-/// Servers under Redis Sentinel: by default one master, two replicas and three Sentinels; the
-/// [builder](Self::builder) changes that.
+/// Servers under Redis Sentinel: one master, three Sentinels, and two replicas unless the
+/// [builder](Self::builder) says otherwise.
 ///
 /// The Sentinels are quick: about two seconds after the master is gone, one of its replicas takes
 /// its place. A server that comes back becomes a replica of the master of the day; for some seconds
-/// it may think that it still is the master itself, as in earnest.
+/// it may still act as the master, as in production.
 ///
 /// # Examples
 ///

@@ -64,8 +64,8 @@ impl Idempotency {
     /// Begins a call of the operation with this name.
     ///
     /// A name consists of letters, digits and `_ - . / # @ +`, in segments that may be joined by
-    /// `::`. It has 1 to 128 bytes. With an invalid name, the call fails with
-    /// [`Error::Config`](crate::Error::Config).
+    /// `::`. It has 1 to 128 bytes. With an invalid name, or with `idem.audit`, which is reserved,
+    /// the call fails with [`Error::Config`](crate::Error::Config).
     pub fn operation<'a>(&self, name: impl Into<Cow<'a, str>>) -> Operation<'a> {
         Operation::new(self.clone(), name.into())
     }
@@ -103,7 +103,8 @@ impl<'a> Operation<'a> {
 }
 
 impl<'a, Q, P> Operation<'a, Q, P> {
-    /// Sets the key, which identifies this call among all calls of the operation.
+    /// Sets the key, which identifies this call among all calls of the operation. If it has more
+    /// than 256 bytes, the store has a digest of it.
     #[inline]
     pub fn key<K: KeyPart + ?Sized>(mut self, key: &K) -> Self {
         if self.draft.wants_key(self.draft.submission.is_some()) {
@@ -174,7 +175,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     }
 
     /// Sets how long the outcome is kept, from the commit. Default: that of the runtime, 24 hours.
-    /// At least 1 ms.
+    /// At least 1 ms, at most 100 years.
     #[inline]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.draft.settings.set_ttl(ttl);
@@ -182,7 +183,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     }
 
     /// Sets how long the store remembers, from the commit, that there was an outcome. Default: that
-    /// of the runtime, as `ttl`. At least `ttl`.
+    /// of the runtime, as `ttl`. At least `ttl`, at most 100 years.
     #[inline]
     pub fn remember(mut self, remember: Duration) -> Self {
         self.draft.settings.set_remember(remember);
@@ -224,7 +225,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     }
 
     /// Sets how long a crashed owner blocks the key. Default: that of the runtime, 30 s. At least
-    /// 100 ms.
+    /// 100 ms, at most 100 years.
     #[inline]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.draft.settings.set_lease(lease);
@@ -253,8 +254,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// Sets what a call does if an earlier owner was cut off. Default: it runs the body again.
-    /// Default: it runs the body again.
+    /// Sets what a call does if an earlier owner was cut off. Default: that of the runtime, which
+    /// runs the body again (under `strict`, rejects the call).
     #[inline]
     pub fn abandoned(mut self, abandoned: Abandoned) -> Self {
         self.draft.settings.abandoned = abandoned;
@@ -307,10 +308,11 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         self
     }
 
-    /// Sets a closure that finds out what an earlier owner did before it was cut off. It is called
-    /// before the body would run again. If it returns `Some`, that value is committed and returned.
-    /// If it returns `None`, the body runs. If it returns an `Err`, the caller gets it, and the
-    /// next call asks again; the attempt does not count towards `max_attempts`.
+    /// Sets a closure that finds out what an earlier owner did before it was cut off. It returns a
+    /// future of `Result<Option<T>, E>`, and replaces an earlier [`abandoned`](Self::abandoned). It
+    /// is called before the body would run again. If it returns `Some`, that value is committed and
+    /// returned. If it returns `None`, the body runs. If it returns an `Err`, the caller gets it,
+    /// and the next call asks again; the attempt does not count towards `max_attempts`.
     pub fn reconcile<R, Asked>(self, reconcile: R) -> Operation<'a, Reconcile<R>, P>
     where
         R: FnOnce() -> Asked,
@@ -327,13 +329,13 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     }
 
     /// Sets the policy for errors that the body returns. Without a policy, every error is
-    /// [unlisted](crate::Builder::default_error), and releases the key.
+    /// [unlisted](crate::Builder::default_error): by default, it releases the key.
     ///
-    /// A policy that returns [`ErrorAction`] may keep errors, so `E` must be
-    /// `Serialize + DeserializeOwned`. A policy that returns [`UnkeptAction`](crate::UnkeptAction)
-    /// keeps none, and works with any `E`. The body must be a closure that can be called several
-    /// times: it must not consume its captures. [`errors_by_type`](Self::errors_by_type) uses the
-    /// policy of the type.
+    /// A policy that returns [`ErrorAction`] may keep errors, so `E` must be `Serialize +
+    /// DeserializeOwned`. A policy that returns [`UnkeptAction`](crate::UnkeptAction) keeps none,
+    /// and works with any `E`. With `run` and `run_detached`, the body must be a closure that can
+    /// be called several times: it must not consume its captures.
+    /// [`errors_by_type`](Self::errors_by_type) uses the policy of the type.
     ///
     /// # Examples
     ///

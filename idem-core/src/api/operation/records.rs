@@ -60,7 +60,12 @@ impl Operation<'_> {
     /// # Errors
     ///
     /// [`Error::InFlight`] if a call is in flight: nothing is removed under a running body.
-    /// [`Error::Store`] and [`Error::MissingKey`].
+    /// [`Error::Codec`] if the record is unreadable: it is not removed. [`Error::Store`] and
+    /// [`Error::MissingKey`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped, the record may have been removed or not.
     pub async fn forget(self) -> Result<bool, Error> {
         self.try_forget().await.inspect_err(|_| current::trouble())
     }
@@ -94,9 +99,10 @@ impl Operation<'_> {
         removed
     }
 
-    /// Releases an abandoned record, so that the next call runs the body as the next attempt: for
-    /// work that was certainly not done. Returns whether there was a record. The attempt count
-    /// stays, and grows by one.
+    /// Releases an abandoned record, so that the next call runs the body: for work that was
+    /// certainly not done. Returns whether there was an abandoned record: `false` for a released
+    /// one, an unused token, or none. The release itself takes an attempt: after attempt 1, the
+    /// next call is attempt 3.
     ///
     /// # Errors
     ///

@@ -30,6 +30,7 @@ impl<Q> Operation<'_, Q> {
     ///
     /// # Cancellation safety
     ///
+    /// If the future is dropped before the body begins, a claim that it sent is undone.
     /// If the future is dropped while the body runs, the record stays in flight until its lease
     /// ends, as after a crash. If it is dropped after the body has ended, the outcome is still
     /// recorded, in the background.
@@ -85,7 +86,12 @@ impl<Q> Operation<'_, Q> {
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run).
+    /// As [`run`](Self::run), and [`Error::LeaseLost`] if the tokio runtime ends before the body.
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the future is dropped before the body begins, a claim that it sent is undone. After that
+    /// the body runs to its end, and its outcome is recorded.
     pub async fn run_detached<T, E, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
     where
         Q: Question<T, E, Asked: Send> + Send + 'static,
@@ -124,6 +130,7 @@ where
     ///
     /// # Cancellation safety
     ///
+    /// If the future is dropped before the body begins, a claim that it sent is undone.
     /// If the future is dropped while the body runs, the record stays in flight until its lease
     /// ends. If it is dropped between two tries, the key is released, because no body was running.
     /// If it is dropped after the last try, the outcome is still recorded, in the background.
@@ -156,7 +163,12 @@ where
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run).
+    /// As [`run`](Self::run), and [`Error::LeaseLost`] if the tokio runtime ends before the body.
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the future is dropped before the body begins, a claim that it sent is undone. After that
+    /// the body runs to its end, and its outcome is recorded.
     pub async fn run_detached<T, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
     where
         P: Send + 'static,

@@ -53,8 +53,9 @@ impl<'a, P> Operation<'a, (), P> {
     /// has left nothing in the transaction. A concurrent call with the same key waits for the end
     /// of the transaction, for at most [`wait`](Self::wait).
     ///
-    /// `lease`, `abandoned`, `store_failure` and `max_attempts` matter only if the key already has
-    /// a record of a call with a lease. An error whose action is `Retry` or `Abandon` is released.
+    /// `lease` and `store_failure` have no effect. `abandoned`, `hold` and `max_attempts` matter
+    /// only if the key already has a record of a call with a lease. An error whose action is
+    /// `Retry` or `Abandon` is released.
     ///
     /// # Errors
     ///
@@ -65,8 +66,10 @@ impl<'a, P> Operation<'a, (), P> {
     ///
     /// # Cancellation safety
     ///
-    /// Dropped, nothing of the call is left in the transaction, which stays usable. So it is after
-    /// a panic of the body.
+    /// Dropped, nothing of the call is left in the transaction, which usually stays usable. Dropped
+    /// at the wrong moment, PostgreSQL refuses the transaction's `COMMIT`, and MySQL may keep a
+    /// lock until the connection closes: see the pitfalls in the guide on transactions. After a
+    /// panic of the body the transaction is usable.
     pub fn run_in<X, S, T, E, F, Via>(self, tx: &mut X, body: F) -> impl Future<Output = Result<Outcome<T>, E>> + Send
     where
         X: Transaction<S>,

@@ -10,8 +10,9 @@ use crate::outcome::codec::{AnyCodec, CodecContext};
 use crate::record::{Encoded, RecordId};
 
 impl<Q, P> Operation<'_, Q, P> {
-    /// Sets the version of the outcome's type. Default: 1. It is stored with each outcome from
-    /// version 2 on, and costs nothing before.
+    /// Sets the version of the outcome's type. Default: 1. At least 1; otherwise the call is
+    /// [`Error::Config`](crate::Error::Config). It is stored with each outcome from version 2 on,
+    /// and costs nothing before.
     ///
     /// Raise it if serde fails to read earlier outcomes as the new type, or if they would mean
     /// something else, and [upgrade](Self::upgrade) the earlier versions. A change that serde reads

@@ -309,7 +309,8 @@ impl Rows {
         Self { table, id }
     }
 
-    /// Locks a row until the transaction ends (`SELECT .. FOR UPDATE`).
+    /// Locks a row until the transaction ends (`SELECT .. FOR UPDATE`; on PostgreSQL `FOR NO KEY
+    /// UPDATE`).
     ///
     /// Waits for other transactions that hold it for at most `wait`. MySQL and MariaDB count whole
     /// seconds, rounded up; zero does not wait. SQLite has one writer: there, this locks the file.

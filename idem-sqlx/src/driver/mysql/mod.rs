@@ -31,13 +31,13 @@ const CONNECTIONS: u32 = 10;
 super::store::store! {
     /// Keeps records in a table of MySQL 8 or newer, or of MariaDB 10.6 or newer.
     ///
-    /// Cheap to clone; clones share the pool. Each step is one statement, or a look and one
-    /// statement; steps run on the tokio runtime in which the store was created. Every step fails
-    /// within the time limit, 900 ms unless the [builder](Self::builder) is given another. A step
-    /// that failed for the lack of an answer may have been carried out.
+    /// Cheap to clone; clones share the pool. Steps run on the tokio runtime in which the store was
+    /// created. A step may take 900 ms, unless the [builder](Self::builder) is given another limit.
+    /// In a burst it first waits for its turn. A step that failed for the lack of an answer, or
+    /// whose future was dropped, may have been carried out.
     ///
-    /// A waiter is woken at once by a commit through the same store. Of any other it learns by
-    /// looking: after 5 ms, then ever more seldom, up to 250 ms.
+    /// A waiter is woken at once by a commit through the same store. It asks for others: after 5
+    /// ms, then after growing pauses of up to 250 ms.
     ///
     /// # Examples
     ///

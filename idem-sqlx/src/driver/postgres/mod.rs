@@ -33,10 +33,10 @@ const CONNECTIONS: u32 = 10;
 super::store::store! {
     /// Keeps records in a table of PostgreSQL 12 or newer.
     ///
-    /// Cheap to clone; clones share the pool. Each step is one statement, or a look and one
-    /// statement; steps run on the tokio runtime in which the store was created. Every step fails
-    /// within the time limit, 900 ms unless the [builder](Self::builder) is given another. A step
-    /// that failed for the lack of an answer may have been carried out.
+    /// Cheap to clone; clones share the pool. Steps run on the tokio runtime in which the store was
+    /// created. A step may take 900 ms, unless the [builder](Self::builder) is given another limit.
+    /// In a burst it first waits for its turn. A step that failed for the lack of an answer, or
+    /// whose future was dropped, may have been carried out.
     ///
     /// Waiters are woken by `NOTIFY`, through one more connection for each store; it is opened by
     /// the first waiter. While that is down, and behind a proxy that does not carry `LISTEN`, they

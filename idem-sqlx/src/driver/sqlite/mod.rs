@@ -60,12 +60,13 @@ super::store::store! {
     /// survive restarts, with nothing installed.
     ///
     /// Several processes on one machine may share the file; not over a network file system. Cheap
-    /// to clone; clones share the pool. Each step is one statement, or a look and one statement;
-    /// steps run on the tokio runtime in which the store was created. Every step fails within the
-    /// time limit, 900 ms unless the [builder](Self::builder) is given another.
+    /// to clone; clones share the pool. Steps run on the tokio runtime in which the store was
+    /// created. A step may take 900 ms, unless the [builder](Self::builder) is given another limit.
+    /// In a burst it first waits for its turn. A step that failed for the lack of an answer, or
+    /// whose future was dropped, may have been carried out.
     ///
     /// Time is the clock of this machine. A waiter is woken at once by a commit through the same
-    /// store. Of any other it learns by looking: after 5 ms, then ever more seldom, up to 250 ms.
+    /// store. It asks for others: after 5 ms, then after growing pauses of up to 250 ms.
     ///
     /// # Examples
     ///
