@@ -361,6 +361,18 @@ async fn p1_p2_a_store_that_panics_in_any_step_leaves_a_key_that_can_be_used_and
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn p10_a_store_that_panics_whenever_a_claim_is_undone_leaves_it_to_its_lease() {
+    let (idempotency, faults) = faulty(&MemoryStore::new());
+    let call = || idempotency.operation("callbacks.undo").key("k").lease(LEASE).wait(LONG);
+    faults.always(Step::Claim, Fault::LoseReply);
+    faults.always(Step::Release, Fault::Panic);
+    assert!(call().run(async || Res::Ok(1)).await.is_err());
+    idempotency.shutdown(LONG).await.unwrap();
+    faults.clear();
+    assert_eq!(call().run(async || Res::Ok(2)).await.unwrap().into_inner(), 2);
+}
+
 /// A body that panics when it is dropped.
 struct DropPanics(Option<Res>);
 

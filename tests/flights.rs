@@ -189,6 +189,37 @@ async fn p11_a_claim_whose_caller_is_not_polled_costs_the_others_a_moment() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn p11_a_claim_whose_caller_is_not_polled_costs_a_moment_also_after_others_that_were_slow() {
+    let world = World::new();
+    gives(world.elsewhere(), 1).await.unwrap();
+    let gate = Gate::new();
+    world.faults.always(Step::Claim, Fault::HangReply(gate.clone()));
+    let call = || gives(world.call().wait(WAIT * 100), 2);
+    // Each asks after the one before has got no answer, later each time.
+    let mut slow = Vec::new();
+    for number in 1..=5 {
+        let began = Instant::now();
+        slow.push(tokio::spawn(call()));
+        world.faults.reached(Step::Claim, number).await;
+        // One that is polled is given its time.
+        assert!(number < 5 || began.elapsed() > MOMENT, "{:?}", began.elapsed());
+    }
+    let mut unpolled = pin!(call());
+    tokio::select! {
+        _ = &mut unpolled => panic!("the store does not answer"),
+        () = world.faults.reached(Step::Claim, 6) => {}
+    }
+    for call in slow {
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+    }
+    world.faults.clear();
+    let began = Instant::now();
+    assert_eq!(gives(world.call(), 3).await.unwrap(), (true, 1));
+    assert!(began.elapsed() < MOMENT, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn p11_a_waiter_that_is_not_polled_costs_the_others_a_moment() {
     let world = World::new();
     let Begin::Execute(lease) = world.elsewhere().begin().await.unwrap() else { panic!("nobody else was there") };

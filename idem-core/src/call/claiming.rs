@@ -155,7 +155,11 @@ impl Runtime {
                 FlightStep::InFlight(left) => return Err(self.reject(request, &Rejected::InFlight(left))),
             };
             let (sent, owner) = (clock::now(), self.store.owner());
-            let answer = self.claim(request, owner).await;
+            let claim = self.claim(request, owner);
+            let answer = match &shared {
+                Some(seat) => seat.while_asking(claim).await,
+                None => claim.await,
+            };
             match self.after_claim(request, owner, sent, answer, shared) {
                 AfterClaim::Over(answer) => return answer,
                 AfterClaim::InFlight { seat: Some(still), .. } => seat = still,
@@ -257,7 +261,7 @@ impl Runtime {
 
     /// Waits until the record may have changed, the lease may have run out, or the call's own time
     /// is up.
-    async fn wait_for(&self, request: &Request, attempt: u64, until: Instant, lease_left: Duration) {
+    pub(super) async fn wait_for(&self, request: &Request, attempt: u64, until: Instant, lease_left: Duration) {
         let entered = clock::now();
         let limit = until.saturating_duration_since(entered).min(lease_left + PAST_THE_LEASE);
         if let Err(error) = self.store.wait(&request.id, attempt, limit).await {
@@ -373,13 +377,13 @@ impl Runtime {
 /// A store may end a wait for no reason. A waiter that finds the same attempt in flight again at
 /// once, and again, slows down.
 #[derive(Default)]
-struct Pause {
+pub(super) struct Pause {
     seen: Option<(u64, Instant)>,
     length: Duration,
 }
 
 impl Pause {
-    async fn before_waiting_again(&mut self, attempt: u64) {
+    pub(super) async fn before_waiting_again(&mut self, attempt: u64) {
         const EARLY: Duration = Duration::from_millis(5);
         let early = self.seen.is_some_and(|(seen, at)| seen == attempt && clock::now() < clock::after(at, EARLY));
         if early {

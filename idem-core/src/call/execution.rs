@@ -207,6 +207,11 @@ where
                 match self.ended(runtime, held, &call, &mut tries, end) {
                     AfterTry::For(end) => break end,
                     AfterTry::UntilNextTry { pause, error } => {
+                        // A transaction of this try may have recorded the outcome. Then no body
+                        // runs again, and what remains to be done is refused.
+                        if call.is_recorded() && !observes && !Box::pin(held.is_in_flight()).await {
+                            break Answer::Gives(Err(error));
+                        }
                         if observes {
                             tokio::time::sleep(pause).await;
                         } else if !Box::pin(pause_under(&term, pause)).await {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use self::retrying::Retrying;
+use crate::base::clock;
 use crate::call::audit::By;
 use crate::call::request::Request;
 use crate::call::retention::Retention;
@@ -212,6 +213,19 @@ impl Held {
         if let Some(parts) = &mut self.parts {
             parts.step = Stage::Releasing(GiveUp::Unanswered);
         }
+    }
+
+    /// Returns whether the record is still in flight, by a renewal: a look would miss a commit that
+    /// is under way. Without an answer, it may not be.
+    pub(crate) async fn is_in_flight(&self) -> bool {
+        let Some(parts) = &self.parts else { return false };
+        let sent = clock::now();
+        let answers = parts.runtime.store.renew(&[self.term.renewal()]).await;
+        let is_held = matches!(answers.first(), Some(Ok(Ownership::Held)));
+        if is_held {
+            self.term.renewed(sent);
+        }
+        is_held
     }
 
     /// The body runs again.

@@ -9,13 +9,14 @@ mod observing;
 use std::error::Error as StdError;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::base::clock;
-use crate::call::claiming::Begun;
+use crate::call::claiming::{Begun, Pause};
 use crate::call::keeping::Policy;
 use crate::call::prepared::Prepared;
 use crate::call::recorded::Recorded;
@@ -53,7 +54,7 @@ pub(crate) struct InTransaction<'a, R, T, E, P, S> {
 }
 
 /// The result of a call.
-enum Ran<T, E> {
+enum Ran<'p, T, E> {
     /// The caller commits.
     Done(Outcome<T>),
     /// The error is recorded, or was before: the caller commits.
@@ -62,6 +63,29 @@ enum Ran<T, E> {
     Failed(E),
     /// An error of ours. Nothing is written.
     Refused(Error),
+    /// A lease holds the key, and the call may wait for it, but not in this transaction. Nothing is
+    /// written.
+    Met(LeaseMet<'p>),
+}
+
+/// A lease that holds the key.
+struct LeaseMet<'p> {
+    runtime: &'p Arc<Runtime>,
+    request: &'p Request,
+    attempt: u64,
+    left: Duration,
+}
+
+impl LeaseMet<'_> {
+    fn reject(&self) -> Error {
+        self.runtime.reject(self.request, &Rejected::InFlight(self.left))
+    }
+
+    /// Waits until it may have ended. No transaction may be open, nor its connection in use.
+    async fn wait(&self, pause: &mut Pause, until: Instant) {
+        pause.before_waiting_again(self.attempt).await;
+        self.runtime.wait_for(self.request, self.attempt, until, self.left).await;
+    }
 }
 
 /// Who commits.
@@ -83,8 +107,17 @@ impl Ends {
 
 /// The result of a claim.
 enum Began {
-    Owner { attempt: u64, owner: Owner, from: Origin },
+    Owner {
+        attempt: u64,
+        owner: Owner,
+        from: Origin,
+    },
     Replay(Recorded),
+    /// Not to be waited for in this transaction, which may hold what the lease's owner needs.
+    Met {
+        attempt: u64,
+        left: Duration,
+    },
 }
 
 impl<R, T, E, P, S> InTransaction<'_, R, T, E, P, S>
@@ -98,10 +131,11 @@ where
         X: Transaction<S>,
         B: Body<X, R>,
     {
-        match self.attempt(tx, &mut body, Ends::Caller).await {
+        match self.attempt(tx, &mut body, Ends::Caller, self.wait_until()).await {
             Ran::Done(outcome) => Ok(outcome),
             Ran::Kept(error) | Ran::Failed(error) => Err(error),
             Ran::Refused(error) => Err(self.fail(error)),
+            Ran::Met(lease) => Err(self.fail(lease.reject())),
         }
     }
 
@@ -111,14 +145,15 @@ where
         B: Transactions<S>,
         F: Body<B::Transaction, R>,
     {
-        let mut pause = Backoff::default();
+        let until = self.wait_until();
+        let ends = Ends::Library { one_writer: B::ONE_WRITER };
+        let (mut pause, mut waits) = (Backoff::default(), Pause::default());
         loop {
             pause.rounds += 1;
             let may_rerun = pause.rounds <= RERUNS;
             let failure = match begins.begin().await {
                 Err(error) => error,
-                Ok(mut tx) => match self.attempt(&mut tx, &mut body, Ends::Library { one_writer: B::ONE_WRITER }).await
-                {
+                Ok(mut tx) => match self.attempt(&mut tx, &mut body, ends, until).await {
                     Ran::Done(outcome) => match B::commit(tx).await {
                         Ok(()) => return Ok(outcome),
                         Err(error) => error,
@@ -128,6 +163,12 @@ where
                         Ok(()) => return Err(kept),
                         Err(error) => error,
                     },
+                    Ran::Met(lease) => {
+                        B::roll_back(tx).await;
+                        lease.wait(&mut waits, until).await;
+                        pause.rounds -= 1;
+                        continue;
+                    }
                     Ran::Failed(error) => {
                         B::roll_back(tx).await;
                         if !may_rerun || !rerun(&error) {
@@ -160,8 +201,18 @@ where
         }
     }
 
+    /// Until when the call may wait for others.
+    fn wait_until(&self) -> Instant {
+        let now = clock::now();
+        let Prepared::Guarded(_, request) = self.prepared else { return now };
+        match request.settings.in_flight {
+            InFlight::Wait if !request.settings.observes => clock::after(now, request.settings.wait()),
+            InFlight::Wait | InFlight::Reject => now,
+        }
+    }
+
     /// The call in one transaction.
-    async fn attempt<X, B>(&self, tx: &mut X, body: &mut B, ends: Ends) -> Ran<T, E>
+    async fn attempt<X, B>(&self, tx: &mut X, body: &mut B, ends: Ends, until: Instant) -> Ran<'_, T, E>
     where
         X: Transaction<S>,
         B: Body<X, R>,
@@ -186,9 +237,10 @@ where
                 return Ran::Refused(Error::other_store::<S>(request.id.operation()));
             };
             let mut open = Open::new(tx, runtime, request);
-            let (attempt, owner, from) = match open.claim(store, ends).await {
+            let (attempt, owner, from) = match open.claim(store, ends, until).await {
                 Ok(Began::Owner { attempt, owner, from }) => (attempt, owner, from),
                 Ok(Began::Replay(recorded)) => return self.replay(&recorded),
+                Ok(Began::Met { attempt, left }) => return Ran::Met(LeaseMet { runtime, request, attempt, left }),
                 Err(error) => return Ran::Refused(error),
             };
             watch::saw(Seen::Executed);
@@ -242,7 +294,7 @@ where
     }
 
     /// The body alone, without a record.
-    async fn unguarded<X, B: Body<X, R>>(&self, tx: &mut X, body: &mut B) -> Ran<T, E> {
+    async fn unguarded<X, B: Body<X, R>>(&self, tx: &mut X, body: &mut B) -> Ran<'_, T, E> {
         let returned = unguarded::unguarded(None, body.run(tx)).await;
         match (self.witness.split)(returned) {
             Ok(value) => Ran::Done(Outcome::executed(value)),
@@ -250,7 +302,7 @@ where
         }
     }
 
-    fn replay(&self, recorded: &Recorded) -> Ran<T, E> {
+    fn replay(&self, recorded: &Recorded) -> Ran<'_, T, E> {
         let replayed = match &self.policy.keeper {
             Some(keeper) if recorded.is_error() => (keeper.decode)(recorded).map(Ran::Kept),
             _ => (self.witness.decode)(recorded).map(|value| Ran::Done(Outcome::replayed(value))),
@@ -350,7 +402,7 @@ struct Open<'a, X: Transaction<S>, S: Store> {
     /// How many savepoints of ours there are. Counted down only after the database has answered:
     /// sqlx expects a later roll-back for a release that was dropped halfway.
     depth: u8,
-    runtime: &'a std::sync::Arc<Runtime>,
+    runtime: &'a Arc<Runtime>,
     request: &'a Request,
     /// The attempt whose body runs, 0 if none does.
     attempt: u64,
@@ -360,7 +412,7 @@ struct Open<'a, X: Transaction<S>, S: Store> {
 }
 
 impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
-    fn new(tx: &'a mut X, runtime: &'a std::sync::Arc<Runtime>, request: &'a Request) -> Self {
+    fn new(tx: &'a mut X, runtime: &'a Arc<Runtime>, request: &'a Request) -> Self {
         Self { tx, depth: 0, runtime, request, attempt: 0, is_doomed: false, store: PhantomData }
     }
 
@@ -372,7 +424,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
 
     /// Claims the key. Where the caller ends the transaction, a savepoint is set first: a call that
     /// fails leaves that transaction as it was.
-    async fn claim(&mut self, store: &S, ends: Ends) -> Result<Began, Error> {
+    async fn claim(&mut self, store: &S, ends: Ends, until: Instant) -> Result<Began, Error> {
         let (runtime, request) = (self.runtime, self.request);
         let began = clock::now();
         if current::is_reentrant(&request.id, runtime.identity()) {
@@ -381,11 +433,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         if let Some(submission) = &request.submission {
             runtime.admit(request, submission, began)?;
         }
-        let wait = match request.settings.in_flight {
-            InFlight::Wait if !request.settings.observes => request.settings.wait(),
-            InFlight::Wait | InFlight::Reject => Duration::ZERO,
-        };
-        let until = clock::after(began, wait);
+        let wait = until.saturating_duration_since(began);
         let owner = runtime.store.owner();
         let claim = request.claim(owner);
         if ends.is_caller()
@@ -399,10 +447,15 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
             let left = until.saturating_duration_since(clock::now());
             match self.tx.claim(store, &claim, if one_writer { Duration::MAX } else { left }).await {
                 Err(error) => return Err(self.failed(error).await),
-                // A lease holds the key. Nobody can tell this transaction of its end, so it looks.
-                Ok(Claimed::InFlight { lease_left, .. }) if !left.is_zero() && clock::now() < until => {
+                // A lease holds the key.
+                Ok(Claimed::InFlight { attempt, lease_left: left }) if clock::now() < until => {
+                    if !ends.is_caller() || X::HOLDS_UP_OWNERS {
+                        self.roll_back().await;
+                        return Ok(Began::Met { attempt, left });
+                    }
+                    // Nobody can tell this transaction of the lease's end, so it looks.
                     pause.rounds += 1;
-                    pause.take_within(lease_left.min(until.saturating_duration_since(clock::now()))).await;
+                    pause.take_within(left.min(until.saturating_duration_since(clock::now()))).await;
                 }
                 Ok(claimed) => break (claimed, left),
             }

@@ -333,6 +333,11 @@ pub enum StoreErrorKind {
 }
 
 impl StoreError {
+    /// A step of the store panicked.
+    pub(crate) fn panicked() -> Self {
+        Self::new(StoreErrorKind::Unavailable, "the store panicked, and gave no answer")
+    }
+
     /// Creates an error. The message says what happened and what to do, in plain words, without
     /// secrets.
     pub fn new(kind: StoreErrorKind, message: impl Into<Arc<str>>) -> Self {

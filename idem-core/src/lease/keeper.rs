@@ -408,8 +408,11 @@ async fn keep(running: Running) {
     // A panic, say of the application's subscriber to events, ends a round and not the keeper.
     loop {
         let round = AssertUnwindSafe(round(keeper, &mut under_way, &mut idle_since));
-        if let Ok(false) = round.catch_unwind().await {
-            return;
+        match round.catch_unwind().await {
+            Ok(true) => {}
+            Ok(false) => return,
+            // The next one may panic as well: others have their turn.
+            Err(_) => tokio::task::yield_now().await,
         }
     }
 }

@@ -74,6 +74,15 @@ struct Asking {
     fingerprint: Option<Fingerprint>,
     /// From here on another call asks.
     until: Instant,
+    /// When it was last polled.
+    seen: Instant,
+}
+
+impl Asking {
+    /// Until when others wait for it. Without its poll, no longer.
+    fn until(&self) -> Instant {
+        self.until.min(clock::after(self.seen, PATIENCE))
+    }
 }
 
 /// A call waits at the store.
@@ -202,8 +211,8 @@ impl Flights {
                 place.flight.clone()
             }
             Entry::Vacant(entry) => {
-                let until = clock::after(clock::now(), PATIENCE);
-                let asking = Some(Asking { message: 1, fingerprint, until });
+                let now = clock::now();
+                let asking = Some(Asking { message: 1, fingerprint, until: clock::after(now, PATIENCE), seen: now });
                 let state = Mutex::new(State { sent: 1, asking, ..State::default() });
                 let (flights, id, changed) = (self.clone(), id.clone(), Notify::new());
                 let flight = Arc::new(Flight { flights, id, hash, state, changed });
@@ -323,11 +332,11 @@ impl FlightSeat {
                 Some(deadline) => Err(Patience { term: Some(owned.term.clone()), until: Some(until.min(deadline)) }),
             };
         }
-        if let Some(asking) = state.asking.as_ref().filter(|asking| now < asking.until) {
+        if let Some(asking) = state.asking.as_ref().filter(|asking| now < asking.until()) {
             if !serves(asking.fingerprint, fingerprint) {
                 return Ok(FlightStep::Alone);
             }
-            return Err(Patience { term: None, until: Some(asking.until) });
+            return Err(Patience { term: None, until: Some(asking.until()) });
         }
         if let Some(deadline) = deadline {
             if let Some(waiting) = &state.waiting {
@@ -348,7 +357,7 @@ impl FlightSeat {
         state.takeovers = if state.asking.is_some() { (state.takeovers + 1).min(MAX_DOUBLINGS) } else { 0 };
         let until = clock::after(now, PATIENCE * (1 << state.takeovers));
         (self.role, self.message) = (Role::Asks, state.sends());
-        state.asking = Some(Asking { message: self.message, fingerprint, until });
+        state.asking = Some(Asking { message: self.message, fingerprint, until, seen: now });
         Ok(FlightStep::Ask)
     }
 
@@ -360,6 +369,24 @@ impl FlightSeat {
         drop(state);
         self.role = Role::None;
         self.flight.changed.notify_waiters();
+    }
+
+    /// Asks the store. If others are to wait for longer than [`PATIENCE`], lets them see that it is
+    /// polled.
+    pub(crate) async fn while_asking<T>(&self, asks: impl Future<Output = T>) -> T {
+        let mut asks = pin!(asks);
+        if self.flight.lock().takeovers == 0 {
+            return asks.await;
+        }
+        loop {
+            let mut answer = None;
+            let asked = async { answer = Some(asks.as_mut().await) };
+            first(asked, tokio::time::sleep(PATIENCE / 2)).await;
+            if let Some(answer) = answer {
+                return answer;
+            }
+            self.is_here();
+        }
     }
 
     /// Waits at the store, and lets the others see that it is polled. Ends early if another call
@@ -395,8 +422,11 @@ impl FlightSeat {
 
     fn is_here(&self) {
         let mut state = self.flight.lock();
-        if let Some(waiting) = state.waiting.as_mut().filter(|waiting| waiting.message == self.message) {
-            waiting.seen = clock::now();
+        let State { asking, waiting, .. } = &mut *state;
+        let asks = asking.as_mut().filter(|asking| asking.message == self.message).map(|asking| &mut asking.seen);
+        let waits = waiting.as_mut().filter(|waiting| waiting.message == self.message).map(|waiting| &mut waiting.seen);
+        if let Some(seen) = asks.or(waits) {
+            *seen = clock::now();
         }
     }
 

@@ -21,6 +21,7 @@ use crate::base::clock;
 use crate::base::jitter::jittered;
 use crate::base::race::{self, first};
 use crate::base::sync::{Mutex, MutexGuard, Notify};
+use crate::error::StoreError;
 use crate::lease::keeper::{Known, LeaseKeepers};
 use crate::observe::{Decision, Observer};
 use crate::record::{Owner, Ownership, RecordId, Release, ReleaseTo};
@@ -201,7 +202,9 @@ impl Undoing {
     /// Tries once to undo a claim.
     async fn undo(&self, claim: &mut DoubtfulClaim) -> After {
         let to = ReleaseTo::Undone { keep: claim.keep };
-        let answer = self.store.release(Release { id: claim.id.clone(), owner: claim.owner, to }).await;
+        let release = self.store.release(Release { id: claim.id.clone(), owner: claim.owner, to });
+        // A store that panics has not answered.
+        let answer = AssertUnwindSafe(release).catch_unwind().await.unwrap_or_else(|_| Err(StoreError::panicked()));
         match &answer {
             Ok(Ownership::Held) => {
                 self.observer.decided(Decision::GivenBack, &claim.id, 0);

@@ -40,6 +40,10 @@ use crate::store::Store;
     note = "the features `postgres`, `mysql` and `sqlite` of `idem-rs` each support their database; for another driver, implement `idem::store::Transaction`"
 )]
 pub trait Transaction<S: Store>: Send {
+    /// Whether an open transaction that has met a record in flight keeps its owner from writing: by
+    /// a lock on the row, or as the only writer. Then no call waits for a lease in it.
+    const HOLDS_UP_OWNERS: bool = false;
+
     /// Sets a savepoint inside of the innermost one.
     fn savepoint(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 

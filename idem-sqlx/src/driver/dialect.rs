@@ -110,6 +110,10 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     /// other, and each transaction begins as the writer.
     const ONE_WRITER: bool = false;
 
+    /// Whether a transaction whose claim has met a record in flight keeps the row locked, or the
+    /// file, until it ends.
+    const HOLDS_UP_OWNERS: bool = false;
+
     /// The statement that begins a transaction that may write, where it waits until it may. How
     /// long it does is a setting of the connection.
     const BEGIN_AS_WRITER: Option<&'static str> = None;

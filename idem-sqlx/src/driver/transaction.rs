@@ -268,6 +268,8 @@ fn conflict<D: Dialect>(error: sqlx::Error) -> StoreError {
 macro_rules! transaction {
     ($Store:ident, $Dialect:ty, $Db:ty) => {
         impl idem_core::store::Transaction<$Store> for super::super::sqlx::Transaction<'_, $Db> {
+            const HOLDS_UP_OWNERS: bool = <$Dialect as super::dialect::Dialect>::HOLDS_UP_OWNERS;
+
             async fn savepoint(&mut self) -> Result<(), idem_core::StoreError> {
                 super::transaction::savepoint::<$Dialect>(&mut **self).await
             }

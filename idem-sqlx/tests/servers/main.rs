@@ -5,6 +5,7 @@
 #![cfg(all(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 
 mod bad_input;
+mod beside_leases;
 mod burst;
 mod dropped;
 mod events;

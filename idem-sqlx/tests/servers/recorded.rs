@@ -1,9 +1,10 @@
 //! Outcomes that a transaction of the body records, and what the body does after its commit.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use idem_core::{Begin, Error, ErrorAction, Idempotency, Outcome, RecordState, current};
+use idem_core::{Begin, Error, ErrorAction, Idempotency, Lookup, Outcome, RecordState, Retry, UnkeptAction, current};
 use idem_sqlx::sqlx::{self, AssertSqlSafe, SqliteTransaction};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use serde::ser::Error as _;
@@ -38,6 +39,7 @@ macro_rules! over {
                     ),
                     an_observing_call_that_is_not_the_owner_any_more_keeps_its_transaction(&pool, &idempotency),
                     p6_an_error_after_a_step_that_failed_is_not_kept(&pool, &idempotency),
+                    p2_a_body_whose_outcome_a_transaction_recorded_is_not_retried(&pool, &idempotency),
                 );
             }
 
@@ -130,6 +132,38 @@ macro_rules! over {
                 let (ran, ()) = tokio::join!(tokio::time::timeout(LONG, ran), another);
                 let lost = ran.expect("it is stopped").unwrap_err();
                 assert!(matches!(lost, Failed::Idem(Error::LeaseLost { .. })), "{lost}");
+            }
+
+            async fn p2_a_body_whose_outcome_a_transaction_recorded_is_not_retried(
+                pool: &Pool,
+                idempotency: &Idempotency,
+            ) {
+                for is_committed in [true, false] {
+                    let key = if is_committed { "committed" } else { "rolled back" };
+                    let operation = || idempotency.operation("recorded.retried").key(key).lease(LONG);
+                    let runs = AtomicU32::new(0);
+                    let again = |_: &Failed| UnkeptAction::Retry(Retry::new(1).backoff(Duration::from_millis(1)));
+                    let ran = operation().errors(again).run(async || {
+                        let run = runs.fetch_add(1, Ordering::SeqCst) + 1;
+                        let mut tx = pool.begin_with($begin).await?;
+                        current().unwrap().commit_in(&mut tx, &run).await?;
+                        match (run, is_committed) {
+                            (1, false) => tx.rollback().await?,
+                            _ => tx.commit().await?,
+                        }
+                        if run == 1 { Err(Failed::Down) } else { Ok(run) }
+                    });
+                    let (ran, runs) = (ran.await.map(Outcome::into_inner), runs.load(Ordering::SeqCst));
+                    let Lookup::Outcome(recorded) = operation().lookup::<u32>().await.unwrap() else {
+                        panic!("it is recorded")
+                    };
+                    if is_committed {
+                        assert!(matches!(ran, Err(Failed::Down)), "{ran:?}");
+                        assert_eq!((runs, recorded), (1, 1));
+                    } else {
+                        assert_eq!((ran.unwrap(), runs, recorded), (2, 2, 2));
+                    }
+                }
             }
 
             async fn an_observing_call_that_is_not_the_owner_any_more_keeps_its_transaction(

@@ -184,8 +184,9 @@ impl<'a, P> Operation<'a, (), P> {
     }
 
     /// Sets after which errors of the body the whole [transaction](Self::transaction) runs again,
-    /// instead of looking at the error's sources. Use it for error types that hide the driver's
-    /// error, or do not implement [`std::error::Error`].
+    /// instead of looking at the error's sources. It is not asked about an error that the policy
+    /// keeps: that one is recorded. Use it for error types that hide the driver's error, or do not
+    /// implement [`std::error::Error`].
     ///
     /// # Examples
     ///

@@ -9,7 +9,7 @@ use tokio::runtime::{Handle, Id};
 use super::{Parts, Stage, Tried};
 use crate::base::clock;
 use crate::base::jitter::jittered;
-use crate::error::{StoreError, StoreErrorKind};
+use crate::error::StoreError;
 use crate::record::Ownership;
 use crate::runtime::background;
 
@@ -55,7 +55,7 @@ impl Retrying {
         loop {
             // A store that panics has not answered.
             let tried = AssertUnwindSafe(parts.try_step()).catch_unwind().await;
-            let error = match tried.unwrap_or_else(|_| Tried::Failed(panicked())) {
+            let error = match tried.unwrap_or_else(|_| Tried::Failed(StoreError::panicked())) {
                 Tried::Over(ownership) => {
                     parts.finish(ownership);
                     break;
@@ -109,8 +109,4 @@ impl Drop for Retrying {
         let (counted, moves) = (self.counted.take(), self.moves + 1);
         Self { parts: Some(parts), counted, on: None, moves }.start(Some(handle));
     }
-}
-
-fn panicked() -> StoreError {
-    StoreError::new(StoreErrorKind::Unavailable, "the store panicked, and gave no answer")
 }

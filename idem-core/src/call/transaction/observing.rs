@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use super::{Began, Body, Ends, InTransaction, Open, Ran, commit_of};
+use crate::base::clock;
 use crate::call::recorded::Recorded;
+use crate::call::rejected::Rejected;
 use crate::call::request::Request;
 use crate::error::Error;
 use crate::observe::{BodyWatch, Decision, outward};
@@ -31,7 +33,7 @@ where
         body: &mut B,
         ends: Ends,
         (runtime, request, store): (&Arc<Runtime>, &Request, &S),
-    ) -> Ran<T, E>
+    ) -> Ran<'_, T, E>
     where
         X: Transaction<S>,
         B: Body<X, R>,
@@ -107,8 +109,9 @@ where
         store: &S,
     ) -> Result<Option<(u64, Owner)>, Error> {
         let (runtime, request) = (open.runtime, open.request);
-        match open.claim(store, Ends::Caller).await {
+        match open.claim(store, Ends::Caller, clock::now()).await {
             Ok(Began::Owner { attempt, owner, .. }) => Ok(Some((attempt, owner))),
+            Ok(Began::Met { left, .. }) => Err(runtime.reject(request, &Rejected::InFlight(left))),
             Ok(Began::Replay(recorded)) => {
                 // Says so of an outcome that could not have been replayed.
                 outward(|| self.look_at(&recorded));

@@ -118,6 +118,10 @@ impl Dialect for Mysql {
 
     const NAME: &'static str = "MySQL";
 
+    /// The lock of the insert that found the row stays until the transaction ends, whatever is
+    /// rolled back.
+    const HOLDS_UP_OWNERS: bool = true;
+
     fn new(table: &Table) -> Self {
         Self {
             statements: Statements::new(table),

@@ -193,6 +193,7 @@ impl Dialect for SqliteFile {
 
     /// A second writer would sleep and look again, and come last; here it has its turn.
     const ONE_WRITER: bool = true;
+    const HOLDS_UP_OWNERS: bool = true;
 
     /// A transaction that reads first could not write any more where another one has written since.
     const BEGIN_AS_WRITER: Option<&'static str> = Some("BEGIN IMMEDIATE");
