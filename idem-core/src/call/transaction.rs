@@ -5,6 +5,7 @@
 
 mod body;
 mod observing;
+mod open;
 
 use std::error::Error as StdError;
 use std::marker::PhantomData;
@@ -15,8 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use crate::base::clock;
-use crate::call::claiming::{Begun, Pause};
+use crate::call::claiming::Pause;
 use crate::call::keeping::Policy;
 use crate::call::prepared::Prepared;
 use crate::call::recorded::Recorded;
@@ -28,22 +28,20 @@ use crate::observe::{self, BodyWatch, Decision, Observer};
 use crate::outcome::Outcome;
 use crate::outcome::codec::{CodecFailure, caught};
 use crate::policy::errors::{ErrorAction, Next, Then, Tries};
-use crate::policy::settings::{InFlight, keep_for, seconds};
-use crate::record::{Claimed, Commit, Encoded, Origin, Owner, Ownership};
+use crate::policy::settings::{keep_for, seconds};
+use crate::record::{Commit, Encoded, Origin, Owner};
 use crate::runtime::Runtime;
 use crate::store::{Store, Transaction, Transactions};
 use crate::task::current::{self, AskMode, Call};
 use crate::task::unguarded;
 use crate::task::watch::{self, Seen};
-use crate::token::Flaw;
 
 pub(crate) use self::body::{AnyThread, AnyThreadOnce, Body, OneThread, OneThreadOnce};
 pub use self::body::{RunsAgain, TransactionBody};
+use self::open::{Backoff, Began, Ends, Open};
 
 /// A transaction that meets others is run again at most so often.
 const RERUNS: u32 = 20;
-/// The longest pause before it is run again, and between two looks at a key that a lease holds.
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// One call in a transaction.
 pub(crate) struct InTransaction<'a, R, T, E, P, S> {
@@ -74,6 +72,8 @@ struct LeaseMet<'p> {
     request: &'p Request,
     attempt: u64,
     left: Duration,
+    /// Until when the call may wait for it.
+    until: Instant,
 }
 
 impl LeaseMet<'_> {
@@ -82,42 +82,10 @@ impl LeaseMet<'_> {
     }
 
     /// Waits until it may have ended. No transaction may be open, nor its connection in use.
-    async fn wait(&self, pause: &mut Pause, until: Instant) {
+    async fn wait(&self, pause: &mut Pause) {
         pause.before_waiting_again(self.attempt).await;
-        self.runtime.wait_for(self.request, self.attempt, until, self.left).await;
+        self.runtime.wait_for(self.request, self.attempt, self.until, self.left).await;
     }
-}
-
-/// Who commits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ends {
-    Caller,
-    /// After an error, all of the transaction is rolled back.
-    Library {
-        /// A claim meets no lock.
-        one_writer: bool,
-    },
-}
-
-impl Ends {
-    fn is_caller(self) -> bool {
-        self == Self::Caller
-    }
-}
-
-/// The result of a claim.
-enum Began {
-    Owner {
-        attempt: u64,
-        owner: Owner,
-        from: Origin,
-    },
-    Replay(Recorded),
-    /// Not to be waited for in this transaction, which may hold what the lease's owner needs.
-    Met {
-        attempt: u64,
-        left: Duration,
-    },
 }
 
 impl<R, T, E, P, S> InTransaction<'_, R, T, E, P, S>
@@ -131,7 +99,7 @@ where
         X: Transaction<S>,
         B: Body<X, R>,
     {
-        match self.attempt(tx, &mut body, Ends::Caller, self.wait_until()).await {
+        match self.attempt(tx, &mut body, Ends::Caller, None).await {
             Ran::Done(outcome) => Ok(outcome),
             Ran::Kept(error) | Ran::Failed(error) => Err(error),
             Ran::Refused(error) => Err(self.fail(error)),
@@ -145,15 +113,16 @@ where
         B: Transactions<S>,
         F: Body<B::Transaction, R>,
     {
-        let until = self.wait_until();
         let ends = Ends::Library { one_writer: B::ONE_WRITER };
         let (mut pause, mut waits) = (Backoff::default(), Pause::default());
+        // The end of a wait that goes on.
+        let mut until = None;
         loop {
             pause.rounds += 1;
             let may_rerun = pause.rounds <= RERUNS;
             let failure = match begins.begin().await {
                 Err(error) => error,
-                Ok(mut tx) => match self.attempt(&mut tx, &mut body, ends, until).await {
+                Ok(mut tx) => match self.attempt(&mut tx, &mut body, ends, until.take()).await {
                     Ran::Done(outcome) => match B::commit(tx).await {
                         Ok(()) => return Ok(outcome),
                         Err(error) => error,
@@ -165,7 +134,8 @@ where
                     },
                     Ran::Met(lease) => {
                         B::roll_back(tx).await;
-                        lease.wait(&mut waits, until).await;
+                        lease.wait(&mut waits).await;
+                        until = Some(lease.until);
                         pause.rounds -= 1;
                         continue;
                     }
@@ -201,18 +171,8 @@ where
         }
     }
 
-    /// Until when the call may wait for others.
-    fn wait_until(&self) -> Instant {
-        let now = clock::now();
-        let Prepared::Guarded(_, request) = self.prepared else { return now };
-        match request.settings.in_flight {
-            InFlight::Wait if !request.settings.observes => clock::after(now, request.settings.wait()),
-            InFlight::Wait | InFlight::Reject => now,
-        }
-    }
-
     /// The call in one transaction.
-    async fn attempt<X, B>(&self, tx: &mut X, body: &mut B, ends: Ends, until: Instant) -> Ran<'_, T, E>
+    async fn attempt<X, B>(&self, tx: &mut X, body: &mut B, ends: Ends, until: Option<Instant>) -> Ran<'_, T, E>
     where
         X: Transaction<S>,
         B: Body<X, R>,
@@ -240,7 +200,9 @@ where
             let (attempt, owner, from) = match open.claim(store, ends, until).await {
                 Ok(Began::Owner { attempt, owner, from }) => (attempt, owner, from),
                 Ok(Began::Replay(recorded)) => return self.replay(&recorded),
-                Ok(Began::Met { attempt, left }) => return Ran::Met(LeaseMet { runtime, request, attempt, left }),
+                Ok(Began::Met { attempt, left, until }) => {
+                    return Ran::Met(LeaseMet { runtime, request, attempt, left, until });
+                }
                 Err(error) => return Ran::Refused(error),
             };
             watch::saw(Seen::Executed);
@@ -396,208 +358,6 @@ where
     }
 }
 
-/// A transaction with savepoints of ours. Dropped with one, it undoes what was done since.
-struct Open<'a, X: Transaction<S>, S: Store> {
-    tx: &'a mut X,
-    /// How many savepoints of ours there are. Counted down only after the database has answered:
-    /// sqlx expects a later roll-back for a release that was dropped halfway.
-    depth: u8,
-    runtime: &'a Arc<Runtime>,
-    request: &'a Request,
-    /// The attempt whose body runs, 0 if none does.
-    attempt: u64,
-    /// Nothing of the transaction is ever written.
-    is_doomed: bool,
-    store: PhantomData<fn() -> S>,
-}
-
-impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
-    fn new(tx: &'a mut X, runtime: &'a Arc<Runtime>, request: &'a Request) -> Self {
-        Self { tx, depth: 0, runtime, request, attempt: 0, is_doomed: false, store: PhantomData }
-    }
-
-    async fn savepoint(&mut self) -> Result<(), StoreError> {
-        self.tx.savepoint().await?;
-        self.depth += 1;
-        Ok(())
-    }
-
-    /// Claims the key. Where the caller ends the transaction, a savepoint is set first: a call that
-    /// fails leaves that transaction as it was.
-    async fn claim(&mut self, store: &S, ends: Ends, until: Instant) -> Result<Began, Error> {
-        let (runtime, request) = (self.runtime, self.request);
-        let began = clock::now();
-        if current::is_reentrant(&request.id, runtime.identity()) {
-            return Err(runtime.reject(request, &Rejected::Reentrant));
-        }
-        if let Some(submission) = &request.submission {
-            runtime.admit(request, submission, began)?;
-        }
-        let wait = until.saturating_duration_since(began);
-        let owner = runtime.store.owner();
-        let claim = request.claim(owner);
-        if ends.is_caller()
-            && let Err(error) = self.savepoint().await
-        {
-            return Err(self.failed(error).await);
-        }
-        let one_writer = ends == Ends::Library { one_writer: true };
-        let mut pause = Backoff::default();
-        let (claimed, left) = loop {
-            let left = until.saturating_duration_since(clock::now());
-            match self.tx.claim(store, &claim, if one_writer { Duration::MAX } else { left }).await {
-                Err(error) => return Err(self.failed(error).await),
-                // A lease holds the key.
-                Ok(Claimed::InFlight { attempt, lease_left: left }) if clock::now() < until => {
-                    if !ends.is_caller() || X::HOLDS_UP_OWNERS {
-                        self.roll_back().await;
-                        return Ok(Began::Met { attempt, left });
-                    }
-                    // Nobody can tell this transaction of the lease's end, so it looks.
-                    pause.rounds += 1;
-                    pause.take_within(left.min(until.saturating_duration_since(clock::now()))).await;
-                }
-                Ok(claimed) => break (claimed, left),
-            }
-        };
-        if pause.rounds > 0 || (wait > left && !wait.is_zero() && has_waited(began)) {
-            runtime.waited(request, began);
-        }
-        let why = match claimed {
-            Claimed::Owned { attempt, from } => {
-                if from == Origin::Abandoned {
-                    runtime.took_over(request, attempt);
-                }
-                return Ok(Began::Owner { attempt, owner, from });
-            }
-            Claimed::Committed { attempt, outcome } => {
-                self.roll_back().await;
-                return match runtime.replay(request, (attempt, outcome))? {
-                    Begun::Replay(recorded) => Ok(Began::Replay(recorded)),
-                    // Nothing else comes of an outcome.
-                    Begun::Owner(_) | Begun::Unguarded => Err(runtime.reject(request, &Rejected::Done)),
-                };
-            }
-            Claimed::InFlight { lease_left, .. } => Rejected::InFlight(lease_left),
-            Claimed::Done { .. } => Rejected::Done,
-            Claimed::Mismatch => Rejected::Mismatch,
-            Claimed::Abandoned { attempt } => Rejected::Abandoned(attempt),
-            Claimed::Exhausted { attempts } => Rejected::Exhausted(attempts),
-            Claimed::NotIssued => Rejected::Token(Flaw::Unknown),
-            Claimed::IssueExpired => Rejected::Token(Flaw::Expired),
-        };
-        self.roll_back().await;
-        Err(runtime.reject(request, &why))
-    }
-
-    /// Writes the outcome, and ends all savepoints.
-    async fn commit(&mut self, store: &S, commit: &Commit) -> Result<(), Error> {
-        match self.tx.commit(store, commit).await {
-            Ok(Ownership::Held) => {}
-            Ok(Ownership::Lost) => {
-                if self.request.settings.observes {
-                    self.roll_back().await;
-                } else {
-                    self.doom().await;
-                }
-                return Err(self.lost());
-            }
-            Err(error) => return Err(self.failed(error).await),
-        }
-        self.release_all().await
-    }
-
-    /// Undoes what the body did, but for the claim.
-    async fn roll_back_body(&mut self) -> Result<(), Error> {
-        let rolled_back = self.tx.roll_back().await;
-        self.depth -= 1;
-        if let Err(error) = rolled_back {
-            self.doom().await;
-            return Err(self.runtime.failed(&self.request.id, error));
-        }
-        Ok(())
-    }
-
-    /// Ends all savepoints, and keeps what was done since.
-    async fn release_all(&mut self) -> Result<(), Error> {
-        while self.depth > 0 {
-            if let Err(error) = self.tx.release().await {
-                self.doom().await;
-                return Err(self.runtime.failed(&self.request.id, error));
-            }
-            self.depth -= 1;
-        }
-        Ok(())
-    }
-
-    /// Undoes everything, the claim included. Where that cannot be done, nothing of the transaction
-    /// is ever written.
-    async fn roll_back(&mut self) {
-        while self.depth > 0 {
-            let rolled_back = self.tx.roll_back().await;
-            self.depth -= 1;
-            if rolled_back.is_err() {
-                return self.doom().await;
-            }
-        }
-    }
-
-    /// The error of a transaction that is none any more.
-    fn lost(&self) -> Error {
-        let lost = StoreError::new(
-            StoreErrorKind::Unavailable,
-            "the record is no longer in this transaction: the database ended the transaction (a deadlock), or the body did; begin it again",
-        );
-        self.runtime.failed(&self.request.id, lost)
-    }
-
-    async fn doom(&mut self) {
-        self.is_doomed = true;
-        // The driver counts its savepoints. Without this, it would take the next roll-back of the
-        // caller for that of a savepoint.
-        while self.depth > 0 {
-            let _ = self.tx.roll_back().await;
-            self.depth -= 1;
-        }
-        // If this fails too, the connection is lost, and with it the transaction.
-        let _ = self.tx.doom().await;
-    }
-
-    async fn failed(&mut self, error: StoreError) -> Error {
-        self.roll_back().await;
-        self.runtime.failed(&self.request.id, error)
-    }
-}
-
-impl<X: Transaction<S>, S: Store> Drop for Open<'_, X, S> {
-    fn drop(&mut self) {
-        if self.attempt > 0 {
-            let decision = if std::thread::panicking() { Decision::Panicked } else { Decision::CallerDropped };
-            self.runtime.observer.decided(decision, &self.request.id, self.attempt);
-        }
-        for _ in 0..self.depth {
-            self.tx.roll_back_later();
-        }
-    }
-}
-
-/// Pauses that double, each spread at random.
-#[derive(Default)]
-struct Backoff {
-    rounds: u32,
-}
-
-impl Backoff {
-    async fn take(&self) {
-        self.take_within(LONGEST_PAUSE).await;
-    }
-
-    async fn take_within(&self, most: Duration) {
-        let length = Duration::from_millis(2).saturating_mul(1 << self.rounds.min(6)).min(LONGEST_PAUSE);
-        tokio::time::sleep(length.mul_f64(0.5 + fastrand::f64()).min(most)).await;
-    }
-}
-
 /// The commit of an attempt. An error may be kept for a time of its own.
 fn commit_of(request: &Request, owner: Owner, attempt: u64, outcome: Option<Encoded>, own: Option<Duration>) -> Commit {
     let settings = &request.settings;
@@ -615,11 +375,6 @@ fn commit_of(request: &Request, owner: Owner, attempt: u64, outcome: Option<Enco
         as_claimed: None,
         trace: None,
     }
-}
-
-/// Whether more time has passed than a step takes that does not wait.
-fn has_waited(began: Instant) -> bool {
-    clock::now().saturating_duration_since(began) > Duration::from_millis(100)
 }
 
 fn is_conflict<S: Store, B: Transactions<S>>(error: &StoreError) -> bool {

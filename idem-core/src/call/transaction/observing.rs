@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use super::{Began, Body, Ends, InTransaction, Open, Ran, commit_of};
-use crate::base::clock;
 use crate::call::recorded::Recorded;
 use crate::call::rejected::Rejected;
 use crate::call::request::Request;
@@ -109,7 +108,7 @@ where
         store: &S,
     ) -> Result<Option<(u64, Owner)>, Error> {
         let (runtime, request) = (open.runtime, open.request);
-        match open.claim(store, Ends::Caller, clock::now()).await {
+        match open.claim(store, Ends::Caller, None).await {
             Ok(Began::Owner { attempt, owner, .. }) => Ok(Some((attempt, owner))),
             Ok(Began::Met { left, .. }) => Err(runtime.reject(request, &Rejected::InFlight(left))),
             Ok(Began::Replay(recorded)) => {
