@@ -124,17 +124,20 @@ pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
 
 /// `self` is called `__self` in there, in the body and so in the attribute's expressions as well.
 /// `self::path` is a module, items inside of the body have a `self` of their own, and that in `use`
-/// and `pub(..)` is none.
+/// and `pub(..)` is none. `$self` is a fragment of a macro.
 pub(crate) fn rename_self(tokens: TokenStream) -> TokenStream {
     let mut tokens = tokens.into_iter().peekable();
     let mut renamed = TokenStream::new();
-    let (mut in_item, mut in_use, mut after_pub) = (false, false, false);
+    let (mut in_item, mut in_use, mut after_pub, mut after_dollar) = (false, false, false, false);
     while let Some(tree) = tokens.next() {
-        in_use &= !matches!(&tree, TokenTree::Punct(end) if end.as_char() == ';');
+        in_use &= !is_punct(&tree, ';');
         let is_visibility = std::mem::take(&mut after_pub);
-        let before_path = matches!(tokens.peek(), Some(TokenTree::Punct(next)) if next.as_char() == ':');
+        let is_fragment = std::mem::replace(&mut after_dollar, is_punct(&tree, '$'));
+        let is_path = tokens.peek().is_some_and(|next| is_punct(next, ':'));
         renamed.extend([match tree {
-            TokenTree::Ident(word) if word == "self" && !before_path => Ident::new("__self", word.span()).into(),
+            TokenTree::Ident(word) if word == "self" && !is_path && !is_fragment => {
+                Ident::new("__self", word.span()).into()
+            }
             TokenTree::Ident(word) => {
                 in_item |= is_item(&word, tokens.peek());
                 in_use |= word == "use";
@@ -153,12 +156,19 @@ pub(crate) fn rename_self(tokens: TokenStream) -> TokenStream {
     renamed
 }
 
-/// Whether an item begins with this word, up to its braces.
+/// Whether an item begins with this word, up to its braces. `macro_rules!` is not one: a macro sees
+/// the variables around it.
 pub(crate) fn is_item(word: &Ident, next: Option<&TokenTree>) -> bool {
-    word == "impl" || word == "macro_rules" || word == "fn" && matches!(next, Some(TokenTree::Ident(_)))
+    // A macro may write `fn $name`. `fn(..)` is a type.
+    let is_name = |next: &TokenTree| matches!(next, TokenTree::Ident(_)) || is_punct(next, '$');
+    word == "impl" || word == "fn" && next.is_some_and(is_name)
 }
 
-fn respanned(like: &Group, stream: TokenStream) -> Group {
+pub(crate) fn is_punct(tree: &TokenTree, what: char) -> bool {
+    matches!(tree, TokenTree::Punct(punct) if punct.as_char() == what)
+}
+
+pub(crate) fn respanned(like: &Group, stream: TokenStream) -> Group {
     let mut group = Group::new(like.delimiter(), stream);
     group.set_span(like.span());
     group

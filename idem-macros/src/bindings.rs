@@ -239,8 +239,8 @@ pub(crate) fn mentions(tokens: &TokenStream, name: &str) -> bool {
         match tree {
             TokenTree::Ident(word) if word == name && !in_use => {
                 let is_member = punct(before(1), '.') && !punct(before(2), '.');
-                // Not a variable: `name: value`, `name: Type` and `name::path`.
-                !is_member && !punct(next, ':')
+                // Not a variable: `name: value`, `name: Type`, `name::path`, and `$name` in a macro.
+                !is_member && !punct(before(1), '$') && !punct(next, ':')
             }
             TokenTree::Ident(word) => {
                 in_item |= is_item(word, next);
@@ -257,12 +257,18 @@ pub(crate) fn mentions(tokens: &TokenStream, name: &str) -> bool {
                 false
             }
             TokenTree::Group(group) => mentions(&group.stream(), name),
-            TokenTree::Literal(literal) => {
-                let (text, name) = (literal.to_string(), name.trim_start_matches("r#"));
-                [format!("{{{name}}}"), format!("{{{name}:"), format!("{name}$")].iter().any(|part| text.contains(part))
-            }
+            TokenTree::Literal(literal) => formats(&literal.to_string(), name.trim_start_matches("r#")),
         }
     })
+}
+
+/// Whether a format string with this text names the variable: `{name}`, `{name :?}` or `{:name$}`.
+fn formats(text: &str, name: &str) -> bool {
+    let is_argument = |inside: &str| {
+        let rest = inside.strip_prefix(name).map(str::trim_start);
+        rest.is_some_and(|rest| rest.starts_with(['}', ':']))
+    };
+    text.split('{').skip(1).any(is_argument) || text.contains(&format!("{name}$"))
 }
 
 /// The names that a pattern, or any pattern in an expression, binds.
@@ -331,4 +337,28 @@ fn variable(path: &ExprPath) -> Option<&Ident> {
     let name = path.path.get_ident().filter(|_| path.qself.is_none())?;
     let lower = name.to_string().trim_start_matches('_').starts_with(char::is_lowercase);
     lower.then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mentions;
+
+    #[test]
+    fn format_strings_and_local_macros_mention_variables() {
+        for (tokens, is_mentioned) in [
+            (r#"format!("{text}")"#, true),
+            (r#"format!("{text }")"#, true),
+            (r#"format!("{text  :?}")"#, true),
+            ("format!(\"{text\n}\")", true),
+            (r#"format!("{:text$}", 1)"#, true),
+            (r#"format!("{texts} {a_text :?} text }")"#, false),
+            ("macro_rules! length { () => { text.len() } }", true),
+            ("macro_rules! length { ($text:expr) => { $text.len() } }", false),
+            ("macro_rules! length { ($name:ident) => { fn $name(text: &str) -> usize { text.len() } } }", false),
+            ("fn length(text: &str) -> usize { text.len() }", false),
+            ("let length: fn(&str) -> usize = { text.len() };", true),
+        ] {
+            assert_eq!(mentions(&tokens.parse().unwrap(), "text"), is_mentioned, "{tokens}");
+        }
+    }
 }

@@ -205,11 +205,10 @@ impl Plan {
     /// The body as a closure that has the transaction lent, and the call that carries it all out.
     fn run_in(&self, transaction: &Parameter, block: &Group, arguments: &Arguments) -> (TokenStream, TokenStream) {
         let here = Span::mixed_site();
-        let Parameter { mutable, name, ty } = transaction;
+        let Parameter { mutable, name, ty, place: at } = transaction;
         let body = self.statements(block, arguments);
-        let at = transaction.place();
-        let krate = self.krate.at(at);
-        let answer = quote_spanned!(at=> #krate::__private::run_in);
+        let krate = self.krate.at(*at);
+        let answer = quote_spanned!(*at=> #krate::__private::run_in);
         (
             quote_spanned! {here=>
                 let __idem_body = async move |#mutable #name: #ty| { #body };

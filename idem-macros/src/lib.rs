@@ -18,6 +18,7 @@ mod expand;
 mod handling;
 mod item;
 mod key_part;
+mod lifetimes;
 mod paths;
 mod plan;
 #[cfg(test)]

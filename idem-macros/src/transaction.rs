@@ -1,23 +1,28 @@
 //! `transaction = tx`: the parameter that is the caller's transaction, and what has no meaning in
 //! one.
 
-use proc_macro2::{Ident, Span};
-use quote::ToTokens as _;
-use syn::{Expr, FnArg, Pat, Token, Type, TypeReference};
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens as _, quote};
+use syn::{Expr, FnArg, Pat, PatIdent, PatType, Signature, Token, Type, TypeReference, WherePredicate};
 
 use crate::action::Kind;
 use crate::args::Args;
+use crate::async_trait::Boxed;
+use crate::bindings::Bindings;
 use crate::diag::Errors;
 use crate::handling::{Handling, Matching};
 use crate::item::Function;
+use crate::lifetimes;
 use crate::value;
 
 /// The parameter that is a transaction.
 pub(crate) struct Parameter {
     pub(crate) mutable: Option<Token![mut]>,
     pub(crate) name: Ident,
-    /// Without the lifetime of the reference: the body has it for a shorter time.
-    pub(crate) ty: Type,
+    /// The type that the body takes.
+    pub(crate) ty: TokenStream,
+    /// The place of its type, for the error if that is not a transaction.
+    pub(crate) place: Span,
 }
 
 /// Reads the option, and reports whatever has no meaning beside it.
@@ -25,34 +30,25 @@ pub(crate) fn parameter(args: &Args, function: Option<&Function>, errors: &mut E
     let setting = args.transaction.as_ref()?;
     check_options(args, errors);
     let value = setting.value.as_ref()?;
-    let name = parameter_name(value);
-    let Some(name) = name else {
+    let Some(name) = parameter_name(value) else {
         errors.on(value, "`transaction` names a parameter: write for example `transaction = tx`");
         return None;
     };
-    let inputs = function?.signature.inputs.iter().filter_map(|input| match input {
-        FnArg::Typed(input) => Some(input),
-        FnArg::Receiver(_) => None,
-    });
-    for input in inputs {
-        let Pat::Ident(pattern) = &*input.pat else { continue };
-        if pattern.ident != name {
-            continue;
-        }
-        let Some(reference) = exclusive(&input.ty) else {
-            let message = format!(
-                "`{name}` is not a transaction that the body can use and its caller commits: write `{name}: &mut sqlx::Transaction<'_, DB>`"
-            );
-            errors.on(&input.ty, message);
-            return None;
-        };
-        let ty = Type::Reference(TypeReference { lifetime: None, ..reference.clone() });
-        return Some(Parameter { mutable: pattern.mutability, name: pattern.ident.clone(), ty });
-    }
-    let message =
-        format!("there is no parameter `{name}`: the function takes it as `{name}: &mut sqlx::Transaction<'_, DB>`");
-    errors.on(value, message);
-    None
+    let function = function?;
+    let Some((pattern, ty)) = function.signature.inputs.iter().find_map(|input| declares(input, &name)) else {
+        report_missing(&name, value, function, errors);
+        return None;
+    };
+    let Some(reference) = exclusive(ty) else {
+        let message = format!(
+            "`{name}` is not a transaction that the body can use and its caller commits: write `{name}: &mut sqlx::Transaction<'_, DB>`"
+        );
+        errors.on(ty, message);
+        return None;
+    };
+    let ty = lent(&name, reference, function);
+    let place = reference.elem.to_token_stream().into_iter().next().map_or_else(Span::call_site, |token| token.span());
+    Some(Parameter { mutable: pattern.mutability, name: pattern.ident.clone(), ty, place })
 }
 
 /// Reports errors whose actions need a lease.
@@ -118,13 +114,49 @@ fn exclusive(ty: &Type) -> Option<&TypeReference> {
     }
 }
 
-impl Parameter {
-    /// The place of its type, for the error if that is not a transaction.
-    pub(crate) fn place(&self) -> Span {
-        let tokens = match &self.ty {
-            Type::Reference(reference) => reference.elem.to_token_stream(),
-            other => other.to_token_stream(),
-        };
-        tokens.into_iter().next().map_or_else(Span::call_site, |token| token.span())
+/// The name and the type, if the parameter has this name.
+fn declares<'f>(input: &'f FnArg, name: &Ident) -> Option<(&'f PatIdent, &'f Type)> {
+    let FnArg::Typed(PatType { pat, ty, .. }) = input else { return None };
+    match &**pat {
+        Pat::Ident(pattern) if pattern.ident == *name => Some((pattern, ty)),
+        _ => None,
     }
+}
+
+fn report_missing(name: &Ident, value: &Expr, function: &Function, errors: &mut Errors) {
+    if name == "self" {
+        let message = "the transaction is a parameter, not `self`: take `tx: &mut sqlx::Transaction<'_, DB>`, and write `transaction = tx`";
+        return errors.on(value, message);
+    }
+    let bindings = Bindings::of(&function.signature, Boxed::find(&function.body).as_ref());
+    if let Some(binding) = bindings.all.iter().find(|binding| binding.name == *name) {
+        let message = format!(
+            "`{name}` is only a part of this parameter, and the transaction must be a parameter of its own: write `{name}: &mut sqlx::Transaction<'_, DB>`"
+        );
+        return errors.at(binding.name.span(), message);
+    }
+    let message =
+        format!("there is no parameter `{name}`: the function takes it as `{name}: &mut sqlx::Transaction<'_, DB>`");
+    errors.on(value, message);
+}
+
+/// The parameter's type as the body takes it. To prove `Send`, the compiler wants a body that takes
+/// the transaction with any lifetime, so named ones become `'_`. Those that other code of the
+/// function names stay, and so does `'static`: the body may need them.
+fn lent(name: &Ident, reference: &TypeReference, function: &Function) -> TokenStream {
+    let TypeReference { and_token, mutability, elem, .. } = reference;
+    let others = beside(name, function);
+    let lifetimes = function.signature.generics.lifetimes().map(|parameter| &parameter.lifetime.ident);
+    let unneeded: Vec<_> = lifetimes.filter(|lifetime| !lifetimes::names(&others, lifetime)).collect();
+    lifetimes::elide(quote!(#and_token #mutability #elem), &unneeded)
+}
+
+/// The function without this parameter, and without the bounds of lifetimes.
+fn beside(name: &Ident, function: &Function) -> TokenStream {
+    let Function { signature: Signature { inputs, generics, output, .. }, body, .. } = function;
+    let inputs = inputs.iter().filter(|input| declares(input, name).is_none());
+    let types = generics.type_params();
+    let predicates = generics.where_clause.iter().flat_map(|clause| &clause.predicates);
+    let predicates = predicates.filter(|predicate| matches!(predicate, WherePredicate::Type(_)));
+    quote!(#(#inputs,)* #(#types,)* #(#predicates,)* #output #body)
 }

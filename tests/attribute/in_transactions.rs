@@ -185,3 +185,92 @@ async fn a_body_that_cannot_move_to_another_thread_has_the_local_methods() {
     tx.commit().await.unwrap();
     assert_eq!((runs, shop.orders().await), (2, 2));
 }
+
+#[idempotent(name = "shop.named", key = item, transaction = tx, runtime = shop.idempotency)]
+async fn named<'a, 'tx: 'a>(
+    shop: &'a Shop,
+    tx: &'a mut SqliteTransaction<'tx>,
+    item: &'a str,
+) -> Result<String, OrderError> {
+    insert(tx, item).await
+}
+
+#[async_trait::async_trait]
+trait Orders: Send + Sync {
+    async fn place(&self, tx: &mut SqliteTransaction<'_>, item: &str) -> Result<String, OrderError>;
+}
+
+#[async_trait::async_trait]
+impl Orders for Shop {
+    #[idempotent(name = "shop.place", key = item, transaction = tx, runtime = self.idempotency)]
+    async fn place(&self, tx: &mut SqliteTransaction<'_>, item: &str) -> Result<String, OrderError> {
+        insert(tx, item).await
+    }
+}
+
+#[tokio::test]
+async fn annotated_functions_can_be_spawned_with_any_lifetime_of_their_transaction() {
+    let shop = Shop::open().await;
+    for _ in 0..2 {
+        let shop = shop.clone();
+        let call = tokio::spawn(async move {
+            let mut tx = shop.pool.begin_with("BEGIN IMMEDIATE").await?;
+            let orders: &dyn Orders = &shop;
+            let items = [named(&shop, &mut tx, "tea").await?, orders.place(&mut tx, "cake").await?];
+            tx.commit().await?;
+            Ok::<_, OrderError>(items)
+        });
+        assert_eq!(call.await.unwrap().unwrap(), ["tea", "cake"]);
+    }
+    assert_eq!(shop.orders().await, 2);
+}
+
+/// An order with the lifetime of its transaction.
+struct Order<'tx> {
+    shop: Shop,
+    item: &'tx str,
+}
+
+impl<'tx> Order<'tx> {
+    async fn insert(&self, tx: &mut SqliteTransaction<'tx>) -> Result<String, OrderError> {
+        insert(tx, self.item).await
+    }
+
+    #[idempotent(name = "order.place", key = self.item, transaction = tx, runtime = self.shop.idempotency)]
+    async fn of_the_type(&self, tx: &mut SqliteTransaction<'tx>) -> Result<String, OrderError> {
+        self.insert(tx).await
+    }
+}
+
+#[idempotent(name = "order.shared", key = order.item, transaction = tx, runtime = order.shop.idempotency)]
+async fn of_a_parameter<'tx>(order: &Order<'tx>, tx: &mut SqliteTransaction<'tx>) -> Result<String, OrderError> {
+    order.insert(tx).await
+}
+
+#[idempotent(name = "shop.body", key = item, transaction = tx, runtime = shop.idempotency)]
+async fn of_the_body<'tx>(shop: &Shop, tx: &mut SqliteTransaction<'tx>, item: &str) -> Result<String, OrderError> {
+    let tx: &mut SqliteTransaction<'tx> = tx;
+    insert(tx, item).await
+}
+
+async fn insert_static(tx: &mut SqliteTransaction<'static>, item: &str) -> Result<String, OrderError> {
+    insert(tx, item).await
+}
+
+#[idempotent(name = "shop.static", key = item, transaction = tx, runtime = shop.idempotency)]
+async fn of_the_program(shop: &Shop, tx: &mut SqliteTransaction<'static>, item: &str) -> Result<String, OrderError> {
+    insert_static(tx, item).await
+}
+
+#[tokio::test]
+async fn a_body_has_the_lifetime_of_its_transaction_that_other_code_names() {
+    let shop = Shop::open().await;
+    let mut tx = shop.pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    assert_eq!(of_the_program(&shop, &mut tx, "tea").await.unwrap(), "tea");
+    assert_eq!(of_the_body(&shop, &mut tx, "cake").await.unwrap(), "cake");
+    let order = Order { shop: shop.clone(), item: "jam" };
+    assert_eq!(order.of_the_type(&mut tx).await.unwrap(), "jam");
+    assert_eq!(of_a_parameter(&order, &mut tx).await.unwrap(), "jam");
+    tx.commit().await.unwrap();
+    assert_eq!(shop.orders().await, 4);
+}

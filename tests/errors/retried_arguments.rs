@@ -176,6 +176,49 @@ async fn p5_a_body_that_panics_before_it_could_ask_leaves_the_record_abandoned()
     assert_eq!(count.load(Ordering::SeqCst), 1);
 }
 
+#[idempotent(key = id, name = "args.macros", errors(_ => retry(max = 5, backoff = "1ms")))]
+async fn only_in_macros(
+    service: &Service,
+    id: u64,
+    text: String,
+    spaced: String,
+    counted: Vec<u32>,
+) -> Result<String, OrderError> {
+    macro_rules! length {
+        ($more:expr) => {
+            counted.len() + $more
+        };
+    }
+    let run = service.fails_twice()?;
+    Ok(format!("{text }{spaced  :?}{}{run}", length!(1)))
+}
+
+impl Limits {
+    #[idempotent(key = self.id, name = "args.macros.self", errors(_ => retry(max = 5, backoff = "1ms")))]
+    async fn only_in_a_macro(self, service: &Service) -> Result<u32, OrderError> {
+        macro_rules! base {
+            ($self:ident) => {
+                self.base + $self.base
+            };
+        }
+        assert_eq!(base!(self), 2);
+        service.fails_twice()
+    }
+}
+
+#[tokio::test]
+async fn p6_each_try_gets_arguments_that_only_macros_name() {
+    let idempotency = Idempotency::new(idem::MemoryStore::new());
+    idem::scope(idempotency, async {
+        let service = || Service { runs: AtomicU32::new(0) };
+        let answer = only_in_macros(&service(), 1, "a".into(), "b".into(), vec![1, 2]).await;
+        assert_eq!(answer, Ok("a\"b\"33".to_owned()));
+        let limits = Limits { id: 1, max: 2, base: 1 };
+        assert_eq!(limits.only_in_a_macro(&service()).await, Ok(3));
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn p6_each_try_gets_arguments_of_its_own() {
     let idempotency = Idempotency::new(idem::MemoryStore::new());

@@ -108,6 +108,7 @@ fn each_mistake_in_the_options_is_said_at_its_token() {
         ("key = id, transaction = tx", ("tx", "there is no parameter `tx`")),
         ("key = id, transaction = req", ("Req", "write `req: &mut sqlx::Transaction<'_, DB>`")),
         ("key = id, transaction = 5", ("5", "names a parameter")),
+        ("key = id, transaction = self", ("self", "is a parameter, not `self`")),
         ("key = id, crate = 5", ("5", "write `crate = \"::idem\"`")),
     ] {
         assert_mistakes(args, FUNCTION, &[expected]);
@@ -134,6 +135,18 @@ fn what_needs_a_lease_has_no_meaning_in_a_transaction() {
         assert_mistakes(&args, item, &[(action.split('(').next().unwrap(), said)]);
     }
     assert_mistakes("key = id, transaction = tx, ttl = \"5m\", errors(_ => keep)", item, &[]);
+}
+
+#[test]
+fn a_transaction_is_a_parameter_of_its_own() {
+    for pattern in ["(tx, id): (&mut Tx, u64)", "Json(Req { tx, id }): Json<Req>", "Req { inner: tx, id, .. }: Req"] {
+        let item = format!("async fn charge({pattern}) -> Result<u64, E> {{ .. }}");
+        assert_mistakes(
+            "key = id, transaction = tx",
+            &item,
+            &[("tx", "a parameter of its own: write `tx: &mut sqlx::Transaction<'_, DB>`")],
+        );
+    }
 }
 
 #[test]

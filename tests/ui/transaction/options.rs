@@ -24,4 +24,31 @@ async fn by_value(tx: Tx, id: u64) -> Result<u64, Error> {
     Ok(id)
 }
 
+#[idempotent(key = id, transaction = tx)]
+async fn in_a_pattern((tx, id): (&mut Tx, u64)) -> Result<u64, Error> {
+    Ok(id)
+}
+
+impl Tx {
+    #[idempotent(name = "tx.method", key = id, transaction = self)]
+    async fn the_receiver(&mut self, id: u64) -> Result<u64, Error> {
+        Ok(id)
+    }
+}
+
+pub struct Boxed;
+
+#[async_trait::async_trait]
+trait Orders {
+    async fn create(&self, order: (&mut Tx, u64)) -> Result<u64, Error>;
+}
+
+#[async_trait::async_trait]
+impl Orders for Boxed {
+    #[idempotent(name = "orders.create", key = id, transaction = tx)]
+    async fn create(&self, (tx, id): (&mut Tx, u64)) -> Result<u64, Error> {
+        Ok(id)
+    }
+}
+
 fn main() {}
