@@ -176,11 +176,11 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         limit: i64,
     ) -> impl Future<Output = Result<Vec<Seen>, sqlx::Error>> + Send;
 
-    /// Renews leases; `true` for each that was its owner's.
+    /// Renews leases; `true` for each that was its owner's and that no other transaction had locked.
     fn renew(
         &self,
         on: &mut Conn<Self>,
-        leases: &[Kept],
+        leases: &[&Kept],
     ) -> impl Future<Output = Result<Vec<bool>, sqlx::Error>> + Send;
 
     /// Deletes expired rows and outcomes, at most `limit` of each, and says how many.

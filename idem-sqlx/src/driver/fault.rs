@@ -154,6 +154,14 @@ pub(crate) fn contended(rounds: usize) -> StoreError {
     )
 }
 
+/// A renewal that skipped a row.
+pub(crate) fn locked() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unavailable,
+        "another transaction has locked the record, so its lease was not renewed; keep transactions short",
+    )
+}
+
 /// Whether sqlx can no longer use the connection that gave this error.
 pub(crate) fn breaks_connection<D: Dialect>(error: &sqlx::Error) -> bool {
     matches!(judge::<D>(error), Judgement::Lost)

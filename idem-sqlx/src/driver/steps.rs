@@ -10,19 +10,23 @@ use idem_core::store::record::{
     Claim, Claimed, Commit, InFlight, Issue, Issued, OnClaim, OnStep, Origin, Ownership, RanOut, Record, RecordId,
     RecordInfo, Release, Removed, Renewal,
 };
+use tokio::time::sleep;
 
 use super::clock::{DatabaseClock, Lapsed};
 use super::core::Core;
 use super::dialect::{Conn, Dialect, Guard, Kept};
-use super::fault::{Stopped, contended};
-use crate::columns::{Columns, FoundRow, millis};
+use super::fault::{Stopped, contended, locked};
+use crate::columns::{Columns, FoundRow, Row, millis};
 
 /// How often a row may change under a step.
 pub(crate) const ROUNDS: usize = 16;
 /// How many tokens are issued in one step.
 const ISSUES: usize = 200;
 /// How many leases are renewed in one step.
-const RENEWALS: usize = 200;
+pub(crate) const RENEWALS: usize = 200;
+/// The pauses between tries to renew leases whose rows are locked, most often for a moment, by
+/// another caller's step.
+const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(10)];
 
 pub(crate) async fn claim<D: Dialect>(core: &Arc<Core<D>>, claim: &Claim) -> Result<Claimed, StoreError> {
     let (claim, clock) = (Arc::new(claim.clone()), core.clock.clone());
@@ -312,17 +316,31 @@ async fn renew_on<D: Dialect>(
     on: &mut Conn<D>,
     leases: &[Kept],
 ) -> Result<Vec<Result<Ownership, StoreError>>, Stopped> {
-    let mut answers = Vec::with_capacity(leases.len());
-    for (lease, held) in leases.iter().zip(dialect.renew(on, leases).await?) {
-        answers.push(if held {
-            Ok(Ownership::Held)
-        } else {
-            // Another's, gone, or no record at all.
-            let row = dialect.read(on, &lease.id).await?;
-            row.map_or(Ok(Ownership::Lost), |row| row.found().map(|_| Ownership::Lost))
-        });
+    let mut answers: Vec<_> = leases.iter().map(|_| Err(locked())).collect();
+    let mut left: Vec<_> = leases.iter().zip(&mut answers).collect();
+    let mut pauses = PAUSES.iter();
+    loop {
+        let leases: Vec<_> = left.iter().map(|(lease, _)| *lease).collect();
+        let renewed = dialect.renew(on, &leases).await?;
+        for ((lease, answer), is_renewed) in std::mem::take(&mut left).into_iter().zip(renewed) {
+            if is_renewed {
+                *answer = Ok(Ownership::Held);
+                continue;
+            }
+            match dialect.read(on, &lease.id).await?.map(Row::found).transpose() {
+                Ok(Some(FoundRow { record: Some(Record::InFlight(held)), .. })) if held.owner == lease.owner => {
+                    left.push((lease, answer));
+                }
+                // Another's, gone, or no record at all.
+                Ok(_) => *answer = Ok(Ownership::Lost),
+                Err(error) => *answer = Err(error),
+            }
+        }
+        match pauses.next() {
+            Some(pause) if !left.is_empty() => sleep(*pause).await,
+            _ => return Ok(answers),
+        }
     }
-    Ok(answers)
 }
 
 pub(crate) async fn inspect<D: Dialect>(core: &Arc<Core<D>>, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {

@@ -133,7 +133,24 @@ async fn guards<D: Dialect>(core: &Arc<Core<D>>) -> Result<(), String> {
     if put(core, &id, Guard::RanOut(revision)).await {
         return Err("a row was written over whose lease was alive".into());
     }
-    Ok(())
+    if D::ONE_WRITER { Ok(()) } else { renews_past_a_lock(core, &claim, revision).await }
+}
+
+/// Renews a lease whose row is locked, together with another one.
+async fn renews_past_a_lock<D: Dialect>(core: &Arc<Core<D>>, locked: &Claim, revision: i64) -> Result<(), String> {
+    let id = RecordId::new("orders", &Key::encode("free").unwrap()).unwrap();
+    let free = Claim::new(id, Owner::generate(), LIMIT, LIMIT * 2);
+    steps::claim(core, &free).await.unwrap();
+    let mut on = core.pool.begin().await.unwrap();
+    let held = InFlight::new(locked.owner, 1, Origin::Nothing, LIMIT, LIMIT * 2);
+    assert!(core.dialect.put(&mut on, &locked.id, Guard::Revision(revision), &steps::in_flight(&held)).await.unwrap());
+    let renewals = [locked, &free].map(|claim| Renewal::new(claim.id.clone(), claim.owner, LIMIT * 2));
+    let renewed = steps::renew(core, &renewals).await;
+    on.rollback().await.unwrap();
+    match renewed.as_slice() {
+        [Err(_), Ok(Ownership::Held)] => Ok(()),
+        other => Err(format!("of a locked row and a free one: {other:?}")),
+    }
 }
 
 async fn read<D: Dialect>(core: &Arc<Core<D>>, id: &RecordId) -> i64 {
@@ -341,6 +358,7 @@ const POSTGRES: &[Mistake] = &[
     // Without `SET waited = true`, nobody is told of an end; a waiter looks again after a second, so
     // nothing but time is lost.
     mistake("a renewal that leaves the revision", "revision = $5 FROM", "revision = coalesce(r.revision, $5) FROM", GUARDS),
+    mistake("a renewal that waits for a locked row", "FOR NO KEY UPDATE OF r SKIP LOCKED", "FOR NO KEY UPDATE OF r", GUARDS),
     mistake("the origin of the first", "origin = $6,", "origin = coalesce(origin, $6, 'nothing'),", "takeover::ones_own_sent_again_is_recognised"),
     mistake("an outcome that is kept for as long as it is remembered", "- $10::bigint * interval '1 millisecond', coalesce", "- nullif($10::bigint, $10::bigint) * interval '1 millisecond', coalesce", "time::an_outcome_is_kept_for_its_ttl_then_done_then_nothing"),
     mistake("the state stays", "SET state = $3,", "SET state = coalesce(state, $3),", "outcome::of_every_byte_is_kept"),
@@ -351,9 +369,9 @@ const POSTGRES: &[Mistake] = &[
     mistake("a write over a lease that lives", "(NOT $19 OR lease_until <= statement_timestamp())", "(NOT $19 OR true)", GUARDS),
     mistake("a removal of what has changed since", "$2 AND revision = $3", "$2 AND $3::bigint IS NOT NULL", GUARDS),
     mistake("anybody renews", "AND r.owner = renewed.owner", "AND renewed.owner IS NOT NULL", "renew::by_a_stranger_is_lost"),
-    mistake("a renewal after the hold", " AND r.expires_at - statement_timestamp() > interval '0' RETURNING", " RETURNING", "time::a_late_owner_finds_nothing_after_the_hold"),
+    mistake("a renewal after the hold", " AND r.expires_at - statement_timestamp() > interval '0' FOR NO KEY", " FOR NO KEY", "time::a_late_owner_finds_nothing_after_the_hold"),
     mistake("a renewal that leaves the lease", "lease_until = statement_timestamp() + (r.lease_until - r.leased_at)", "lease_until = r.lease_until", "renew::starts_the_lease_anew"),
-    mistake("a renewal that leaves the hold", "expires_at = statement_timestamp() + renewed.hold * interval '1 millisecond'", "expires_at = r.expires_at", "renew::sets_the_expiry_to_the_hold"),
+    mistake("a renewal that leaves the hold", "expires_at = statement_timestamp() + free.hold * interval '1 millisecond'", "expires_at = r.expires_at", "renew::sets_the_expiry_to_the_hold"),
     mistake("a renewal that does not say when", "SET leased_at = statement_timestamp(), lease_until", "SET lease_until", "renew::starts_the_lease_anew"),
     mistake("an expiry that is set where it should stay", "coalesce(statement_timestamp() + $9::bigint * interval '1 millisecond', expires_at)", "coalesce(statement_timestamp() + $9::bigint * interval '1 millisecond', statement_timestamp() + interval '1 millisecond')", "release::to_abandoned_keeps_attempt_fingerprint_and_expiry"),
     mistake("an expiry that stays where it should be set", "coalesce(statement_timestamp() + $9::bigint * interval '1 millisecond', expires_at)", "coalesce(expires_at, statement_timestamp() + $9::bigint * interval '1 millisecond')", "commit::sets_ttl_and_remember_in_place_of_the_hold"),
@@ -380,8 +398,12 @@ const MYSQL: &[Mistake] = &[
     mistake("a write over what has changed since", "revision = ? AND (NOT", "? IS NOT NULL AND (NOT", GUARDS),
     mistake("a write over a lease that lives", "(NOT ? OR lease_until <= UTC_TIMESTAMP(6))", "(NOT ? OR true)", GUARDS),
     mistake("a removal of what has changed since", "` WHERE operation = ? AND `key` = ? AND revision = ?", "` WHERE operation = ? AND `key` = ? AND ? IS NOT NULL", GUARDS),
-    mistake("a renewal that leaves the lease", "lease_until = UTC_TIMESTAMP(6) + INTERVAL TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) MICROSECOND", "lease_until = lease_until", "renew::starts_the_lease_anew"),
-    mistake("a renewal that does not say when", "leased_at = UTC_TIMESTAMP(6), revision = ", "revision = ", "renew::starts_the_lease_anew"),
+    mistake("a renewal that leaves the lease", "r.lease_until = UTC_TIMESTAMP(6) + INTERVAL free.lease MICROSECOND", "r.lease_until = r.lease_until", "renew::starts_the_lease_anew"),
+    mistake("a renewal that does not say when", "SET r.leased_at = UTC_TIMESTAMP(6), r.lease_until", "SET r.lease_until", "renew::starts_the_lease_anew"),
+    mistake("a renewal that leaves the hold", "r.expires_at = UTC_TIMESTAMP(6) + INTERVAL 1000 * free.hold MICROSECOND", "r.expires_at = r.expires_at", "renew::sets_the_expiry_to_the_hold"),
+    mistake("a renewal after the hold", "(PRIMARY) WHERE state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)", "(PRIMARY) WHERE state = 'in_flight'", "time::a_late_owner_finds_nothing_after_the_hold"),
+    mistake("a renewal that waits for a locked row", "FOR UPDATE SKIP LOCKED) AS free", "FOR UPDATE) AS free", GUARDS),
+    mistake("a renewal of some that is taken for all", "` WHERE revision = ", "` WHERE revision <> ", GUARDS),
     mistake("an expiry that is set where it should stay", "expires_at = COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? * 1000 MICROSECOND, expires_at)", "expires_at = COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? * 1000 MICROSECOND, UTC_TIMESTAMP(6) + INTERVAL 1000 MICROSECOND)", "release::to_abandoned_keeps_attempt_fingerprint_and_expiry"),
     mistake("an expiry that stays where it should be set", "expires_at = COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? * 1000 MICROSECOND, expires_at)", "expires_at = COALESCE(expires_at, UTC_TIMESTAMP(6) + INTERVAL ? * 1000 MICROSECOND)", "commit::sets_ttl_and_remember_in_place_of_the_hold"),
     mistake("an error that is a value", "is_error = ?", "is_error = is_error AND ?", "outcome::that_is_an_error_stays_one"),
@@ -393,7 +415,7 @@ const MYSQL: &[Mistake] = &[
     mistake("questions that are not counted", "questions = ?", "questions = COALESCE(questions, ?)", "question::is_not_counted_after_a_renewal"),
     mistake("what was taken over is forgotten", "took_over = ?", "took_over = IF(? IS NULL, NULL, NULL)", "undo::restores_the_fingerprint"),
     mistake("an outcome that is kept for as long as it is remembered", "expires_at) - INTERVAL ? * 1000 MICROSECOND, expires_at", "expires_at) - INTERVAL IF(? IS NULL, NULL, NULL) * 1000 MICROSECOND, expires_at", "time::an_outcome_is_kept_for_its_ttl_then_done_then_nothing"),
-    mistake("a renewal that leaves the revision", "leased_at = UTC_TIMESTAMP(6), revision = ", "leased_at = UTC_TIMESTAMP(6), revision = revision + 0 * ", GUARDS),
+    mistake("a renewal that leaves the revision", "MICROSECOND, r.revision = ", "MICROSECOND, r.revision = r.revision + 0 * ", GUARDS),
     mistake("the attempt of the first", "SET state = ?, attempt = ?", "SET state = ?, attempt = COALESCE(attempt, ?)", "takeover::is_repeated_with_a_growing_attempt"),
     mistake("the owner of the first", "owner = ?, origin", "owner = COALESCE(owner, ?), origin", "takeover::the_new_owner_commits"),
     mistake("what is left is what there was", "(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) + 999) DIV 1000", "(TIMESTAMPDIFF(MICROSECOND, COALESCE(leased_at, UTC_TIMESTAMP(6)), expires_at) + 999) DIV 1000", "time::a_claim_finds_a_lease_alive_until_it_has_run_out"),

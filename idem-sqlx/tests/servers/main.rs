@@ -16,6 +16,7 @@ mod hostile;
 mod observing;
 mod other_driver;
 mod recorded;
+mod renewing;
 mod runtimes;
 mod table;
 mod transactions;

@@ -209,18 +209,17 @@ impl Dialect for Mysql {
         Ok(query.execute(on).await?.rows_affected() > 0)
     }
 
-    async fn renew(&self, on: &mut MySqlConnection, leases: &[Kept]) -> Result<Vec<bool>, sqlx::Error> {
-        let renewed = on.execute(sqlx::raw_sql(sql(&self.statements.renew(leases)))).await?.rows_affected();
+    async fn renew(&self, on: &mut MySqlConnection, leases: &[&Kept]) -> Result<Vec<bool>, sqlx::Error> {
+        let revision = fastrand::i64(..);
+        let text = self.statements.renew(leases, revision);
+        let renewed = on.execute(sqlx::raw_sql(sql(&text))).await?.rows_affected();
         if usize::try_from(renewed).is_ok_and(|renewed| renewed == leases.len()) {
             return Ok(vec![true; leases.len()]);
         }
-        // Which of them, is found out one by one.
-        let mut held = Vec::with_capacity(leases.len());
-        for lease in leases {
-            let text = self.statements.renew(std::slice::from_ref(lease));
-            held.push(on.execute(sqlx::raw_sql(sql(&text))).await?.rows_affected() > 0);
-        }
-        Ok(held)
+        let text = self.statements.renewed(leases, revision);
+        let rows = on.fetch_all(sqlx::raw_sql(sql(&text))).await?;
+        let owners = rows.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<Vec<u8>>, _>>()?;
+        Ok(leases.iter().map(|lease| owners.contains(lease.owner.to_bytes().as_slice())).collect())
     }
 
     async fn sweep(&self, on: &mut MySqlConnection, limit: i64) -> Result<u64, sqlx::Error> {

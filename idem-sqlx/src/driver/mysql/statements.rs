@@ -10,6 +10,7 @@ use std::time::Duration;
 use idem_core::store::record::RecordId;
 
 use super::super::dialect::{Guard, Kept};
+use super::super::steps::RENEWALS;
 use crate::columns::Columns;
 use crate::table::Table;
 
@@ -26,6 +27,8 @@ pub(super) struct Statements {
     pub(super) put_as_read: Arc<str>,
     pub(super) remove: Arc<str>,
     renew: String,
+    then_renew: String,
+    renewed: String,
     pub(super) sweep: Arc<str>,
     pub(super) sweep_outcomes: Arc<str>,
     pub(super) time: Arc<str>,
@@ -87,11 +90,19 @@ impl Statements {
             put_owned: put("owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)"),
             put_as_read: put("revision = ? AND (NOT ? OR lease_until <= UTC_TIMESTAMP(6))"),
             remove: format!("DELETE FROM {t} WHERE {at} AND revision = ?").into(),
-            // The lease's length first, while `leased_at` is what it was.
+            // Skips locked rows. By another index or in another order, it would lock rows of others;
+            // with the limit, the optimizer cannot merge the inner select into the update.
             renew: format!(
-                "UPDATE {t} SET lease_until = UTC_TIMESTAMP(6) + INTERVAL TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) MICROSECOND, \
-                 leased_at = UTC_TIMESTAMP(6), revision = "
+                " END AS hold, TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) AS lease \
+                 FROM {t} FORCE INDEX (PRIMARY) WHERE state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6) AND ("
             ),
+            then_renew: format!(
+                ") LIMIT {RENEWALS} FOR UPDATE SKIP LOCKED) AS free \
+                 STRAIGHT_JOIN {t} AS r FORCE INDEX (PRIMARY) ON r.operation = free.operation AND r.`key` = free.`key` \
+                 SET r.leased_at = UTC_TIMESTAMP(6), r.lease_until = UTC_TIMESTAMP(6) + INTERVAL free.lease MICROSECOND, \
+                 r.expires_at = UTC_TIMESTAMP(6) + INTERVAL 1000 * free.hold MICROSECOND, r.revision = "
+            ),
+            renewed: format!("SELECT owner FROM {t} WHERE revision = "),
             sweep: format!("DELETE FROM {t} WHERE expires_at <= UTC_TIMESTAMP(6) ORDER BY expires_at LIMIT ?").into(),
             sweep_outcomes: format!(
                 "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, outcome = NULL, took_over = NULL, revision = ? \
@@ -156,6 +167,8 @@ impl Statements {
             put_as_read,
             remove,
             renew,
+            then_renew,
+            renewed,
             sweep,
             sweep_outcomes,
             time
@@ -356,25 +369,38 @@ fn push_id(text: &mut String, id: &RecordId) {
 }
 
 impl Statements {
-    /// Renews leases, all in one statement: one after the other would wait for the disk each time.
-    pub(super) fn renew(&self, leases: &[Kept]) -> Arc<str> {
-        let mut text =
-            format!("{}{}, expires_at = UTC_TIMESTAMP(6) + INTERVAL 1000 * CASE owner", self.renew, fastrand::i64(..));
+    /// Renews the leases whose rows are free, all in one statement: one after the other would wait
+    /// for the disk each time.
+    pub(super) fn renew(&self, leases: &[&Kept], revision: i64) -> Arc<str> {
+        let mut text = "UPDATE (SELECT operation, `key`, CASE owner".to_owned();
         for lease in leases {
             text.push_str(" WHEN ");
             push_bytes(&mut text, Some(&lease.owner.to_bytes()));
             let _ = write!(text, " THEN {}", lease.hold);
         }
-        text.push_str(" END MICROSECOND WHERE state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6) AND (false");
-        for lease in leases {
-            text.push_str(" OR (");
-            push_id(&mut text, &lease.id);
-            text.push_str(" AND owner = ");
-            push_bytes(&mut text, Some(&lease.owner.to_bytes()));
-            text.push(')');
-        }
+        text.push_str(&self.renew);
+        push_leases(&mut text, leases);
+        let _ = write!(text, "{}{revision}", self.then_renew);
+        text.into()
+    }
+
+    /// Reads the owners of the leases that were renewed with this revision.
+    pub(super) fn renewed(&self, leases: &[&Kept], revision: i64) -> Arc<str> {
+        let mut text = format!("{}{revision} AND (", self.renewed);
+        push_leases(&mut text, leases);
         text.push(')');
         text.into()
+    }
+}
+
+fn push_leases(text: &mut String, leases: &[&Kept]) {
+    text.push_str("false");
+    for lease in leases {
+        text.push_str(" OR (");
+        push_id(text, &lease.id);
+        text.push_str(" AND owner = ");
+        push_bytes(text, Some(&lease.owner.to_bytes()));
+        text.push(')');
     }
 }
 

@@ -189,7 +189,7 @@ impl Dialect for Postgresql {
         Ok(query.bind(self.channel.as_str()).bind(id.as_str()).fetch_optional(on).await?.is_some())
     }
 
-    async fn renew(&self, on: &mut PgConnection, leases: &[Kept]) -> Result<Vec<bool>, sqlx::Error> {
+    async fn renew(&self, on: &mut PgConnection, leases: &[&Kept]) -> Result<Vec<bool>, sqlx::Error> {
         let owners: Vec<Vec<u8>> = leases.iter().map(|lease| lease.owner.to_bytes().to_vec()).collect();
         let rows = sqlx::query(sql(&self.statements.renew))
             .bind(leases.iter().map(|lease| lease.id.operation().to_owned()).collect::<Vec<_>>())

@@ -83,7 +83,6 @@ impl Statements {
                  ORDER BY expires_at, operation, key LIMIT $4"
             ))
         };
-        let lease = format!("renewed.hold * {MS}");
         Self {
             table: t.clone(),
             // If there is a row, nothing is written: no new version, no lock.
@@ -118,11 +117,15 @@ impl Statements {
                  SELECT CASE WHEN waited THEN pg_notify($4, $5)::text END FROM removed"
             )
             .into(),
+            // Skips locked rows, so that they do not hold up the others.
             renew: format!(
-                "UPDATE {t} AS r SET leased_at = statement_timestamp(), lease_until = statement_timestamp() + (r.lease_until - r.leased_at), \
-                 expires_at = statement_timestamp() + {lease}, revision = $5 \
-                 FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[]) AS renewed (operation, key, owner, hold) \
-                 WHERE r.operation = renewed.operation AND r.key = renewed.key AND r.owner = renewed.owner AND {} RETURNING r.owner",
+                "WITH free AS MATERIALIZED (SELECT r.operation, r.key, renewed.hold \
+                 FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[]) AS renewed (operation, key, owner, hold), {t} AS r \
+                 WHERE r.operation = renewed.operation AND r.key = renewed.key AND r.owner = renewed.owner AND {} \
+                 FOR NO KEY UPDATE OF r SKIP LOCKED) \
+                 UPDATE {t} AS r SET leased_at = statement_timestamp(), lease_until = statement_timestamp() + (r.lease_until - r.leased_at), \
+                 expires_at = statement_timestamp() + free.hold * {MS}, revision = $5 FROM free \
+                 WHERE r.operation = free.operation AND r.key = free.key RETURNING r.owner",
                 held_now("r.")
             )
             .into(),

@@ -158,7 +158,7 @@ impl SqliteFile {
         Ok(written)
     }
 
-    async fn renew_each(&self, on: &mut SqliteConnection, leases: &[Kept]) -> Result<Vec<bool>, sqlx::Error> {
+    async fn renew_each(&self, on: &mut SqliteConnection, leases: &[&Kept]) -> Result<Vec<bool>, sqlx::Error> {
         let mut held = Vec::with_capacity(leases.len());
         for lease in leases {
             let query = sqlx::query(sql(&self.statements.renew))
@@ -271,7 +271,7 @@ impl Dialect for SqliteFile {
         Ok(query.execute(on).await?.rows_affected() > 0)
     }
 
-    async fn renew(&self, on: &mut SqliteConnection, leases: &[Kept]) -> Result<Vec<bool>, sqlx::Error> {
+    async fn renew(&self, on: &mut SqliteConnection, leases: &[&Kept]) -> Result<Vec<bool>, sqlx::Error> {
         // One transaction: each of its own would wait for the disk. A connection that is dropped in
         // between is closed, which rolls back.
         on.execute(sqlx::raw_sql("BEGIN IMMEDIATE")).await?;

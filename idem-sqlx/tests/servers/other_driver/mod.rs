@@ -62,16 +62,16 @@ async fn concurrent_calls_over_another_driver_run_one_body() {
     let (config, client, idempotency) = setup().await;
     let (connecting, ran) = (Connecting(config), AtomicU32::new(0));
     let call = async || {
-        let operation = idempotency.operation("other").key("crowd").wait(LONG);
+        let operation = idempotency.operation("other").key("crowd of another driver").wait(LONG);
         let outcome = operation.transaction(&connecting, async |tx| {
             ran.fetch_add(1, Ordering::Relaxed);
-            write(tx, "crowd").await
+            write(tx, "crowd of another driver").await
         });
         outcome.await.unwrap().into_inner()
     };
     let answers = tokio::join!(call(), call(), call(), call(), call(), call());
     assert_eq!(answers, (7, 7, 7, 7, 7, 7));
-    assert_eq!((rows(&client, "crowd").await, ran.load(Ordering::Relaxed)), (1, 1));
+    assert_eq!((rows(&client, "crowd of another driver").await, ran.load(Ordering::Relaxed)), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
