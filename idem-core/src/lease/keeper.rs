@@ -2,10 +2,11 @@
 //!
 //! A lease is renewed when a third of it has passed, so a body that is shorter costs nothing but a
 //! place in a schedule. Leases that are due at about the same time are renewed together, at most 24
-//! times per length of the shortest lease, and about once a second if that is long. The keeper watches the deadlines while
-//! renewals are under way: a store that does not answer cannot hold it up. Nor can the keeper,
-//! ended or held up, hold up the end of a body: bodies have timers of their own. Where very many
-//! leases are due, it pauses between batches, so that it does not hold up calls.
+//! times per length of the shortest lease, and about once a second if that is long. The keeper
+//! watches the deadlines while renewals are under way: a store that does not answer cannot hold it
+//! up. Nor can the keeper, ended or held up, hold up the end of a body: bodies have timers of their
+//! own. Where very many leases are due, it pauses between batches, so that it does not hold up
+//! calls.
 //!
 //! A keeper ends with its tokio runtime, as do the bodies there. So each tokio runtime has its own;
 //! most processes have one.

@@ -72,7 +72,8 @@ pub trait Transaction<S: Store>: Send {
     /// limit.
     ///
     /// A record in flight that is visible belongs to a lease. The answer is [`Claimed::InFlight`]
-    /// at once, and the caller asks again.
+    /// at once. The caller asks again, or ends the transaction first
+    /// ([`HOLDS_UP_OWNERS`](Self::HOLDS_UP_OWNERS)).
     fn claim(
         &mut self,
         store: &S,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use idem_core::{RecordState, StoreErrorKind};
 use idem_testkit::Proxy;
 
-use crate::{LONG, Server, fails_in_time, order, over_both_servers, recovers, runtime};
+use crate::{LONG, Server, fails_in_time, order, over_both_servers, recovers, runtime, until};
 
 over_both_servers! {
     async fn an_exhausted_pool_is_an_error_in_time<S: Server>() {
@@ -118,6 +118,26 @@ over_both_servers! {
         proxy.restore();
         recovers(&store).await;
     }
+}
+
+/// A PostgreSQL without its first process finishes what its others are doing. The tests that kill
+/// one would then pass or fail by luck.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_postgres_finishes_nothing() {
+    let server = idem_testkit::PostgresServer::start().await.unwrap();
+    let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
+    let busy = tokio::spawn({
+        let pool = pool.clone();
+        async move { sqlx::query("SELECT count(*) FROM generate_series(1, 20000000)").execute(&pool).await }
+    });
+    until("the query runs", async || {
+        let running =
+            "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT count(*) FROM generate_series(1, 20000000)'";
+        sqlx::query_scalar::<_, i64>(running).fetch_one(&pool).await.unwrap() == 1
+    })
+    .await;
+    server.kill().unwrap();
+    busy.await.unwrap().unwrap_err();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -23,8 +23,17 @@ server=$!
 trap '' HUP INT TERM
 (
     while read -r signal <&3; do
-        children=$(cat "/proc/$server/task/"*/children)
-        kill "-$signal" "$server" && { kill "-$signal" $children $(cat "/proc/$server/task/"*/children); echo sent; }
+        case $signal in
+            KILL)
+                # Its end is the end of this, and children that are alive then answer once more. So
+                # they go first, and a server that is stopped starts none.
+                kill -STOP "$server" && { kill -KILL $(cat "/proc/$server/task/"*/children); kill -KILL "$server"; }
+                ;;
+            *)
+                children=$(cat "/proc/$server/task/"*/children)
+                kill "-$signal" "$server" && { kill "-$signal" $children $(cat "/proc/$server/task/"*/children); echo sent; }
+                ;;
+        esac
     done
     # Stopped first, so that it writes no file into a directory that is being removed.
     children=$(cat "/proc/$server/task/"*/children)
