@@ -1,13 +1,16 @@
 //! Between the layer, whose futures go from thread to thread, and a service of actix-web, which
 //! stays on its own.
 
+use std::any::Any;
 use std::future::Future;
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use actix_web::body::{BodySize, MessageBody};
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use futures_util::{Stream, StreamExt as _};
 use http_body::{Frame, SizeHint};
 use idem_core::__private::BodyPart;
@@ -20,12 +23,15 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// How many chunks of a body wait for their reader.
 const CHUNKS: usize = 4;
 
+/// The response of a handler, or its panic.
+pub(crate) type Served = Result<http::Response<Piped>, Box<dyn Any + Send>>;
+
 /// A request that the layer has let through, and where its response goes.
 pub(crate) struct Job {
     pub(crate) request: http::Request<Body>,
     /// What the handler has of the guarded call: its lease, and `idem::current()`.
     pub(crate) part: BodyPart,
-    pub(crate) response: oneshot::Sender<http::Response<Piped>>,
+    pub(crate) response: oneshot::Sender<Served>,
 }
 
 /// The guarded service, as the layer sees it: it hands its one request to the thread of actix-web.
@@ -56,7 +62,12 @@ impl tower_service::Service<http::Request<Body>> for Remote {
             if sent != Some(true) {
                 return Err("the worker of actix-web has stopped".into());
             }
-            received.await.map_err(|_| "the service panicked, or its worker has stopped".into())
+            match received.await {
+                Ok(Ok(response)) => Ok(response),
+                // A panic of the handler is one of the guarded body.
+                Ok(Err(panic)) => resume_unwind(panic),
+                Err(_) => Err("the worker of actix-web has stopped".into()),
+            }
         })
     }
 }
@@ -94,7 +105,11 @@ impl Pipe {
         E: std::fmt::Display,
     {
         let mut stream = std::pin::pin!(stream);
-        while let Some(chunk) = stream.next().await {
+        loop {
+            // A stream may be quiet for long after its reader is gone.
+            let gone = std::pin::pin!(self.chunks.closed());
+            let Either::Left((chunk, _)) = select(stream.next(), gone).await else { return };
+            let Some(chunk) = chunk else { break };
             // An error of actix-web stays on its thread; its text does not.
             let chunk = chunk.map_err(|error| BoxError::from(error.to_string()));
             let has_failed = chunk.is_err();

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::{Ready, ready};
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 
 use actix_web::body::{BodyStream, BoxBody, MessageBody, SizedStream};
@@ -9,7 +10,7 @@ use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transfor
 use actix_web::error::{ErrorInternalServerError, InternalError, PayloadError};
 use actix_web::{HttpRequest, HttpResponse};
 use futures_util::StreamExt as _;
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use idem_http::{Body, IdempotencyLayer, Scoped};
@@ -100,7 +101,8 @@ where
         let (done, ended) = oneshot::channel();
         actix_web::rt::spawn(serve(self.service.clone(), request, jobs, done));
         Box::pin(async move {
-            let response = guarded.call(http::Request::from_parts(head, body)).await;
+            let response = AssertUnwindSafe(guarded.call(http::Request::from_parts(head, body))).catch_unwind().await;
+            let response = response.unwrap_or_else(|_| Err("the service panicked".into()));
             // Without a job, the task below ends.
             drop(guarded);
             let response = match response {
@@ -155,7 +157,15 @@ async fn serve<S, B>(
     let stream = stream.map(|chunk| chunk.map_err(|error| PayloadError::Io(std::io::Error::other(error))));
     request.set_payload(Payload::Stream { payload: Box::pin(stream) });
     // As a part of the guarded call: a handler that lost its lease is dropped here too.
-    let Some(served) = part.run(service.call(request)).await else { return };
+    let running = AssertUnwindSafe(part.run(async move { service.call(request).await })).catch_unwind();
+    let served = match running.await {
+        Ok(Some(served)) => served,
+        Ok(None) => return,
+        Err(panic) => {
+            let _ = response.send(Err(panic));
+            return;
+        }
+    };
     let (request, served) = match served {
         Ok(served) => {
             let (request, served) = served.into_parts();
@@ -171,7 +181,7 @@ async fn serve<S, B>(
     let Some(parts) = convert::parts(&served) else { return };
     let body = served.into_body();
     let (pipe, piped) = Piped::new(length(body.size()));
-    if response.send(http::Response::from_parts(parts, piped)).is_ok() {
+    if response.send(Ok(http::Response::from_parts(parts, piped))).is_ok() {
         pipe.send_all(chunks(body)).await;
     }
 }

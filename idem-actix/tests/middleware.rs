@@ -4,9 +4,11 @@
 mod hostile;
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use actix_web::{App, HttpResponse, HttpServer, web};
@@ -262,6 +264,70 @@ async fn duplicates_at_once_over_several_workers_run_one_handler() {
     let (responses, ()) = futures_util::future::join(calls, open).await;
     assert!(responses.iter().all(|response| response.ends_with("1 10")), "{responses:?}");
     assert_eq!(site.runs.load(SeqCst), 1);
+}
+
+#[actix_web::test]
+async fn p8_a_panic_releases_the_key_under_the_strict_profile_too() {
+    let site = site_over(Idempotency::builder(MemoryStore::new()).strict().build());
+    assert_eq!(status(&site.post("/buggy", "k", "10").await), "500");
+    let again = site.post("/buggy", "k", "10").await;
+    assert!(status(&again) == "200" && !again.contains("idempotent-replayed"), "{again}");
+}
+
+/// A stream that sends one event, and then nothing.
+struct Quiet {
+    has_sent: bool,
+    open: Arc<AtomicUsize>,
+}
+
+impl futures_util::Stream for Quiet {
+    type Item = Result<web::Bytes, std::io::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if std::mem::replace(&mut self.has_sent, true) {
+            return Poll::Pending;
+        }
+        Poll::Ready(Some(Ok(web::Bytes::from_static(b"data: hello\n\n"))))
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, SeqCst);
+    }
+}
+
+#[actix_web::test]
+async fn a_stream_that_says_nothing_ends_with_its_client() {
+    let open: Arc<AtomicUsize> = Arc::default();
+    let counted = open.clone();
+    let app = move || {
+        let open = counted.clone();
+        let events = move || {
+            open.fetch_add(1, SeqCst);
+            let quiet = Quiet { has_sent: false, open: open.clone() };
+            async { HttpResponse::Ok().content_type("text/event-stream").streaming(quiet) }
+        };
+        let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new())).unscoped();
+        App::new().wrap(Idempotent::new(layer)).route("/events", web::get().to(events))
+    };
+    let server = HttpServer::new(app).workers(1).disable_signals().bind(("127.0.0.1", 0)).unwrap();
+    let address = server.addrs()[0];
+    actix_web::rt::spawn(server.run());
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET /events HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut got = Vec::new();
+    while !String::from_utf8_lossy(&got).contains("hello") {
+        got.push(stream.read_u8().await.unwrap());
+    }
+    assert_eq!(open.load(SeqCst), 1);
+    drop(stream);
+    let gone = async {
+        while open.load(SeqCst) > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("the stream is still there");
 }
 
 #[actix_web::test]

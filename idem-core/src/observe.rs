@@ -44,6 +44,8 @@ pub(crate) enum Decision {
     RejectedExhausted,
     RejectedMissingKey,
     RejectedReentrant,
+    RejectedInvalid,
+    PassedWithoutKey,
     RanUnguarded,
     StoreFailed,
     Conflict,
@@ -100,6 +102,8 @@ impl Decision {
             Self::RejectedExhausted => ("rejected_exhausted", Level::WARN),
             Self::RejectedMissingKey => ("rejected_missing_key", Level::INFO),
             Self::RejectedReentrant => ("rejected_reentrant", Level::WARN),
+            Self::RejectedInvalid => ("rejected_invalid", Level::INFO),
+            Self::PassedWithoutKey => ("passed_without_key", QUIET),
             Self::RanUnguarded => ("ran_unguarded", Level::WARN),
             Self::StoreFailed => ("store_failed", Level::WARN),
             Self::Conflict => ("conflict", QUIET),
@@ -232,14 +236,17 @@ impl Observer {
 
     /// Reports a call without a record: its key is missing, or the runtime has no store.
     pub(crate) fn decided_without_key(decision: Decision, operation: &str) {
+        Self::decided_without_key_because(decision, operation, None);
+    }
+
+    /// Reports a call without a record, and why there is none.
+    pub(crate) fn decided_without_key_because(decision: Decision, operation: &str, detail: Option<&'static str>) {
         let (name, level) = decision.describe();
         let (operation, label) = shown_and_label(operation);
-        outward(|| {
-            if level == Level::WARN {
-                tracing::warn!(target: "idem", operation = &*operation, decision = name, "{name}");
-            } else {
-                tracing::info!(target: "idem", operation = &*operation, decision = name, "{name}");
-            }
+        outward(|| match level {
+            Level::WARN => tracing::warn!(target: "idem", operation = &*operation, decision = name, detail, "{name}"),
+            Level::INFO => tracing::info!(target: "idem", operation = &*operation, decision = name, detail, "{name}"),
+            _ => tracing::debug!(target: "idem", operation = &*operation, decision = name, detail, "{name}"),
         });
         count(label, name);
     }

@@ -71,6 +71,16 @@ pub fn operation_of(site: &'static Site, name: Name, runtime: &Idempotency) -> O
     }
 }
 
+/// Reports a request that the edge of a service refused before it became a call, with the code of
+/// its answer; without a code, one that passed because it has no key and needs none.
+pub fn decided_at_the_edge(operation: &str, code: Option<&'static str>) {
+    match code {
+        None => Observer::decided_without_key(Decision::PassedWithoutKey, operation),
+        Some("missing_key") => Observer::decided_without_key(Decision::RejectedMissingKey, operation),
+        Some(_) => Observer::decided_without_key_because(Decision::RejectedInvalid, operation, code),
+    }
+}
+
 /// Carries out the call of an annotated function under a disabled runtime.
 #[inline]
 pub async fn run_unguarded<Body: Future>(body: Pin<&mut Option<Body>>) -> Body::Output {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{Extensions, HeaderValue, Method};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use reqwest::{Request, Response};
+use reqwest::{Request, Response, Url};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use super::error::{NoCall, UnknownOutcome, target};
@@ -61,6 +61,7 @@ impl Middleware for IdempotencyClient {
             None => None,
         };
         let target = target(&request);
+        let place = request.url().clone();
         // A deadline that the clock cannot express is none.
         let begun = now();
         let deadline = begun.checked_add(self.deadline).unwrap_or_else(|| begun + Duration::from_secs(31_536_000));
@@ -75,9 +76,14 @@ impl Middleware for IdempotencyClient {
             let (verdict, last) = match tokio::time::timeout_at(deadline, sent).await {
                 Ok(Ok((response, body))) => {
                     let verdict = Verdict::of_response(response.status(), response.headers(), body.as_deref());
+                    let verdict = if is_at(&place, response.url()) { verdict } else { verdict.after_redirect() };
                     (verdict, Last::Response(response))
                 }
-                Ok(Err(error)) => (Verdict::of_error(&error), Last::Error(error)),
+                Ok(Err(error)) => {
+                    let verdict = Verdict::of_error(&error);
+                    let is_here = error.url().is_none_or(|url| is_at(&place, url));
+                    (if is_here { verdict } else { verdict.after_redirect() }, Last::Error(error))
+                }
                 Err(_) => (Verdict { retry: false, after: None, effect: Effect::Possible }, Last::Nothing),
             };
             match verdict.effect {
@@ -123,6 +129,14 @@ impl Middleware for IdempotencyClient {
         tracing::warn!(target: "idem", event = "outcome_unknown", request = %target, tries, "gave up on a request that may have been carried out");
         Err(Error::middleware(unknown(key, target, tries, last, lookup_status)))
     }
+}
+
+/// Whether a response or an error of this URL is one of the place that the request was sent to, and
+/// not of a redirect's target.
+fn is_at(place: &Url, url: &Url) -> bool {
+    let parts = |url: &Url| (url.origin(), url.path().to_owned(), url.query().map(str::to_owned));
+    // What reqwest gives to a response that other middleware has made.
+    url.host_str() == Some("no.url.provided.local") || parts(place) == parts(url)
 }
 
 fn unknown(

@@ -41,20 +41,20 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 /// | result of a try | retried | may have been carried out |
 /// | --- | --- | --- |
 /// | 2xx, 3xx, or a replay | no, it is the answer | – |
-/// | 408, 425, 429 | yes | no |
+/// | 425, 429 | yes | no |
 /// | 409 with `Retry-After` or an `idempotency_error` | yes | yes |
 /// | 409 that says abandoned, or attempts exhausted | no | yes |
 /// | 409 that says done | no, it is the answer | – |
 /// | any other 409 | yes | no |
 /// | 401, 403 | no | no |
 /// | any other 4xx, 422 among them | never, it is the answer | – |
-/// | 500, 502, 503, 504 | yes | yes |
+/// | 408, 500, 502, 503, 504 | yes | yes |
 /// | 501, 505 | no, it is the answer | – |
 /// | any other 5xx | no | yes |
 /// | connection refused, host not found, TLS failed | yes | no |
 /// | connection lost, timeout, response cut in its body | yes | yes |
 /// | too many redirects | no | yes |
-/// | an error of other middleware | no | no |
+/// | an error of other middleware | no | yes, unless reqwest says inside that it did not connect |
 /// | the deadline, during a try | no | yes |
 ///
 /// If `x-should-retry` or `Stripe-Should-Retry` is `false`, the tries end. If it is `true`, any 5xx
@@ -70,8 +70,10 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 /// Only the `timeout` of the reqwest client limits a single try. Set one, or a lost reply takes all
 /// of the deadline.
 ///
-/// Redirects that reqwest follows are a part of the try. If the target of a redirect refuses the
-/// connection, reqwest reports that alone, so the try counts as not carried out. Use
+/// Redirects that reqwest follows are a part of the try. If the response or the error is of another
+/// URL than the request's, a "no" in the last column is a "yes": the target of the redirect has
+/// refused, not the server that got the request. A refused connection to the target is an exception:
+/// reqwest reports it with the URL of the request, so the try counts as not carried out. Use
 /// `redirect::Policy::none()` for a server that answers POST with 303.
 ///
 /// # Cancellation safety

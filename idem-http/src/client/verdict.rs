@@ -40,7 +40,7 @@ impl Verdict {
         }
         let problem = Problem::of(headers, body);
         let (retry, effect) = match status.as_u16() {
-            408 | 425 | 429 => (true, Effect::None),
+            425 | 429 => (true, Effect::None),
             409 => match problem.code() {
                 Some("already_done" | "duplicate") => (false, Effect::Answer),
                 Some("abandoned" | "attempts_exhausted") => (false, Effect::Possible),
@@ -49,8 +49,9 @@ impl Verdict {
                 None => (true, Effect::None),
             },
             401 | 403 => (false, Effect::None),
-            // Also with the code `store`: a handler whose COMMIT had no answer sends it too.
-            500 | 502 | 503 | 504 => (true, Effect::Possible),
+            // A time limit around a service that goes on is a 408. With the code `store`, 503 may be of a
+            // handler whose COMMIT had no answer.
+            408 | 500 | 502 | 503 | 504 => (true, Effect::Possible),
             506.. => (false, Effect::Possible),
             // Of the 5xx: 501 and 505.
             _ => (false, Effect::Answer),
@@ -60,6 +61,11 @@ impl Verdict {
         Self { retry, after: suggested(headers), effect }
     }
 
+    /// The verdict on a try that was redirected: its target's refusal says nothing of the request.
+    pub(super) fn after_redirect(self) -> Self {
+        Self { effect: if self.effect == Effect::None { Effect::Possible } else { self.effect }, ..self }
+    }
+
     /// Judges a try that got no response, or not all of it.
     pub(super) fn of_error(error: &Error) -> Self {
         match error {
@@ -67,7 +73,15 @@ impl Verdict {
             Error::Reqwest(error) if error.is_connect() => Self::new(true, Effect::None),
             Error::Reqwest(error) if error.is_redirect() => Self::new(false, Effect::Possible),
             Error::Reqwest(_) => Self::new(true, Effect::Possible),
-            Error::Middleware(_) => Self::new(false, Effect::None),
+            // Other middleware may have sent the request.
+            Error::Middleware(error) => {
+                let sent = error.chain().find_map(|cause| match cause.downcast_ref()? {
+                    Error::Reqwest(error) => Some(error),
+                    Error::Middleware(_) => None,
+                });
+                let was_not_sent = sent.is_some_and(|error| error.is_builder() || error.is_connect());
+                Self::new(false, if was_not_sent { Effect::None } else { Effect::Possible })
+            }
         }
     }
 }
@@ -115,10 +129,10 @@ mod tests {
         use Effect::{Answer, None as Not, Possible};
         let rows: &[(&[u16], bool, Effect)] = &[
             (&[200, 201, 202, 204, 301, 303], false, Answer),
-            (&[408, 425, 429, 409], true, Not),
+            (&[425, 429, 409], true, Not),
             (&[401, 403], false, Not),
             (&[400, 402, 404, 410, 413, 422], false, Answer),
-            (&[500, 502, 503, 504], true, Possible),
+            (&[408, 500, 502, 503, 504], true, Possible),
             (&[501, 505], false, Answer),
             (&[507, 520, 524], false, Possible),
         ];

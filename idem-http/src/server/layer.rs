@@ -72,7 +72,9 @@ impl IdempotencyLayer {
 
     /// Sets how the owner of a key is found in a request, such as the user or the API key.
     ///
-    /// Two owners never share a record. If `scope` returns `None`, the request gets 401.
+    /// Two owners never share a record. If `scope` returns `None`, the request gets 401. A credential
+    /// that is renewed, such as an access token, is not an owner: with a new one, the same key would
+    /// run again.
     pub fn scope<F>(mut self, scope: F) -> IdempotencyLayer<Scoped>
     where
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,

@@ -20,6 +20,10 @@ use super::service::{REPLAYED, Replayed};
 /// replayed. A response is marked if there was at least one guarded call, and every one was
 /// replayed. The [`IdempotencyLayer`](crate::IdempotencyLayer) marks its replays without it.
 ///
+/// Use it for handlers whose response is the outcome of their guarded call. A handler that does more
+/// after its call may fail although the call was replayed: that response is marked too, and the mark
+/// ends the tries of a client.
+///
 /// Guarded calls in a task that the handler spawns do not count; a `detached` handler counts.
 ///
 /// # Examples

@@ -12,7 +12,7 @@ use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _, lazy};
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderValue, Request, Uri, request};
 use http_body::Body as HttpBody;
-use idem_core::__private::{CarriedOn, carried_on, outcome_of, run_owned};
+use idem_core::__private::{CarriedOn, carried_on, decided_at_the_edge, outcome_of, run_owned};
 use idem_core::{Error, ErrorAction, Operation};
 use serde::{Deserialize, Serialize};
 use tower_service::Service;
@@ -139,19 +139,23 @@ where
         return Admitted::Unguarded(request.map(Body::streaming));
     }
     let (parts, body) = request.into_parts();
+    let refused = |problem: Problem| {
+        note(settings, &parts, Some(&problem));
+        Admitted::Refused(problem)
+    };
     let found = match &settings.key {
         KeyOf::Header(name) => IdempotencyKey::from_headers(&parts.headers, name),
         KeyOf::Parts(key) => key(&parts).map(|key| key.parse()).transpose(),
         KeyOf::Body(_) => Ok(None),
     };
     let key = match found {
-        Err(invalid) => return Admitted::Refused(invalid.into()),
+        Err(invalid) => return refused(invalid.into()),
         Ok(None) if !matches!(settings.key, KeyOf::Body(_)) => {
-            return if settings.required {
-                Admitted::Refused(Problem::missing_key())
-            } else {
-                Admitted::Unguarded(Request::from_parts(parts, Body::streaming(body)))
-            };
+            if settings.required {
+                return refused(Problem::missing_key());
+            }
+            note(settings, &parts, None);
+            return Admitted::Unguarded(Request::from_parts(parts, Body::streaming(body)));
         }
         Ok(key) => key,
     };
@@ -159,11 +163,11 @@ where
         KeyScope::Shared => None,
         KeyScope::PerClient(scope) => match scope(&parts).filter(|scope| !scope.is_empty()) {
             Some(scope) => Some(scope),
-            None => return Admitted::Refused(Problem::NO_SCOPE),
+            None => return refused(Problem::NO_SCOPE),
         },
     };
     if body.size_hint().lower() > u64::try_from(settings.max_body).unwrap_or(u64::MAX) {
-        return Admitted::Refused(Problem::TOO_LARGE);
+        return refused(Problem::TOO_LARGE);
     }
     Admitted::Guarded(Head { parts, key, scope }, body)
 }
@@ -186,15 +190,21 @@ where
     R::Error: Into<BoxError>,
 {
     async move {
-        let whole = match read(body, settings.max_body).await {
-            Read::Whole(whole) => whole,
-            Read::Larger(_) => return Ok(refusal(&settings, &Problem::TOO_LARGE)),
-            Read::Broken(_) => return Ok(refusal(&settings, &Problem::BROKEN_BODY)),
+        let described = match read(body, settings.max_body).await {
+            Read::Whole(whole) => describe(&settings, &head, &whole.data).map(|operation| (operation, whole)),
+            Read::Larger(_) => Err(Problem::TOO_LARGE),
+            Read::Broken(_) => Err(Problem::BROKEN_BODY),
         };
-        match describe(&settings, &head, &whole.data) {
-            Err(problem) => Ok(refusal(&settings, &problem)),
-            Ok(None) => Box::pin(pass(inner, Request::from_parts(head.parts, Body::whole(whole)))).await,
-            Ok(Some(operation)) => {
+        match described {
+            Err(problem) => {
+                note(&settings, &head.parts, Some(&problem));
+                Ok(refusal(&settings, &problem))
+            }
+            Ok((None, whole)) => {
+                note(&settings, &head.parts, None);
+                Box::pin(pass(inner, Request::from_parts(head.parts, Body::whole(whole)))).await
+            }
+            Ok((Some(operation), whole)) => {
                 let ended = guard(&settings, inner, Request::from_parts(head.parts, Body::whole(whole)), operation);
                 answer(&settings, ended.await)
             }
@@ -222,12 +232,22 @@ fn describe(settings: &Settings, head: &Head, body: &[u8]) -> Result<Option<Oper
     Ok(Some(if settings.compares { fingerprinted(operation, parts, body) } else { operation.no_fingerprint() }))
 }
 
+/// Reports a request that is refused, or that passes because it has no key and needs none.
+fn note(settings: &Settings, parts: &request::Parts, problem: Option<&Problem>) {
+    // Not its path: nobody has asked yet who sends it, and a metric keeps each of its labels.
+    let operation = operation(&settings.name, parts.method.as_str(), matched(parts).unwrap_or_default());
+    decided_at_the_edge(&operation, problem.map(|problem| problem.code));
+}
+
 /// The route that matched, or else the path.
 fn route(parts: &request::Parts) -> &str {
-    if let Some(matched) = parts.extensions.get::<axum::extract::MatchedPath>() {
-        return matched.as_str();
-    }
-    parts.extensions.get::<Route>().map_or_else(|| uri(parts).path(), |route| &route.0)
+    matched(parts).unwrap_or_else(|| uri(parts).path())
+}
+
+/// The route that matched, if the router or the application says so.
+fn matched(parts: &request::Parts) -> Option<&str> {
+    let by_axum = parts.extensions.get::<axum::extract::MatchedPath>().map(axum::extract::MatchedPath::as_str);
+    by_axum.or_else(|| parts.extensions.get::<Route>().map(|route| &*route.0))
 }
 
 /// The URI as the client sent it. A nested service of axum sees a part of it, which is the same in

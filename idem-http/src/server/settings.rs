@@ -154,7 +154,8 @@ fn is_kept(status: StatusCode) -> bool {
 
 /// Whether it is a response of gRPC.
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
-    is_of_type(headers, "application/grpc")
+    // gRPC-Web has its trailers in the body.
+    is_of_type(headers, "application/grpc") && !is_of_type(headers, "application/grpc-web")
 }
 
 /// Whether the status of gRPC in these headers or trailers is one that is kept, or is missing.

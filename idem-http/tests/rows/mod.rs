@@ -177,6 +177,57 @@ async fn compressed_bodies_are_compared_and_replayed_as_they_are() {
 }
 
 #[tokio::test]
+async fn each_request_that_the_layer_refuses_or_lets_pass_is_an_event() {
+    for (code, expected) in [
+        ("missing_key", "INFO idem: rejected_missing_key"),
+        ("invalid_key", "INFO idem: rejected_invalid"),
+        ("no_scope", "INFO idem: rejected_invalid"),
+        ("body_too_large", "INFO idem: rejected_invalid"),
+        ("passes", "DEBUG idem: passed_without_key"),
+    ] {
+        let logs = Logs::default();
+        let writer = logs.clone();
+        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_ansi(false);
+        let subscriber = subscriber.without_time().with_writer(move || writer.clone()).finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let site = Site::new();
+        let layer = layer(&site.idempotency).max_body(4).required(code != "passes");
+        let app = site.router(layer.clone());
+        let in_body = site.router(layer.name("forms").body_field("/key"));
+        let mut request = Request::post("/charges").header(CONTENT_TYPE, "application/json");
+        if code != "no_scope" {
+            request = request.header(AUTHORIZATION, "alice");
+        }
+        request = match code {
+            "missing_key" | "passes" => request,
+            "invalid_key" => request.header("idempotency-key", "a b"),
+            _ => request.header("idempotency-key", "k"),
+        };
+        let text = if code == "body_too_large" { "12345" } else { "10" };
+        let got = send(&app, request.body(Body::from(text)).unwrap()).await;
+        if code == "passes" {
+            assert_eq!(got.status, StatusCode::OK);
+        } else {
+            assert_eq!(got.code(), code);
+        }
+        let text = String::from_utf8(logs.0.lock().unwrap().clone()).unwrap();
+        assert!(text.contains(expected) && text.contains("tests.POST/charges"), "{code}: {text}");
+        if expected.contains("invalid") {
+            assert!(text.contains(&format!("detail=\"{code}\"")), "{text}");
+        }
+        // The same of a key that is found after the body was read.
+        if code == "passes" || code == "missing_key" {
+            logs.0.lock().unwrap().clear();
+            let request =
+                Request::post("/charges").header(AUTHORIZATION, "alice").header(CONTENT_TYPE, "application/json");
+            send(&in_body, request.body(Body::from("{}")).unwrap()).await;
+            let text = String::from_utf8(logs.0.lock().unwrap().clone()).unwrap();
+            assert!(text.contains(expected) && text.contains("forms.POST/charges"), "{code}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn nothing_of_a_key_an_owner_or_a_body_reaches_a_log_or_an_error_page() {
     const KEY: &str = "<script>alert(1)</script>";
     let logs = Logs::default();

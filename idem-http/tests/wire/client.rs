@@ -134,7 +134,7 @@ async fn a_final_answer_is_returned_as_it_is() {
 #[tokio::test(start_paused = true)]
 async fn statuses_that_may_hide_an_effect_end_as_unknown_and_others_as_they_are() {
     for (status, is_unknown) in
-        [(408, false), (409, false), (425, false), (429, false), (500, true), (502, true), (503, true), (504, true)]
+        [(408, true), (409, false), (425, false), (429, false), (500, true), (502, true), (503, true), (504, true)]
     {
         let script = Script::new([reply(status), reply(status), reply(status), reply(status)]);
         let sent = script.client(client()).post(URL).send().await;

@@ -12,6 +12,7 @@ mod http2;
 mod lookups;
 mod processes;
 mod raw;
+mod redirects;
 mod scripted;
 #[path = "../support/mod.rs"]
 mod support;
