@@ -62,6 +62,34 @@ impl Codec for Bound {
     }
 }
 
+/// The successor of [`Bound`], whose outcomes it still reads.
+struct Successor;
+
+impl Codec for Successor {
+    fn id(&self) -> CodecId {
+        CodecId::parse(b"next").unwrap()
+    }
+
+    fn encode(&self, _: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+        Ok(serde_json::to_vec(value)?)
+    }
+
+    fn decode(
+        &self,
+        _: CodecContext<'_>,
+        bytes: &[u8],
+        read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+    ) -> Result<(), CodecFailure> {
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
+        Ok(json.end()?)
+    }
+
+    fn earlier(&self, id: CodecId) -> Option<&dyn Codec> {
+        (id == Bound.id()).then_some(&Bound)
+    }
+}
+
 /// Copies the outcome of one key to another one, as an attacker with access to the store can.
 async fn copy(store: &impl Store, operation: &str, from: &str, to: &str) {
     let id = |key| RecordId::new(operation, &Key::encode(key).unwrap()).unwrap();

@@ -11,7 +11,7 @@ use idem::{
 use tokio::sync::Notify;
 
 use crate::support::{LONG, World};
-use crate::{Res, copy};
+use crate::{Bound, Res, Successor, copy};
 
 /// A ring of keys, of which the first one writes. Each is made of its name.
 fn ring(names: &[&str]) -> KeyRing {
@@ -175,6 +175,30 @@ async fn p7_a_ciphertext_that_was_copied_to_another_key_or_operation_is_refused_
     assert!(is_codec(&copied), "{copied:?}");
     // It says why, and nothing of the outcome.
     assert!(copied.unwrap_err().to_string().contains("was not encrypted for this record"));
+}
+
+#[tokio::test]
+async fn the_codec_inside_of_the_encryption_can_be_replaced() {
+    let store = MemoryStore::new();
+    let run = async |codec: EncryptedCodec, key: &str| {
+        let idempotency = Idempotency::builder(store.clone()).codec(codec).build();
+        idempotency
+            .operation("keys.replaced")
+            .key(key)
+            .run(async || Res::Ok(1))
+            .await
+            .map(|outcome| outcome.is_replayed())
+    };
+    let plain = Idempotency::builder(store.clone()).codec(Bound).build();
+    plain.operation("keys.replaced").key("plain").run(async || Res::Ok(1)).await.unwrap();
+    assert!(!run(EncryptedCodec::over(Bound, ring(&["a"])), "encrypted").await.unwrap());
+    let successor = || EncryptedCodec::over(Successor, ring(&["a"]));
+    assert!(run(successor(), "encrypted").await.unwrap());
+    assert!(is_codec(&run(successor(), "plain").await));
+    assert!(run(successor().reads_unencrypted(), "plain").await.unwrap());
+    // Not the other way round: the older codec knows nothing of the newer one.
+    assert!(!run(successor(), "new").await.unwrap() && run(successor(), "new").await.unwrap());
+    assert!(is_codec(&run(EncryptedCodec::over(Bound, ring(&["a"])), "new").await));
 }
 
 #[cfg(all(feature = "http", feature = "axum"))]

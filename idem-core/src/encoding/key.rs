@@ -155,8 +155,9 @@ impl Key {
         write_after(&mut text, value).then(|| Self(text.into_boxed_str()))
     }
 
-    /// Reads a key in its encoded form, as stores keep it and listings show it. `None` if no value
-    /// encodes to it.
+    /// Reads a key in its encoded form, as stores keep it and listings show it. `None` if it has
+    /// characters that no encoded key has, or is too long. It does not check whether parentheses are
+    /// closed.
     ///
     /// ```
     /// # use idem_core as idem;

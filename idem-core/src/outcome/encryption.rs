@@ -84,7 +84,8 @@ impl EncryptedCodec {
         Self::over(Json, keys)
     }
 
-    /// Encrypts outcomes that another codec writes.
+    /// Encrypts outcomes that another codec writes. What that codec replaced
+    /// ([`Codec::earlier`]) is still read.
     pub fn over(inner: impl Codec, keys: impl EncryptionKeys) -> Self {
         Self { inner: Arc::new(inner), keys: Arc::new(keys), reads_unencrypted: false }
     }
@@ -119,18 +120,23 @@ impl Codec for EncryptedCodec {
         bytes: &[u8],
         read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecFailure> {
-        let mut plain = self.open(context, bytes)?;
-        let read = self.inner.decode(context, &plain, read);
+        let (codec, mut plain) = self.open(context, bytes)?;
+        let read = codec.decode(context, &plain, read);
         plain.zeroize();
         read
     }
 
     fn earlier(&self, id: CodecId) -> Option<&dyn Codec> {
-        (self.reads_unencrypted && self.inner.id() == id).then_some(&*self.inner)
+        self.inside(id).filter(|_| self.reads_unencrypted)
     }
 }
 
 impl EncryptedCodec {
+    /// The codec with this name inside: the one that writes, or one that it replaced.
+    fn inside(&self, id: CodecId) -> Option<&dyn Codec> {
+        if self.inner.id() == id { Some(&*self.inner) } else { self.inner.earlier(id) }
+    }
+
     fn seal(&self, context: CodecContext<'_>, plain: &[u8]) -> Result<Vec<u8>, CodecFailure> {
         let (id, key) = self.keys.current()?;
         check_key_id(&id).map_err(|problem| Unquoted::boxed(problem.to_string()))?;
@@ -152,27 +158,28 @@ impl EncryptedCodec {
         Ok(sealed)
     }
 
-    fn open(&self, context: CodecContext<'_>, sealed: &[u8]) -> Result<Vec<u8>, CodecFailure> {
+    fn open(&self, context: CodecContext<'_>, sealed: &[u8]) -> Result<(&dyn Codec, Vec<u8>), CodecFailure> {
         let Some(Sealed { header, key_id, inner, nonce, encrypted }) = Sealed::read(sealed) else {
             return Err(Unquoted::boxed("it is cut short, or of a form that this version of idem does not know"));
         };
-        if inner != self.inner.id() {
+        let Some(codec) = self.inside(inner) else {
             let mine = self.inner.id();
             return Err(Unquoted::boxed(format!(
                 "inside of the encryption it was written by the codec `{inner}`, and this runtime has `{mine}` there"
             )));
-        }
+        };
         let Some(key) = self.keys.find(key_id)? else {
             return Err(Unquoted::boxed(format!(
                 "it was encrypted with the key `{key_id}`, which this runtime does not have; give it to `KeyRing::reads`"
             )));
         };
         let payload = Payload { msg: encrypted, aad: &associated(context, header) };
-        key.cipher().decrypt(&XNonce::from(nonce), payload).map_err(|_| {
+        let plain = key.cipher().decrypt(&XNonce::from(nonce), payload).map_err(|_| {
             Unquoted::boxed(format!(
                 "it was not encrypted for this record (operation, key, attempt and kind) with the key `{key_id}` as this runtime has it, or was changed since"
             ))
-        })
+        })?;
+        Ok((codec, plain))
     }
 }
 
@@ -314,7 +321,9 @@ pub trait EncryptionKeys: Send + Sync + 'static {
     /// # Errors
     ///
     /// If there is none. The call is then recorded as done, without the value (`not_encoded`), and
-    /// a kept error releases the key (`error_not_kept`).
+    /// a kept error releases the key (`error_not_kept`). A replay of an outcome that is
+    /// [upgraded](crate::Operation::upgrade) needs the key too, and is
+    /// [`Error::Codec`](crate::Error::Codec) without it.
     fn current(&self) -> Result<(String, EncryptionKey), CodecFailure>;
 
     /// Returns the key with this id; `None` if it is not known.
