@@ -15,3 +15,5 @@ mod doctor;
 mod many;
 #[path = "program/night.rs"]
 mod night;
+#[path = "program/unreadable.rs"]
+mod unreadable;

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use idem_core::RecordState;
 use idem_core::record::RecordId;
 use idem_core::store::admin::{Cursor, Listing};
 use idem_core::store::trail::{self, Entry};
+use idem_core::{RecordState, StoreErrorKind};
 use serde_json::json;
 
-use super::list::{of_cursor, tell, valid};
+use super::list::{of_cursor, tell, tell_of, valid};
 use crate::args::Audit;
 use crate::failure::Failure;
 use crate::print;
@@ -33,7 +33,15 @@ pub(crate) async fn run(store: &AnyStore, args: &Audit, json: bool) -> Result<()
         let page = store.list(&listing).await.map_err(|error| of_cursor(error, &listing, args.cursor.as_deref()))?;
         tell(&page.unreadable);
         let ids = page.records.into_iter().map(|listed| listed.id).filter(|id| seen.insert(id.clone()));
-        let read = stream::iter(ids).map(|id| async move { store.entry(&id).await });
+        let read = stream::iter(ids).map(|id| async move {
+            match store.entry(&id).await {
+                Err(error) if error.kind() == StoreErrorKind::Unreadable => {
+                    tell_of(&id, &error);
+                    Ok(None)
+                }
+                entry => entry,
+            }
+        });
         let read: Vec<Option<Entry>> = read.buffered(AT_A_TIME).try_collect().await?;
         entries.extend(read.into_iter().flatten().filter(is_wanted));
         match page.next {

@@ -63,10 +63,14 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
 /// The records with their outcomes, which a listing leaves out.
 async fn with_outcomes(store: &AnyStore, records: Vec<Listed>) -> Result<Vec<serde_json::Value>, Failure> {
     let objects = stream::iter(records).map(|mut listed| async move {
-        if listed.info.state == idem_core::RecordState::Committed
-            && let Some(info) = store.inspect(&listed.id).await?
-        {
-            listed.info = info;
+        if listed.info.state == idem_core::RecordState::Committed {
+            match store.inspect(&listed.id).await {
+                Ok(Some(info)) => listed.info = info,
+                Ok(None) => {}
+                // Without its outcome, as the table shows it.
+                Err(error) if error.kind() == StoreErrorKind::Unreadable => tell_of(&listed.id, &error),
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(print::object(&listed.id, &listed.info))
     });
@@ -93,7 +97,14 @@ pub(crate) fn valid(operation: &str) -> Result<&str, Failure> {
 /// Says on the side what cannot be read.
 pub(crate) fn tell(unreadable: &[Unreadable]) {
     for Unreadable { id, error, .. } in unreadable {
-        let key = print::shown(id.key());
-        print::aside(&format!("idem: `{key}` of `{}` cannot be read: {error}", id.operation()));
+        tell_of(id, error);
     }
+}
+
+pub(super) fn tell_of(id: &RecordId, error: &StoreError) {
+    print::aside(&format!("idem: {}", unreadable(id, error)));
+}
+
+pub(super) fn unreadable(id: &RecordId, error: &StoreError) -> String {
+    format!("`{}` of `{}` cannot be read: {error}", print::shown(id.key()), id.operation())
 }

@@ -10,9 +10,9 @@ use std::io::{self, Write as _};
 
 use clap::CommandFactory as _;
 use idem_core::record::{RecordId, RecordInfo};
-use idem_core::store::admin::Listing;
+use idem_core::store::admin::{Listing, Unreadable};
 use idem_core::store::trail::Entry;
-use idem_core::{Key, KeyDigest};
+use idem_core::{Key, KeyDigest, StoreError};
 use serde_json::{Value, json};
 
 use crate::args::{Args, Command, Show, Which};
@@ -165,6 +165,10 @@ async fn find_digest(store: &AnyStore, digest: KeyDigest) -> Result<(RecordId, R
             if let Some(info) = store.inspect(&listed.id).await? {
                 return Ok((listed.id, info));
             }
+        }
+        if let Some(Unreadable { id, error, .. }) = page.unreadable.into_iter().next() {
+            let message = list::unreadable(&id, &error);
+            return Err(Failure::Store(StoreError::new(error.kind(), message)));
         }
         match page.next {
             Some(cursor) => listing = listing.after(cursor),

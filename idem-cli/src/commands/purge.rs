@@ -1,15 +1,18 @@
 //! `purge`.
 
-use std::collections::BTreeMap;
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashSet};
+use std::future::ready;
 
 use futures_util::stream::{self, StreamExt as _};
-use idem_core::RecordState;
-use idem_core::store::admin::{Intervened, Intervention, Listed, Listing};
+use idem_core::record::RecordId;
+use idem_core::store::admin::{Intervened, Intervention, Listed, Listing, Unreadable};
 use idem_core::store::trail::{Decision, Ended, Noted};
+use idem_core::{RecordState, StoreError, StoreErrorKind};
 use serde_json::json;
 
 use super::change::{refuse_trail, without_entry};
-use super::list::{tell, valid};
+use super::list::{tell_of, valid};
 use crate::args::{Purge, State};
 use crate::ask;
 use crate::failure::Failure;
@@ -50,59 +53,115 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
         ask::confirm(&args.consent, &question)?;
     }
     let noted = note(store, args).await?;
-    let (mut removed, mut kept) = (0_u64, 0_u64);
+    let mut purged = Purged::default();
+    let ended = remove_all(store, args, listing, &mut purged).await;
+    let removed = purged.removed;
+    if let Some(noted) = noted {
+        let written = store.end(noted, Ended::Done { records: removed }, args.consent.audit_ttl).await;
+        if let Err(error) = written {
+            print::aside(&format!("idem: the audit trail does not say how many records were removed: {error}"));
+        }
+    }
+    let operation = &args.operation;
+    if let Err(error) = ended {
+        print::aside(&format!("idem: {removed} records of {operation} were removed before the store failed"));
+        return Err(error.into());
+    }
+    let kept = purged.kept + u64::try_from(purged.unreadable.len()).unwrap_or(u64::MAX);
+    if json {
+        return Ok(print::json(
+            &json!({ "operation": operation, "removed": removed, "kept": kept, "who": ask::who() }),
+        )?);
+    }
+    Ok(print::line(&format!(
+        "{removed} records of {operation} removed, {kept} kept because they are alive, have changed or cannot be read"
+    ))?)
+}
+
+/// What became of the records.
+#[derive(Default)]
+struct Purged {
+    removed: u64,
+    /// Alive, or changed.
+    kept: u64,
+    /// Each once: a listing may repeat it.
+    unreadable: HashSet<RecordId>,
+}
+
+impl Purged {
+    fn keep_unreadable(&mut self, id: RecordId, error: &StoreError) {
+        if !self.unreadable.contains(&id) {
+            tell_of(&id, error);
+            self.unreadable.insert(id);
+        }
+    }
+}
+
+/// Removes what the listing has. At an error it stops, and has counted what was removed.
+async fn remove_all(
+    store: &AnyStore,
+    args: &Purge,
+    mut listing: Listing,
+    purged: &mut Purged,
+) -> Result<(), StoreError> {
     loop {
         let page = store.list(&listing).await?;
-        tell(&page.unreadable);
+        for Unreadable { id, error, .. } in page.unreadable {
+            purged.keep_unreadable(id, &error);
+        }
         let (alive, batch): (Vec<Listed>, Vec<Listed>) = page
             .records
             .into_iter()
             .partition(|listed| listed.info.state == RecordState::InFlight && !args.consent.force);
-        kept += u64::try_from(alive.len()).unwrap_or(u64::MAX);
-        let removals = stream::iter(batch).map(|listed| async move {
-            // Only what was listed: a key that was claimed since, or was committed, stays.
-            let forget = Intervention::forget(listed.id.clone())
-                .by(&ask::who(), args.consent.reason.as_deref().unwrap_or_default())
-                .force(args.consent.force)
-                .only_attempt(listed.info.attempt)
-                .only_state(listed.info.state);
-            let answer = store.intervene(&forget).await?;
-            if let Intervened::Done { attempt } = answer {
-                ask::report("forgotten", &listed.id, attempt, &args.consent);
+        purged.kept += u64::try_from(alive.len()).unwrap_or(u64::MAX);
+        // After a failure no removal begins, and those under way are waited for.
+        let has_failed = Cell::new(false);
+        let removals = stream::iter(batch).take_while(|_| ready(!has_failed.get())).map(|listed| {
+            let has_failed = &has_failed;
+            async move {
+                let answer = remove(store, args, &listed).await;
+                has_failed.set(answer.as_ref().is_err_and(|error| !is_unreadable(error)) || has_failed.get());
+                (listed.id, answer)
             }
-            Ok::<_, Failure>(answer)
         });
         let answers: Vec<_> = removals.buffer_unordered(AT_A_TIME).collect().await;
-        for answer in answers {
-            match answer? {
-                Intervened::Done { .. } => removed += 1,
-                Intervened::Nothing => {}
-                _ => kept += 1,
+        let mut failed = Ok(());
+        for (id, answer) in answers {
+            match answer {
+                Ok(Intervened::Done { .. }) => purged.removed += 1,
+                Ok(Intervened::Nothing) => {}
+                Ok(_) => purged.kept += 1,
+                Err(error) if is_unreadable(&error) => purged.keep_unreadable(id, &error),
+                Err(error) => failed = Err(error),
             }
         }
+        failed?;
         match page.next {
             Some(cursor) => {
-                print::aside(&format!("{removed} removed"));
+                print::aside(&format!("{} removed", purged.removed));
                 listing = listing.after(cursor);
             }
-            None => break,
+            None => return Ok(()),
         }
     }
-    if let Some(noted) = noted {
-        let ended = store.end(noted, Ended::Done { records: removed }, args.consent.audit_ttl).await;
-        if let Err(error) = ended {
-            print::aside(&format!("idem: the audit trail does not say how many records were removed: {error}"));
-        }
+}
+
+/// Removes only what was listed: a key that was claimed since, or was committed, stays.
+async fn remove(store: &AnyStore, args: &Purge, listed: &Listed) -> Result<Intervened, StoreError> {
+    let forget = Intervention::forget(listed.id.clone())
+        .by(&ask::who(), args.consent.reason.as_deref().unwrap_or_default())
+        .force(args.consent.force)
+        .only_attempt(listed.info.attempt)
+        .only_state(listed.info.state);
+    let answer = store.intervene(&forget).await?;
+    if let Intervened::Done { attempt } = answer {
+        ask::report("forgotten", &listed.id, attempt, &args.consent);
     }
-    if json {
-        return Ok(print::json(
-            &json!({ "operation": args.operation, "removed": removed, "kept": kept, "who": ask::who() }),
-        )?);
-    }
-    let operation = &args.operation;
-    Ok(print::line(&format!(
-        "{removed} records of {operation} removed, {kept} kept because they are alive or have changed"
-    ))?)
+    Ok(answer)
+}
+
+fn is_unreadable(error: &StoreError) -> bool {
+    error.kind() == StoreErrorKind::Unreadable
 }
 
 /// The entry of the whole: one for each record would take the room that a purge makes.
