@@ -8,6 +8,9 @@ use clap_complete::Shell;
 use idem_core::store::trail;
 use idem_core::{KeyDigest, RecordState};
 
+/// As long as an operation's own `ttl` may be.
+const LONGEST_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 /// Lists, shows and settles the calls that idem guards.
 ///
 /// Exit codes: 0 done; 1 `doctor` found something; 2 wrong arguments; 3 no such record; 4 refused
@@ -128,8 +131,17 @@ pub(crate) struct Settle {
     /// The outcome is an error of the function, which duplicates get
     #[arg(long)]
     pub(crate) error: bool,
+    /// The version of the outcome's type: the `outcome_version` of the operation
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..),
+        conflicts_with = "error"
+    )]
+    pub(crate) outcome_version: u32,
     /// How long the outcome is kept. Default: as long as the record would have been, from now
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "LENGTH")]
+    #[arg(long, value_parser = ttl, value_name = "LENGTH")]
     pub(crate) ttl: Option<Duration>,
 }
 
@@ -221,6 +233,14 @@ impl From<State> for RecordState {
 
 fn digest(text: &str) -> Result<KeyDigest, String> {
     KeyDigest::parse(text).ok_or_else(|| "a digest is 16 hexadecimal digits, as logs show it".to_owned())
+}
+
+fn ttl(text: &str) -> Result<Duration, String> {
+    let length = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if (Duration::from_millis(1)..=LONGEST_TTL).contains(&length) {
+        return Ok(length);
+    }
+    Err("an outcome is kept for at least 1 ms, and for up to 100 years".to_owned())
 }
 
 fn audit_ttl(text: &str) -> Result<Duration, String> {

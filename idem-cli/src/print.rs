@@ -272,13 +272,20 @@ pub(crate) fn gone(operation: &str, key: Option<&str>, digest: KeyDigest) -> io:
 
 /// Describes a change of a record.
 pub(crate) fn changed(action: &str, id: &RecordId, info: Option<&RecordInfo>, attempt: u64, who: &str) -> Value {
-    let mut value = match info {
-        Some(info) => object(id, info),
-        None => json!({
-            "operation": id.operation(), "key": id.key(), "digest": id.digest().to_string(),
-            "state": null, "attempt": attempt, "outcome": null,
-        }),
-    };
+    let Some(info) = info else { return changed_unread(action, id, None, attempt, who) };
+    by(object(id, info), action, who)
+}
+
+/// Describes a change of a record that was not read afterwards.
+pub(crate) fn changed_unread(action: &str, id: &RecordId, left: Option<RecordState>, attempt: u64, who: &str) -> Value {
+    let value = json!({
+        "operation": id.operation(), "key": id.key(), "digest": id.digest().to_string(),
+        "state": left.map(state), "attempt": attempt, "outcome": null,
+    });
+    by(value, action, who)
+}
+
+fn by(mut value: Value, action: &str, who: &str) -> Value {
     if let Value::Object(object) = &mut value {
         object.insert("action".to_owned(), action.into());
         object.insert("who".to_owned(), who.into());

@@ -15,5 +15,7 @@ mod doctor;
 mod many;
 #[path = "program/night.rs"]
 mod night;
+#[path = "program/settle.rs"]
+mod settle;
 #[path = "program/unreadable.rs"]
 mod unreadable;

@@ -2,8 +2,9 @@
 
 use std::io::Read as _;
 use std::path::Path;
+use std::sync::Arc;
 
-use idem_core::record::{Encoded, RecordId, RecordInfo};
+use idem_core::record::{Encoded, Metadata, RecordId, RecordInfo};
 use idem_core::store::admin::{Intervened, Intervention, Wish};
 use idem_core::store::trail;
 use idem_core::{CodecId, RecordState, StoreError, StoreErrorKind};
@@ -22,15 +23,30 @@ struct Action {
     decision: &'static str,
     /// The result of the next call.
     then: &'static str,
+    /// The state of the record afterwards, if there is one.
+    state: Option<RecordState>,
     /// Whether a record that is not abandoned may be changed: committed, released, issued.
     any_state: bool,
 }
 
-const SETTLE: Action = Action { decision: "settled", then: "every duplicate gets this outcome", any_state: false };
-const RELEASE: Action =
-    Action { decision: "released", then: "the next call runs the body, as the next attempt", any_state: false };
-const FORGET: Action =
-    Action { decision: "forgotten", then: "the next call runs the body, as the first attempt", any_state: true };
+const SETTLE: Action = Action {
+    decision: "settled",
+    then: "every duplicate gets this outcome",
+    state: Some(RecordState::Committed),
+    any_state: false,
+};
+const RELEASE: Action = Action {
+    decision: "released",
+    then: "the next call runs the body, as the next attempt",
+    state: Some(RecordState::Released),
+    any_state: false,
+};
+const FORGET: Action = Action {
+    decision: "forgotten",
+    then: "the next call runs the body, as the first attempt",
+    state: None,
+    any_state: true,
+};
 
 pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Result<(), Failure> {
     let is_stdin = args.value == Path::new("-");
@@ -41,6 +57,7 @@ pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Resul
     }
     let text = read(&args.value)?;
     let outcome = Encoded::new(CodecId::JSON, text.into()).with_is_error(args.error);
+    let outcome = outcome.with_metadata(metadata(args.outcome_version));
     let intervention = |id| {
         let settle = Intervention::settle(id, outcome.clone());
         match args.ttl {
@@ -57,6 +74,13 @@ pub(crate) async fn forget(store: &AnyStore, args: &Change, json: bool) -> Resul
 
 pub(crate) async fn release(store: &AnyStore, args: &Change, json: bool) -> Result<(), Failure> {
     carry_out(store, args, json, &RELEASE, Intervention::release).await
+}
+
+/// What a record says of an outcome of this version: nothing of the first.
+fn metadata(version: u32) -> Option<Arc<Metadata>> {
+    let mut metadata = Metadata::default();
+    metadata.version = Some(version).filter(|version| *version > 1);
+    Some(metadata).filter(|metadata| !metadata.is_empty()).map(Arc::new)
 }
 
 /// An outcome as the default codec writes it: JSON, and nothing around it.
@@ -111,8 +135,18 @@ async fn carry_out(
     };
     ask::report(action.decision, &id, attempt, consent);
     if json {
-        let now = store.inspect(&id).await?;
-        return Ok(print::json(&print::changed(action.decision, &id, now.as_ref(), attempt, &who))?);
+        let changed = match store.inspect(&id).await {
+            Ok(now) => print::changed(action.decision, &id, now.as_ref(), attempt, &who),
+            // The change was made, so this is no failure.
+            Err(error) => {
+                print::aside(&format!(
+                    "idem: the record was {}, but cannot be read now, so only its state is shown: {error}",
+                    action.decision
+                ));
+                print::changed_unread(action.decision, &id, action.state, attempt, &who)
+            }
+        };
+        return Ok(print::json(&changed)?);
     }
     let reason = consent.reason.as_deref().map_or_else(String::new, |reason| format!(": {}", print::shown(reason)));
     Ok(print::line(&format!(
@@ -181,9 +215,11 @@ fn question(id: &RecordId, info: &RecordInfo, action: &Action, wish: &Wish) -> S
         Wish::Settle { outcome, .. } => {
             let text = String::from_utf8_lossy(&outcome.payload);
             let kind = if outcome.is_error { "error" } else { "value" };
+            let version =
+                if outcome.is_error { String::new() } else { format!(" (outcome version {})", outcome.version()) };
             let shown: String = text.chars().take(MOST_SHOWN).collect();
             let more = if shown.len() < text.len() { " .." } else { "" };
-            format!(", the {kind} {}{more}", print::shown(&shown))
+            format!(", the {kind} {}{more}{version}", print::shown(&shown))
         }
         Wish::Release | Wish::Forget => String::new(),
     };

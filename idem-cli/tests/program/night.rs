@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::audit;
 use crate::doctor;
 use crate::many;
+use crate::settle;
 use crate::support::{Ended, OPERATION, TRACE, charge, idem, idem_answering, idem_logging, killed_worker, runtime};
 
 /// That a change was logged: what was done to which record, by whom, and why.
@@ -78,6 +79,7 @@ async fn what_a_killed_worker_left_in_redis_is_found_and_settled_or_runs_again()
     let server = RedisServer::start().await.unwrap();
     is_found_and_settled(&server.url()).await;
     runs_again(&server.url()).await;
+    settle::an_outcome_of_a_later_version_is_replayed_as_it_is(&server.url()).await;
 }
 
 /// One server for all: to start one takes seconds.
@@ -87,6 +89,7 @@ async fn what_a_killed_worker_left_in_postgres_is_found_and_settled_or_runs_agai
     doctor::finds_a_postgres_that_forgets_or_has_no_table(&server.url()).await;
     is_found_and_settled(&server.url()).await;
     runs_again(&server.url()).await;
+    settle::an_outcome_of_a_later_version_is_replayed_as_it_is(&server.url()).await;
     audit::a_decision_that_was_cut_off_has_no_result(&server.url()).await;
     many::are_listed_by_an_index(&server.url()).await;
 }
@@ -97,6 +100,7 @@ async fn what_a_killed_worker_left_in_mariadb_is_found_and_settled_or_runs_again
     doctor::finds_a_mariadb_that_forgets_or_has_no_table(&server.url()).await;
     is_found_and_settled(&server.url()).await;
     runs_again(&server.url()).await;
+    settle::an_outcome_of_a_later_version_is_replayed_as_it_is(&server.url()).await;
 }
 
 #[tokio::test]
