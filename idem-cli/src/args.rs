@@ -23,10 +23,10 @@ pub(crate) struct Args {
     #[arg(long, env = "IDEM_STORE", hide_env_values = true, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// The prefix of the keys in Redis, if it is not `idem`
-    #[arg(long, global = true, value_name = "PREFIX")]
+    #[arg(long, global = true, value_name = "PREFIX", value_parser = prefix)]
     pub(crate) prefix: Option<String>,
     /// The table in SQL, if it is not `idem_records`
-    #[arg(long, global = true, value_name = "TABLE")]
+    #[arg(long, global = true, value_name = "TABLE", value_parser = table)]
     pub(crate) table: Option<String>,
     /// Prints JSON
     #[arg(long, global = true)]
@@ -241,6 +241,27 @@ fn ttl(text: &str) -> Result<Duration, String> {
         return Ok(length);
     }
     Err("an outcome is kept for at least 1 ms, and for up to 100 years".to_owned())
+}
+
+/// As the stores check it.
+fn prefix(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains(|c: char| matches!(c, '{' | '}') || c.is_whitespace() || c.is_control()) {
+        return Err("a prefix is not empty, and has no braces, white space or control characters".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// As the stores check it.
+fn table(text: &str) -> Result<String, String> {
+    let is_identifier = |part: &str| {
+        part.len() <= 63
+            && part.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+            && part.chars().all(|other| other.is_ascii_alphanumeric() || other == '_')
+    };
+    if text.split('.').count() <= 2 && text.split('.').all(is_identifier) {
+        return Ok(text.to_owned());
+    }
+    Err("write `name` or `schema.name` with letters, digits and `_`, each at most 63 bytes".to_owned())
 }
 
 fn audit_ttl(text: &str) -> Result<Duration, String> {

@@ -7,6 +7,7 @@ mod doctor;
 mod failure;
 mod print;
 mod store;
+mod wrong;
 
 use std::process::ExitCode;
 
@@ -22,7 +23,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // Help and version are not mistakes.
             let code = if error.use_stderr() { failure::WRONG_ARGUMENTS } else { failure::DONE };
-            let _ = error.print();
+            wrong::print(&error);
             return ExitCode::from(code);
         }
     };

@@ -7,7 +7,7 @@ use idem_core::record::{RecordId, RecordInfo};
 use idem_core::store::AdminStore;
 use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
 use idem_core::store::trail::{Decision, Ended, Entry, Noted, Trail};
-use idem_core::{KeyDigest, Store, StoreError};
+use idem_core::{KeyDigest, Store, StoreError, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_sqlx::sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -69,7 +69,7 @@ impl AnyStore {
                     Some(prefix) => builder.prefix(prefix),
                     None => builder,
                 };
-                Ok(Self::Redis(builder.connect().await?))
+                Ok(Self::Redis(builder.connect().await.map_err(of_url)?))
             }
             "postgres" | "postgresql" => {
                 let options: PgConnectOptions = parsed(url, "postgres://user:password@host:port/database")?;
@@ -161,6 +161,15 @@ impl AnyStore {
     pub(crate) fn entry<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
         each!(self, store => async move { Trail::new(store).entry(id).await })
     }
+}
+
+/// The failure of a connection to Redis: an unreadable URL is a wrong argument.
+fn of_url(error: StoreError) -> Failure {
+    let text = error.to_string();
+    if error.kind() == StoreErrorKind::Refused && text.starts_with("the Redis URL `") {
+        return Failure::Arguments(text);
+    }
+    error.into()
 }
 
 /// The options in a URL. The error does not show it: it has the password.

@@ -10,6 +10,8 @@ use serde_json::json;
 
 use crate::support::{OPERATION, charge, command, idem, idem_answering, killed_worker, runtime};
 
+const URL: &str = "redis://user:hunter2@host:6379/0";
+
 async fn sqlite() -> (tempfile::TempDir, String, Idempotency) {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
@@ -44,9 +46,41 @@ async fn wrong_arguments_end_with_2_and_say_what_is_right() {
         (&url, &["purge"], "--operation"),
         (&url, &["purge", "--operation", "a", "--state", "done", "--older-than", "1h"], "--older-than"),
         ("postgres://user:hunter2@[host", &["list"], "percent-encoded"),
+        ("rediss://user:hunter2@[host/", &["list"], "percent-encoded"),
+        ("redis://user:hunter2@host:port/", &["list"], "port"),
+        ("redis+sentinel://user:hunter2@host", &["doctor"], "Sentinels"),
+        ("redis+cluster://user:hunter2@", &["list"], "host"),
+        (&url, &["list", "--table", "a b"], "schema.name"),
+        (&url, &["list", "--table", "a.b.c"], "--table"),
+        (&url, &["doctor", "--table", ""], "--table"),
+        ("redis://127.0.0.1:1/", &["list", "--prefix", "a{b"], "--prefix"),
+        ("redis://127.0.0.1:1/", &["doctor", "--prefix", ""], "--prefix"),
     ] {
         let ended = idem(store, args).with(2);
         assert!(ended.err.contains(says) && !ended.err.contains("hunter2"), "{args:?}: {ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_url_in_the_wrong_place_is_shown_without_its_password() {
+    let (_dir, url, _) = sqlite().await;
+    let with_option = format!("--limit={URL}");
+    for (store, args, is_lost) in [
+        ("", &["list", URL][..], true),
+        ("", &[URL], true),
+        ("", &[URL, "list"], true),
+        ("", &["list", "redis://app", URL], true),
+        (&url, &["list", URL], true),
+        (&url, &["list", "postgres://host/db?password=hunter2"], true),
+        (&url, &["list", "redis://user:a 'hunter2=@host/"], true),
+        (&url, &["list", &with_option], false),
+        (&url, &["list", "--state", URL], false),
+        (&url, &["list", "--prefix", "a b", "--table", URL], false),
+        (&url, &["list", "--store", URL, "--lmit", "3"], false),
+    ] {
+        let ended = idem(store, args).with(2);
+        assert!(!ended.err.contains("hunter2") && !ended.out.contains("hunter2"), "{args:?}: {ended:?}");
+        assert_eq!(ended.err.contains("`--store URL`"), is_lost, "{args:?}: {ended:?}");
     }
 }
 
