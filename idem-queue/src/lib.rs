@@ -10,6 +10,8 @@ mod delivery;
 mod error;
 #[cfg(test)]
 mod limits;
+#[cfg(test)]
+mod panics;
 mod publish;
 mod run;
 mod settings;

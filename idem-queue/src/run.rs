@@ -5,7 +5,7 @@
 //! the consumer's one task, so dropping it stops them all.
 
 use std::future::{Future, ready};
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use futures_util::FutureExt as _;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt as _, unfold};
 use idem_core::__private::outward;
-use idem_core::{__private::waiting_at_most, Dispose, watch};
+use idem_core::{__private::waiting_at_most, Dispose, Disposition, watch};
 use tokio::sync::watch::{Receiver, Sender, channel};
 
 use crate::broker::{Broker, Deliveries, Fault, Room, Ticket};
 use crate::delivery::Delivery;
 use crate::error::Error;
 use crate::settings::Settings;
-use crate::settle::{disposition, settle};
+use crate::settle::{SOON, caught, disposition, settle};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How long the first subscription may take, with everything that is checked before.
@@ -99,10 +99,10 @@ where
             room.set(0);
             let handing_back = async {
                 if let Some((_, ticket)) = early.take() {
-                    let _ = ticket.hand_back().await;
+                    let _ = caught(ticket.hand_back()).await;
                 }
                 while let Some(Some(Ok((_, ticket)))) = deliveries.next().now_or_never() {
-                    let _ = ticket.hand_back().await;
+                    let _ = caught(ticket.hand_back()).await;
                 }
             };
             let _ = tokio::time::timeout(HANDING_BACK, handing_back).await;
@@ -203,7 +203,9 @@ where
     H: AsyncFn(Delivery) -> Result<(), E>,
     E: Dispose,
 {
-    let outcome = watch(waiting_at_most(settings.wait, AssertUnwindSafe(handler(delivery.clone())).catch_unwind()));
+    // In a block: the part of a handler before its future may panic as well.
+    let outcome = AssertUnwindSafe(async { handler(delivery.clone()).await }).catch_unwind();
+    let outcome = watch(waiting_at_most(settings.wait, outcome));
     let outcome = while_kept_alive(&ticket, delivery.source(), outcome);
     let outcome = match select(pin!(outcome), pin!(stopped.wait_for(|stopped| *stopped))).await {
         Either::Left((outcome, _)) => Some(outcome),
@@ -211,7 +213,7 @@ where
     };
     // The handler is dropped by here, so it is stopped before another consumer can get the message.
     let Some((outcome, report)) = outcome else {
-        if let Err(error) = ticket.hand_back().await {
+        if let Err(error) = caught(ticket.hand_back()).await {
             let source = delivery.source();
             outward(
                 || tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message was not handed back; the broker delivers it again when it notices"),
@@ -219,9 +221,9 @@ where
         }
         return;
     };
-    let ended = outcome.ok();
-    let panicked = ended.is_none();
-    let disposition = disposition(ended.as_ref(), report);
+    let disposed = outcome.and_then(|ended| catch_unwind(AssertUnwindSafe(move || disposition(&ended, report))));
+    let panicked = disposed.is_err();
+    let disposition = disposed.unwrap_or(Disposition::Retry { after: SOON });
     settle(&ticket, &delivery, &disposition, panicked).await;
 }
 
@@ -231,7 +233,7 @@ async fn while_kept_alive<T: Ticket, F: Future>(ticket: &T, source: &str, handle
     let kept_alive = async {
         loop {
             tokio::time::sleep(every).await;
-            let kept_alive = tokio::time::timeout(every, ticket.keep_alive()).await;
+            let kept_alive = tokio::time::timeout(every, caught(ticket.keep_alive())).await;
             if let Err(error) = kept_alive.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {
                 outward(
                     || tracing::warn!(target: "idem", source, decision = "not_kept_alive", detail = %error, "the broker may deliver a message again while it is handled"),

@@ -1,16 +1,22 @@
 //! From a handler's result to a settled delivery.
 
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use idem_core::__private::outward;
 use idem_core::{Dispose, Disposition, Report};
 
 use crate::broker::Ticket;
 use crate::delivery::Delivery;
+use crate::error::BoxError;
 
 /// The pause before a message comes again whose outcome is not recorded yet, or whose handler
 /// panicked.
-const SOON: Duration = Duration::from_secs(1);
+pub(crate) const SOON: Duration = Duration::from_secs(1);
+/// The longest reason of a dead letter, in bytes: brokers have little room for headers.
+const LONGEST_REASON: usize = 1024;
 /// How often a step at the broker is tried before the message is handed back.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -20,17 +26,20 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How long one step at the broker may take.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// Says what becomes of a delivery whose handler ended with this; a panic is `None`. What is not
-/// recorded must come again, whatever the handler returned.
-pub(crate) fn disposition<E: Dispose>(ended: Option<&Result<(), E>>, report: Report) -> Disposition {
+/// Says what becomes of a delivery whose handler ended with this. What is not recorded must come
+/// again, whatever the handler returned.
+pub(crate) fn disposition<E: Dispose>(ended: &Result<(), E>, report: Report) -> Disposition {
     let disposition = match ended {
-        Some(Ok(())) => Disposition::Ack,
-        Some(Err(error)) => error.disposition(),
-        None => Disposition::Retry { after: SOON },
+        Ok(()) => Disposition::Ack,
+        Err(error) => error.disposition(),
     };
     match disposition {
         Disposition::Ack | Disposition::DeadLetter { .. } if report.unrecorded() > 0 => {
             Disposition::Retry { after: SOON }
+        }
+        Disposition::DeadLetter { reason } if reason.len() > LONGEST_REASON => {
+            let end = (0..=LONGEST_REASON).rfind(|end| reason.is_char_boundary(*end)).unwrap_or_default();
+            Disposition::dead_letter(reason[..end].to_owned())
         }
         other => other,
     }
@@ -55,7 +64,7 @@ pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, dispositi
             }
         };
         // A client may wait forever for the answer of a connection that has ended.
-        let ended = tokio::time::timeout(LIMIT, step).await;
+        let ended = tokio::time::timeout(LIMIT, caught(step)).await;
         let Err(error) = ended.unwrap_or_else(|_| Err("the broker did not answer in time".into())) else { return };
         let source = delivery.source();
         if ticket.is_void() {
@@ -70,13 +79,18 @@ pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, dispositi
         paused(ticket, pause).await;
         pause = LONGEST_PAUSE.min(pause * 2);
     }
-    let handed_back = tokio::time::timeout(LIMIT, ticket.hand_back()).await;
+    let handed_back = tokio::time::timeout(LIMIT, caught(ticket.hand_back())).await;
     if let Err(error) = handed_back.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {
         let source = delivery.source();
         outward(
             || tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message was not handed back; the broker delivers it again when it notices"),
         );
     }
+}
+
+/// A step whose panic is an error of that step: one message must not end the consumer.
+pub(crate) async fn caught(step: impl Future<Output = Result<(), BoxError>>) -> Result<(), BoxError> {
+    AssertUnwindSafe(step).catch_unwind().await.unwrap_or_else(|_| Err("the broker's client panicked".into()))
 }
 
 /// Pauses, but not for a delivery that is void by then.
@@ -93,7 +107,7 @@ fn announce(delivery: &Delivery, disposition: &Disposition, panicked: bool) {
     let (source, subject) = (delivery.source(), delivery.subject());
     if panicked {
         outward(
-            || tracing::error!(target: "idem", source, subject, decision = "handler_panicked", "the handler of a message panicked; the message comes again"),
+            || tracing::error!(target: "idem", source, subject, decision = "handler_panicked", "the handler of a message panicked, or the disposition of its error; the message comes again"),
         );
     }
     match disposition {
@@ -106,5 +120,26 @@ fn announce(delivery: &Delivery, disposition: &Disposition, panicked: bool) {
                 || tracing::warn!(target: "idem", source, subject, decision = "dead_lettered", %reason, "a message is dead-lettered"),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Long;
+
+    impl Dispose for Long {
+        fn disposition(&self) -> Disposition {
+            Disposition::dead_letter(format!("-{}", "é".repeat(1_000_000)))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reason_that_no_header_has_room_for_is_cut() {
+        let ((), report) = idem_core::watch(async {}).await;
+        let cut = format!("-{}", "é".repeat(511));
+        assert_eq!(disposition(&Err(Long), report), Disposition::dead_letter(cut));
     }
 }
