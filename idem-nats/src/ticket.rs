@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::{AckKind, Message};
+use async_nats::{HeaderMap, HeaderValue};
 use idem_queue::{BoxError, Delivery};
 
-use crate::dead_letter::DeadLetters;
+use crate::dead_letter::{DeadLetters, Place};
 
 /// A delivered message. Nothing here is the fence against a second body: the server accepts late
 /// acknowledgements of deliveries that another consumer has got meanwhile. The lease of the record
@@ -17,6 +17,8 @@ use crate::dead_letter::DeadLetters;
 pub struct Ticket {
     message: Message,
     sequence: String,
+    /// When the stream got it, in nanoseconds: the same in each delivery.
+    published: i128,
     consumer: String,
     stream: Arc<str>,
     dead_letters: DeadLetters,
@@ -33,9 +35,11 @@ impl Ticket {
         let info = message.info()?;
         let (sequence, consumer, redelivered) =
             (info.stream_sequence.to_string(), info.consumer.to_owned(), info.delivered > 1);
+        let published = info.published.unix_timestamp_nanos();
         let id = message.headers.as_ref().and_then(|headers| headers.get(NATS_MESSAGE_ID));
+        let id = id.map(HeaderValue::as_str).filter(|id| !id.is_empty());
         // Every message of a stream has a sequence, and keeps it.
-        let id = id.map_or_else(|| format!("sequence-{sequence}"), |id| id.as_str().to_owned());
+        let id = id.map_or_else(|| format!("sequence-{sequence}"), str::to_owned);
         let mut delivery = Delivery::new(stream.clone(), message.payload.clone())
             .with_id(id)
             .with_subject(message.subject.as_str())
@@ -46,7 +50,7 @@ impl Ticket {
             }
         }
         let (stream, dead_letters) = (stream.clone(), dead_letters.clone());
-        Ok((delivery, Self { message, sequence, consumer, stream, dead_letters, keep_alive }))
+        Ok((delivery, Self { message, sequence, published, consumer, stream, dead_letters, keep_alive }))
     }
 }
 
@@ -70,7 +74,8 @@ impl idem_queue::Ticket for Ticket {
     }
 
     async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<(), BoxError> {
-        let place = [&*self.stream, &*self.consumer, &*self.sequence];
+        let Self { stream, consumer, sequence, published, .. } = self;
+        let place = Place { stream, consumer, sequence, published: *published };
         self.dead_letters.publish(delivery, self.message.headers.as_ref(), place, reason).await?;
         // Waited for, so that it is put aside once.
         self.message.double_ack_with(AckKind::Term).await

@@ -13,6 +13,7 @@
 mod dispositions;
 mod inbox;
 mod nats;
+mod nats_dead_letters;
 mod nats_faults;
 mod rabbitmq;
 mod rabbitmq_broker;
