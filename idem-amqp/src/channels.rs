@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use idem_queue::{BoxError, Fault};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
-use lapin::types::FieldTable;
+use lapin::types::{FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -70,13 +70,13 @@ impl<'c> Channels<'c> {
         payload: &Bytes,
         properties: BasicProperties,
     ) -> Result<(), BoxError> {
+        let (to, key) = (short(exchange)?, short(routing_key)?);
         let lent = tokio::time::timeout(self.limit.saturating_mul(2), self.take())
             .await
             .unwrap_or_else(|_| Err(NO_CHANNEL.into()))?;
         // One that no queue gets comes back, and would be lost.
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let (channel, payload, limit) = (lent.channel.clone(), payload.clone(), self.limit);
-        let (to, key) = (exchange.into(), routing_key.into());
         let published = answered(async move {
             let published = async { channel.basic_publish(to, key, options, &payload, properties).await?.await };
             Ok(tokio::time::timeout(limit, published).await.ok())
@@ -104,9 +104,10 @@ impl<'c> Channels<'c> {
 
     /// Declares a durable queue. A refusal is a mistake in the configuration.
     pub(crate) async fn declare(&self, queue: &str, arguments: FieldTable) -> Result<(), Fault> {
+        let name = short(queue).map_err(Fault::config)?;
         let declared = async {
             let lent = self.take().await.map_err(Fault::passing)?;
-            let (channel, name) = (lent.channel.clone(), queue.into());
+            let channel = lent.channel.clone();
             let options = QueueDeclareOptions::durable();
             let declared = answered(async move { channel.queue_declare(name, options, arguments).await });
             declared.await.map_err(|error| {
@@ -172,6 +173,12 @@ impl Drop for LentChannel<'_, '_> {
             lock(self.free).push((self.line.clone(), self.channel.clone()));
         }
     }
+}
+
+/// A name as AMQP has it. lapin panics at a longer one.
+pub(crate) fn short(name: &str) -> Result<ShortString, String> {
+    ShortString::try_new(name)
+        .map_err(|_| format!("`{name}` is too long: names and routing keys of AMQP have at most 255 bytes"))
 }
 
 fn lock<'a, 'c>(free: &'a Free<'c>) -> MutexGuard<'a, Vec<(Line<'c>, Channel)>> {

@@ -14,7 +14,7 @@ use lapin::{Connection, ExchangeKind};
 use tokio::sync::OnceCell;
 
 use crate::answered::answered;
-use crate::channels::SHORTEST;
+use crate::channels::{SHORTEST, short};
 use crate::line::Line;
 use crate::link::Link;
 use crate::queue_arguments::{self, millis, text};
@@ -104,7 +104,8 @@ impl<'c> Consumer<'c> {
 
     /// Sets the exchange for dead letters. They keep their routing key. Default: the queue's own
     /// `x-dead-letter-exchange`, and its `x-dead-letter-routing-key` if it has one. An exchange
-    /// that a policy sets must be named here.
+    /// that a policy sets must be named here. The default exchange is refused without a routing key
+    /// of another queue: dead letters would return to this one.
     pub fn dead_letter_exchange(mut self, exchange: impl Into<String>) -> Self {
         self.dead_letter_exchange = Some(exchange.into());
         self
@@ -162,7 +163,8 @@ impl<'c> Consumer<'c> {
     /// proxy. The connections that this makes need no `enable_auto_recover`. They work on the tokio
     /// runtime on which the consumer runs, unless the closure connects on another one.
     ///
-    /// The closure is called for each connection. If it makes its URL, it returns an `async` block.
+    /// The closure is called for each connection, which may take 30 s. If it makes its URL, it
+    /// returns an `async` block.
     ///
     /// # Examples
     ///
@@ -190,11 +192,11 @@ impl<'c> Consumer<'c> {
     /// # Errors
     ///
     /// At the start: the queue, the dead-letter exchange or a retry queue is missing or cannot be
-    /// declared, or the broker does not answer within 30 s. Later: [`Error::Disconnected`] if there
-    /// is no [`reconnect`](Self::reconnect), and the connection is gone, has not recovered by
-    /// itself for 15 minutes, or does not answer: then after one and a half
-    /// [`answer_timeout`](Self::answer_timeout), 30 s by default. Running handlers may finish
-    /// first, within [`shutdown_timeout`](Self::shutdown_timeout).
+    /// declared, dead letters would return to the queue, or the broker does not answer within 30 s.
+    /// Later: [`Error::Disconnected`] if there is no [`reconnect`](Self::reconnect), and the
+    /// connection is gone, has not recovered by itself for 15 minutes, or does not answer: then
+    /// after one and a half [`answer_timeout`](Self::answer_timeout), 30 s by default. Running
+    /// handlers may finish first, within [`shutdown_timeout`](Self::shutdown_timeout).
     ///
     /// # Cancellation safety
     ///
@@ -229,11 +231,16 @@ impl<'c> Consumer<'c> {
         };
         if exchange.is_empty() {
             // The default exchange: the routing key is the name of a queue.
-            self.exists(routing_key.as_deref().unwrap_or(queue)).await?;
+            let Some(target) = routing_key.as_deref().filter(|target| target != queue) else {
+                return Err(Fault::config(format!(
+                    "dead letters of the queue `{queue}` would return to it, or be lost: they go to the default exchange, whose routing keys are names of queues. Give the queue the name of another one as `x-dead-letter-routing-key`, or name an exchange: `.dead_letter_exchange(\"{queue}.dead\")`"
+                )));
+            };
+            self.exists(target).await?;
         } else {
             let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
             let channel = self.link.channel().await?;
-            let name = exchange.as_str().into();
+            let name = short(&exchange).map_err(Fault::config)?;
             let asked = answered(async move {
                 channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default()).await
             });
@@ -258,8 +265,8 @@ impl<'c> Consumer<'c> {
 
     async fn exists(&self, queue: &str) -> Result<(), Fault> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let name = short(queue).map_err(Fault::config)?;
         let channel = self.link.channel().await?;
-        let name = queue.into();
         let asked = answered(async move { channel.queue_declare(name, options, FieldTable::default()).await });
         asked.await.map_err(|error| {
             refused(error, || format!("there is no queue `{queue}`: declare it before its consumers start"))
@@ -284,13 +291,16 @@ impl<'c> Broker for Consumer<'c> {
     }
 
     async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, Ticket<'c>>, Fault> {
+        let concurrency = self.settings.concurrency;
+        let prefetch = u16::try_from(concurrency).map_err(|_| {
+            Fault::config(format!("`concurrency` is {concurrency}, and RabbitMQ's prefetch is at most 65,535: make it smaller, and run several consumers"))
+        })?;
         let places = self.found.get_or_try_init(async || {
             let places = self.places().await?;
             warn_of_timeout(&places, self.settings.wait);
             Ok(places)
         });
         let places = places.await?.clone();
-        let prefetch = u16::try_from(self.settings.concurrency).unwrap_or(u16::MAX);
         let (line, consume) = self.link.open().await?;
         let session = Session::new(line, consume, &places, self.link.has_reconnect());
         let session = Arc::new(session);

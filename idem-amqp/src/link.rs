@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +23,8 @@ type Arriving<'c> = Pin<Box<dyn Future<Output = lapin::Result<Line<'c>>> + Send 
 const GIVEN_UP: u32 = 450;
 /// How long a connection may take to open a channel, if another one can be made.
 const OPENING: Duration = Duration::from_secs(10);
+/// How long a consumer's `reconnect` may take to connect.
+const CONNECTING: Duration = Duration::from_secs(30);
 
 const GONE: &str = "the connection to RabbitMQ is gone, and nothing restores it: give the consumer or publisher `.reconnect(..)`, or connect with `ConnectionProperties::default().enable_auto_recover()`";
 const LOST: &str = "the connection to RabbitMQ is lost, and not restored yet";
@@ -49,6 +52,9 @@ struct Own<'c> {
     /// The next one. Every caller that needs it drives it, so one that is polled no more delays no
     /// other, and the last caller that goes away ends it.
     next: Option<WeakShared<Arriving<'c>>>,
+    /// The same, of a consumer. It opens again and again, each time for less long than connecting
+    /// may take. A publisher does not keep it: its callers may be on several tokio runtimes.
+    kept: Option<Shared<Arriving<'c>>>,
 }
 
 impl<'c> Link<'c> {
@@ -77,7 +83,7 @@ impl<'c> Link<'c> {
                     self.still_there()?;
                     self.connection.clone()
                 }
-                Some(connect) => self.present(connect).await.map_err(Fault::passing)?,
+                Some(connect) => self.present(connect, true).await.map_err(Fault::passing)?,
             };
             let asking = line.ask();
             let opening = line.create_channel();
@@ -106,7 +112,7 @@ impl<'c> Link<'c> {
     pub(crate) async fn channel_now(&self, limit: Duration) -> Result<(Line<'c>, Channel), BoxError> {
         loop {
             let line = match &self.again {
-                Some(connect) => timeout(limit, self.present(connect)).await.map_err(|_| NOT_MADE)??,
+                Some(connect) => timeout(limit, self.present(connect, false)).await.map_err(|_| NOT_MADE)??,
                 None if self.connection.is_gone() => return Err(GONE.into()),
                 None if !self.connection.status().connected() => return Err(LOST.into()),
                 None => self.connection.clone(),
@@ -133,7 +139,9 @@ impl<'c> Link<'c> {
         self.again.is_some()
     }
 
-    async fn present(&self, connect: &Connect<'c>) -> lapin::Result<Line<'c>> {
+    /// The connection that is there, or the next one. `keeps`: it goes on when this is dropped and
+    /// called again, for a limited time.
+    async fn present(&self, connect: &Connect<'c>, keeps: bool) -> lapin::Result<Line<'c>> {
         let next = {
             let mut own = lock(&self.own);
             let is_there = self.connection.is_there();
@@ -142,25 +150,38 @@ impl<'c> Link<'c> {
             }
             own.lost.retain(|line| line.status().reconnecting());
             if is_there {
+                own.kept = None;
                 return Ok(self.connection.clone());
             }
             if let Some(present) = &own.present {
                 return Ok(present.clone());
             }
-            let next = own.next.as_ref().and_then(WeakShared::upgrade).unwrap_or_else(|| self.next(connect()));
+            let next = own.next.as_ref().and_then(WeakShared::upgrade);
+            let next = next.unwrap_or_else(|| self.next(connect(), keeps.then_some(CONNECTING)));
             own.next = next.downgrade();
+            own.kept = keeps.then(|| next.clone());
             next
         };
         next.await
     }
 
-    fn next(&self, connecting: Connecting<'c>) -> Shared<Arriving<'c>> {
-        let own = self.own.clone();
+    fn next(&self, connecting: Connecting<'c>, limit: Option<Duration>) -> Shared<Arriving<'c>> {
+        // Weak: what it is part of may hold it.
+        let own = Arc::downgrade(&self.own);
         let arriving: Arriving<'c> = Box::pin(async move {
-            let connected = connecting.await.map(Line::own);
-            let mut own = lock(&own);
-            own.next = None;
-            own.present = connected.as_ref().ok().cloned();
+            let connected = match limit {
+                None => connecting.await,
+                Some(limit) => {
+                    let connected = timeout(limit, connecting).await;
+                    connected.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, NOT_MADE).into()))
+                }
+            };
+            let connected = connected.map(Line::own);
+            if let Some(own) = own.upgrade() {
+                let mut own = lock(&own);
+                (own.next, own.kept) = (None, None);
+                own.present = connected.as_ref().ok().cloned();
+            }
             connected
         });
         arriving.shared()

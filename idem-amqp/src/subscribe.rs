@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt as _, stream};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use idem_queue::{Deliveries, Fault};
 use lapin::message::DeliveryResult;
 use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
@@ -38,7 +38,6 @@ impl Drop for Subscription {
     /// returns. So what arrives from here on cancels the consumer too, and is returned. A consumer
     /// with such a delegate is not cancelled by lapin, and keeps its channel open until then.
     fn drop(&mut self) {
-        let Ok(runtime) = Handle::try_current() else { return };
         let (channel, tag) = (self.channel.clone(), self.consumer.tag());
         self.consumer.set_delegate(move |arrived: DeliveryResult| {
             let (channel, tag) = (channel.clone(), tag.clone());
@@ -51,9 +50,14 @@ impl Drop for Subscription {
             }
         });
         let (channel, tag) = (self.channel.clone(), self.consumer.tag());
-        runtime.spawn(async move {
+        let mut cancelling = Box::pin(async move {
             let _ = channel.basic_cancel(tag, BasicCancelOptions::default()).await;
         });
+        // lapin sends at the first poll. A task may never be polled: the runtime may end here.
+        let is_over = cancelling.as_mut().now_or_never().is_some();
+        if !is_over && let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(cancelling);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use idem_queue::{BoxError, Delivery, Fault, REASON};
 use lapin::options::{BasicAckOptions, BasicNackOptions};
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::{AMQPValue, FieldTable, MAX_SHORT_STRING_LENGTH};
 use lapin::{Acker, BasicProperties};
 
 use crate::session::{Places, Session};
@@ -44,8 +44,10 @@ impl<'c> Ticket<'c> {
             AMQPValue::ShortString(text) => Some(text.to_string()),
             _ => None,
         };
-        let exchange = header(EXCHANGE).unwrap_or_else(|| exchange.to_string());
-        let routing_key = header(ROUTING_KEY).unwrap_or_else(|| routing_key.to_string());
+        // Anybody may have set ours: one that is too long for a name is not used.
+        let name = |name| header(name).filter(|name| name.len() <= MAX_SHORT_STRING_LENGTH);
+        let exchange = name(EXCHANGE).unwrap_or_else(|| exchange.to_string());
+        let routing_key = name(ROUTING_KEY).unwrap_or_else(|| routing_key.to_string());
         let mut delivery = Delivery::new(places.queue.clone(), Bytes::from(data))
             .with_subject(routing_key.clone())
             .with_redelivered(redelivered);
@@ -65,12 +67,13 @@ impl<'c> Ticket<'c> {
     }
 
     /// The properties of a copy. An expiration would have it expire where it is to wait, the user
-    /// is that of another connection, and the copies that `CC` asks for were made when it was
-    /// published first.
+    /// is that of another connection, the copies that `CC` asks for were made when it was published
+    /// first, and RabbitMQ takes a copy with the `x-death` of this queue for a cycle, and drops it.
     fn properties(&self, expiration: Option<Duration>, reason: Option<&str>) -> BasicProperties {
         let mut headers = FieldTable::default();
         for (name, value) in self.properties.headers().iter().flat_map(FieldTable::inner) {
-            if !matches!(name.as_str(), "CC" | "BCC") {
+            let is_of_death = ["x-first-death-", "x-last-death-"].iter().any(|start| name.as_str().starts_with(start));
+            if !is_of_death && !matches!(name.as_str(), "CC" | "BCC" | "x-death") {
                 headers.insert(name.clone(), value.clone());
             }
         }

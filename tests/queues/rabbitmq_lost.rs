@@ -16,9 +16,12 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::rabbitmq::dead_letters;
 use crate::rabbitmq_broker::{Broker, LIMIT, until};
 use crate::rabbitmq_dropped::{dropped_at_each_poll, publications_dropped};
+use crate::rabbitmq_headers::{long_routing_key, moved_back};
 use crate::rabbitmq_published::{never_confirmed, publisher_reconnects, retry_queue_deleted, returned_among_others};
+use crate::rabbitmq_refused::invalid_settings;
 use crate::rabbitmq_runtime::{
-    blocked, ended_with_reconnect, ended_without_reconnect, left_while_reconnecting, parked, publisher_ended, slow,
+    blocked, consumer_ended, ended_with_reconnect, ended_without_reconnect, left_while_reconnecting, parked,
+    publisher_ended, slow, slow_reconnect,
 };
 use crate::rabbitmq_warnings::short_consumer_timeout;
 
@@ -72,6 +75,11 @@ async fn rabbitmq_a_consumer_with_a_lost_connection_or_a_silent_channel_keeps_no
             never_restored: "a connection that lapin gave up was not replaced",
             ended_with_reconnect: "a connection whose tokio runtime ended was not replaced",
             ended_without_reconnect: "a connection whose tokio runtime ended is no error",
+            consumer_ended: "a consumer whose tokio runtime ended kept messages",
+            slow_reconnect: "a connection that took longer than a try to subscribe was not made",
+            moved_back: "a message that RabbitMQ had dead-lettered before did not come out of its retry queue",
+            long_routing_key: "a header that is too long ended the consumer",
+            invalid_settings: "a consumer started with a setting that it cannot keep, or panicked",
             publisher_ended: "a publisher went on with a connection whose tokio runtime ended",
             left_while_reconnecting: "a publication that was left alone kept the others from connecting",
             parked: "a connection whose tokio runtime stands still was not replaced",

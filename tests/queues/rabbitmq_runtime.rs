@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -125,6 +126,66 @@ pub(crate) async fn ended_without_reconnect(broker: &Broker) {
     };
     let (ran, ()) = tokio::join!(again.run(async |_: Delivery| Ok::<_, idem::Error>(()), ended), looking);
     ran.unwrap();
+}
+
+/// The runtime of the consumer ends, and its connection works on another. The connection has a place
+/// for the next consumer, which gets the message.
+pub(crate) async fn consumer_ended(broker: &Broker) {
+    broker.queue("consumer-ended").await;
+    broker.publish("consumer-ended", 0..1).await;
+    let connection = Arc::new(connect(&broker.server.url()).await);
+    let given = connection.clone();
+    let consuming = move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let begun = Notify::new();
+            let handler = async |_: Delivery| {
+                begun.notify_one();
+                std::future::pending::<Result<(), idem::Error>>().await
+            };
+            let running = Consumer::new(&given, "consumer-ended").run(handler, std::future::pending::<()>());
+            tokio::select! {
+                ended = running => panic!("{ended:?}"),
+                () = begun.notified() => {}
+            }
+        });
+    };
+    tokio::task::spawn_blocking(consuming).await.unwrap();
+    let gone = until(LIMIT, async || broker.consumers("consumer-ended").await == 0).await;
+    assert!(gone, "a consumer that has ended still takes messages");
+    assert!(until(LIMIT, async || broker.messages("consumer-ended").await == 1).await, "its message did not return");
+    assert!(connection.status().connected(), "the connection of the application was ended");
+}
+
+/// Connecting again takes longer than the consumer tries to subscribe.
+pub(crate) async fn slow_reconnect(broker: &Broker) {
+    broker.queue("slow-reconnect").await;
+    let connection = connect(&broker.server.url()).await;
+    let handled = Handled::new();
+    handled.gate.send_replace(true);
+    let handler = async |delivery: Delivery| {
+        handled.handle(&delivery).await;
+        Ok::<_, idem::Error>(())
+    };
+    let begun = AtomicU32::new(0);
+    let consumer = Consumer::new(&connection, "slow-reconnect").reconnect(|| async {
+        begun.fetch_add(1, Ordering::Relaxed);
+        // A try to subscribe is given up after 5 s.
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
+    });
+    let (done, ended) = oneshot::channel::<()>();
+    let losing = async {
+        broker.publish("slow-reconnect", 0..1).await;
+        handled.until(0, 1).await;
+        connection.close(200, "lost".into()).await.unwrap();
+        broker.publish("slow-reconnect", 1..2).await;
+        handled.until(1, 1).await;
+        done.send(()).unwrap();
+    };
+    let (ran, ()) = tokio::join!(consumer.run(handler, ended), losing);
+    ran.unwrap();
+    assert_eq!(begun.into_inner(), 1, "connections that were begun");
 }
 
 /// Publishes from a body, with a key of its own each time.
