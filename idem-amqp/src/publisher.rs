@@ -41,7 +41,9 @@ impl<'c> Publisher<'c> {
     }
 
     /// Sets how to connect again after the connection has ended. Recommended, for the reasons that
-    /// [`Consumer::reconnect`](crate::Consumer::reconnect) gives.
+    /// [`Consumer::reconnect`](crate::Consumer::reconnect) gives. Connecting may take as long as
+    /// [`answer_timeout`](Self::answer_timeout): after that the publication fails, and the next one
+    /// connects again.
     ///
     /// # Examples
     ///
