@@ -41,6 +41,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use super::Store;
 use crate::encoding::key::{Key, KeyDigest};
 use crate::error::{StoreError, StoreErrorKind};
+use crate::policy::settings;
 use crate::record::{Audit, Encoded, Record, RecordId, RecordInfo, RecordState};
 
 /// A store whose records an operator can list and decide about.
@@ -352,11 +353,13 @@ impl Intervention {
         Self { id, wish: Wish::Forget, force: false, attempt: None, state: None, by: None }
     }
 
-    /// Sets how long a settled outcome is kept, from now. Nothing else has such a length.
+    /// Sets how long a settled outcome is kept, from now: 1 ms to 100 years. Anything else is taken
+    /// for the nearest of the two. Nothing else has such a length.
     #[must_use]
     pub fn keep_for(mut self, length: Duration) -> Self {
         if let Wish::Settle { ttl, .. } = &mut self.wish {
-            *ttl = Some(length);
+            // A record that is kept for no time is gone, and the next call runs the body.
+            *ttl = Some(settings::keep_for(length));
         }
         self
     }
@@ -528,6 +531,24 @@ fn kind(state: RecordState) -> RecordState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_settled_outcome_is_kept_for_some_time_and_not_for_ever() {
+        let id = RecordId::new("o", &Key::encode("k").unwrap()).unwrap();
+        let outcome = Encoded::new(crate::CodecId::JSON, "1".into());
+        for (asked, kept) in [
+            (Duration::ZERO, Duration::from_millis(1)),
+            (Duration::from_micros(1), Duration::from_millis(1)),
+            (Duration::from_secs(1), Duration::from_secs(1)),
+            (Duration::MAX, settings::MAX_LENGTH),
+        ] {
+            let Wish::Settle { ttl, .. } = Intervention::settle(id.clone(), outcome.clone()).keep_for(asked).wish
+            else {
+                panic!("another wish")
+            };
+            assert_eq!(ttl, Some(kept));
+        }
+    }
 
     #[test]
     fn a_cursor_reads_back_and_another_stores_cursor_is_refused() {
