@@ -4,7 +4,7 @@
 use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::visit::{self, Visit};
-use syn::{FieldPat, FnArg, Pat};
+use syn::{FieldPat, FnArg, Pat, Receiver};
 
 use crate::async_trait;
 use crate::bindings::{Binding, Reference, conditions, mentions};
@@ -34,6 +34,12 @@ impl Plan {
     fn is_late(&self, name: &str) -> bool {
         let name = if name == "__self" { "self" } else { name };
         self.errors.late().iter().any(|expr| mentions(&expr.to_token_stream(), name))
+    }
+
+    /// Whether the policy of errors has the parameter, and not the body. In place, the policy may
+    /// look at one field while the body takes another.
+    fn is_left_to_policy(&self, name: &str) -> bool {
+        self.is_late(name) && !(self.detached.is_some() && self.uses(name))
     }
 
     /// Whether an expression of the attribute names it.
@@ -68,9 +74,8 @@ impl Plan {
     /// with its parameter's place.
     fn kept(&self, is_retried: bool) -> Vec<(usize, TokenStream)> {
         let mut kept = Vec::new();
-        let receiver = self.bindings.receiver.as_ref().filter(|_| matches!(self.form, Form::Async));
-        if let Some(receiver) = receiver.filter(|receiver| Reference::of_receiver(receiver) == Reference::No)
-            && !self.is_late("self")
+        if let Some(receiver) = self.owned_receiver()
+            && !self.is_left_to_policy("self")
             && !(is_retried && self.uses("self"))
         {
             kept.push((0, keep(&Ident::new("self", receiver.self_token.span), &[])));
@@ -80,7 +85,7 @@ impl Plan {
             let text = name.to_string();
             let is_used = self.uses(&text);
             let is_unknown = !is_used && !self.asks_for(&text) && !text.starts_with('_');
-            let skip = self.is_late(&text)
+            let skip = self.is_left_to_policy(&text)
                 || !is_used && *reference != Reference::No
                 || is_used && is_retried
                 // Which the compiler says.
@@ -195,6 +200,25 @@ impl Plan {
             #[allow(clippy::shadow_reuse)]
             let #mutable #name = #krate::__private::again(&#from);
         });
+    }
+
+    /// The statements by which the policy of a detached body takes the parameters that it names and
+    /// that the body does not use. A closure takes by itself only the fields that it uses.
+    pub(crate) fn kept_by_policy(&self) -> TokenStream {
+        if self.detached.is_none() {
+            return TokenStream::new();
+        }
+        let receiver = self.owned_receiver().filter(|_| self.is_left_to_policy("self"));
+        let receiver = receiver.map(|receiver| keep(&Ident::new("self", receiver.self_token.span), &[]));
+        let owned = self.bindings.all.iter().filter(|binding| binding.reference == Reference::No);
+        let late = owned.filter(|binding| self.is_left_to_policy(&binding.name.to_string()));
+        receiver.into_iter().chain(late.map(|Binding { name, cfgs, .. }| keep(name, cfgs))).collect()
+    }
+
+    /// The `self` that is no reference, where the body is not in a box.
+    fn owned_receiver(&self) -> Option<&Receiver> {
+        let receiver = self.bindings.receiver.as_ref().filter(|_| matches!(self.form, Form::Async))?;
+        (Reference::of_receiver(receiver) == Reference::No).then_some(receiver)
     }
 
     /// The arguments that the policy of errors looks at, where the body has them in a task of its

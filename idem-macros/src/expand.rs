@@ -132,8 +132,11 @@ impl Plan {
                 let deny = quote_spanned!(diag::located(*keyword)=> #[deny(unreachable_patterns)]);
                 // In its own task, the body takes the policy along.
                 let by_value = self.detached.map(|_| quote_spanned!(here=> move));
+                let whole = self.kept_by_policy();
+                let action = quote_spanned!(here=> match #scrutinee { #(#arms)* });
+                let action = if whole.is_empty() { action } else { quote_spanned!(here=> { #whole #action }) };
                 let policy = quote_spanned! {here=>
-                    __idem_witness.errors(#by_value |__idem_error| match #scrutinee { #(#arms)* })
+                    __idem_witness.errors(#by_value |__idem_error| #action)
                 };
                 let arguments = self.for_policy();
                 let policy = if arguments.is_empty() { policy } else { quote_spanned!(here=> { #arguments #policy }) };

@@ -1,5 +1,6 @@
 //! The fate of the arguments: the body has them all, and drops them in the order of any function.
 
+use std::fmt::Debug;
 use std::sync::Mutex;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -134,6 +135,24 @@ struct Limit {
 
 struct Limited(OwnedSemaphorePermit);
 
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+enum Refusal {
+    Limited { permit: u16 },
+    Other,
+}
+
+impl From<Failure> for Refusal {
+    fn from(_: Failure) -> Self {
+        Self::Other
+    }
+}
+
+impl From<idem::Error> for Refusal {
+    fn from(_: idem::Error) -> Self {
+        Self::Other
+    }
+}
+
 #[idempotent(key = 1, detached)]
 async fn unused_name(gate: Gate, _permit: OwnedSemaphorePermit) -> Result<u32, Failure> {
     gate.pass().await
@@ -212,8 +231,74 @@ impl Boxed for () {
     }
 }
 
+mod limits {
+    pub(super) fn permit(code: u16) -> bool {
+        code > 3
+    }
+}
+
+#[idempotent(key = 1, detached, errors(Refusal::Limited { permit } if *permit > 3 => keep, _ => release))]
+async fn named_like_a_binding(gate: Gate, permit: OwnedSemaphorePermit) -> Result<u32, Refusal> {
+    Ok(gate.pass().await?)
+}
+
+#[idempotent(key = 1, detached, errors(Refusal::Limited { permit: code } if limits::permit(*code) => keep, _ => release))]
+async fn named_like_a_function(gate: Gate, permit: OwnedSemaphorePermit) -> Result<u32, Refusal> {
+    Ok(gate.pass().await?)
+}
+
+#[idempotent(
+    key = 1,
+    detached,
+    errors(Refusal::Limited { permit } => keep(ttl = Duration::from_secs(u64::from(*permit))), _ => release),
+)]
+async fn named_like_a_value(gate: Gate, permit: OwnedSemaphorePermit) -> Result<u32, Refusal> {
+    Ok(gate.pass().await?)
+}
+
+#[idempotent(key = 1, detached, errors(Refusal::Limited { permit } if *permit > 3 => retry(max = 1), _ => release))]
+async fn named_like_a_binding_and_retried(gate: Gate, permit: OwnedSemaphorePermit) -> Result<u32, Refusal> {
+    Ok(gate.pass().await?)
+}
+
+#[idempotent(key = 1, detached, errors(_ if limit.id > 3 => keep, _ => release))]
+async fn with_a_field_in_a_guard(gate: Gate, limit: Limit) -> Result<u32, Refusal> {
+    Ok(gate.pass().await?)
+}
+
+#[idempotent(key = 1, detached, errors(_ if limit.id > 3 => retry(max = 1), _ => release))]
+async fn with_a_field_in_a_guard_and_retried(gate: Gate, limit: Limit) -> Result<u32, Refusal> {
+    Ok(gate.pass().await?)
+}
+
+#[idempotent(key = 1, detached, errors(_ if limit.id > 3 => keep, _ => release))]
+async fn with_a_field_in_guard_and_body(gate: Gate, limit: Limit) -> Result<u32, Refusal> {
+    gate.pass().await?;
+    Ok(u32::try_from(limit.id).unwrap())
+}
+
+impl Limit {
+    #[idempotent(key = 1, name = "arguments.limit", detached, errors(_ if self.id > 3 => keep, _ => release))]
+    async fn of_self_in_a_guard(self, gate: Gate) -> Result<u32, Refusal> {
+        Ok(gate.pass().await?)
+    }
+}
+
+#[async_trait::async_trait]
+trait BoxedLimit {
+    async fn in_a_guard(self: Arc<Self>, gate: Gate, limit: Limit) -> Result<u32, Refusal>;
+}
+
+#[async_trait::async_trait]
+impl BoxedLimit for () {
+    #[idempotent(key = 1, name = "arguments.boxed.guard", detached, errors(_ if limit.id > 3 => keep, _ => release))]
+    async fn in_a_guard(self: Arc<Self>, gate: Gate, limit: Limit) -> Result<u32, Refusal> {
+        Ok(gate.pass().await?)
+    }
+}
+
 /// Lets the caller go away while the body runs, and sees that the permit is still taken.
-async fn assert_kept<Call: Future<Output = Result<u32, Failure>>>(
+async fn assert_kept<E: Debug, Call: Future<Output = Result<u32, E>>>(
     what: &str,
     call: impl FnOnce(Gate, OwnedSemaphorePermit) -> Call,
 ) {
@@ -250,4 +335,20 @@ async fn p8_a_detached_body_keeps_the_arguments_that_it_does_not_name() {
     assert_kept("async_trait without a name", |gate, permit| Arc::new(()).unnamed(gate, permit)).await;
     let Limited(permit) = Limited(Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap());
     drop(Limit { permit, id: 1 }.permit);
+}
+
+#[tokio::test]
+async fn p8_a_detached_body_keeps_the_arguments_that_the_policy_of_its_errors_names() {
+    let limited = |permit| Limit { permit, id: 1 };
+    assert_kept("binding", named_like_a_binding).await;
+    assert_kept("function", named_like_a_function).await;
+    assert_kept("value", named_like_a_value).await;
+    assert_kept("binding, retried", named_like_a_binding_and_retried).await;
+    assert_kept("field", |gate, permit| with_a_field_in_a_guard(gate, limited(permit))).await;
+    assert_kept("field, retried", |gate, permit| with_a_field_in_a_guard_and_retried(gate, limited(permit))).await;
+    assert_kept("guard and body", |gate, permit| with_a_field_in_guard_and_body(gate, limited(permit))).await;
+    assert_kept("self", |gate, permit| limited(permit).of_self_in_a_guard(gate)).await;
+    assert_kept("async_trait", |gate, permit| Arc::new(()).in_a_guard(gate, limited(permit))).await;
+    let limit = Refusal::Limited { permit: 1 };
+    assert!(matches!(limit, Refusal::Limited { permit: 1 }));
 }

@@ -42,4 +42,9 @@ async fn a_guard_that_borrows_in_a_detached_body(tenant: &str) -> Result<(), Err
     Ok(())
 }
 
+#[idempotent(key = 1, errors(_ if req.tenant == "acme" => release, _ => release), detached)]
+async fn a_guard_that_takes_a_field_from_a_detached_body(req: Req) -> Result<u64, Error> {
+    Ok(req.keep.as_secs())
+}
+
 fn main() {}

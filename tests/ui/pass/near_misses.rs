@@ -214,6 +214,15 @@ mod borrows {
     }
 }
 
+mod fields {
+    use super::*;
+
+    #[idempotent(key = id, errors(_ if req.ids.is_empty() => release, _ => keep))]
+    pub(super) async fn a_guard_and_a_body_with_a_field_each(id: u64, req: Req) -> Result<u32, OrderError> {
+        Ok(req.tries)
+    }
+}
+
 mod arms {
     use super::*;
     use OrderError::{RateLimited, Timeout};
@@ -357,6 +366,7 @@ async fn what_looks_like_a_mistake_and_is_none_runs() {
         assert_eq!(borrows::a_retried_body_without_what_is_not_clone(1, borrows::NotClone).await.unwrap(), 1);
         assert_eq!(borrows::a_guard_that_uses_a_reference(1, &2).await, Ok(3));
         assert_eq!(borrows::a_guard_that_uses_a_copy(1, vec![2]).await, Ok(3));
+        assert_eq!(fields::a_guard_and_a_body_with_a_field_each(1, Req::new()).await, Ok(3));
         assert_eq!(arms::every_form(&Req::new()).await, Ok(1));
         assert_eq!(arms::one_name_for_all(1).await, Ok(1));
         assert_eq!(arms::a_policy_in_a_box(1).await, Ok(1));
