@@ -78,8 +78,8 @@ where
         match self {
             Self { error: inner } => {
                 #[allow(unused_imports)]
-                use crate::idem::__private::NoDisposition as _;
-                crate::idem::__private::Inside(inner).disposition()
+                use crate::idem::__private::DispositionByPolicy as _;
+                crate::idem::__private::Inside(inner).disposition_by_policy("traced")
             }
         }
     }

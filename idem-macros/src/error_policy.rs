@@ -5,8 +5,8 @@ use quote::{quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::parse::ParseStream;
 use syn::{
-    Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Generics, Member, Token, Type, parse_quote,
-    token,
+    Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Generics, Member, Token, Type, TypePath,
+    parse_quote, token,
 };
 
 use crate::action::{Action, time};
@@ -265,11 +265,20 @@ impl Case<'_> {
     /// The error inside, if that is what says what to do.
     fn inner(&self) -> Option<(Member, &Type)> {
         let Policy::Inner(_) = self.policy else { return None };
+        self.only_field()
+    }
+
+    fn only_field(&self) -> Option<(Member, &Type)> {
         let mut fields = self.fields.members().zip(self.fields);
         match (fields.next(), fields.next()) {
             (Some((member, field)), None) => Some((member, &field.ty)),
             _ => None,
         }
+    }
+
+    /// The reason of a dead letter.
+    fn reason(&self, name: &Ident) -> String {
+        snake_case(&self.variant.unwrap_or(name).unraw().to_string())
     }
 
     fn action(&self) -> Option<&Action> {
@@ -314,7 +323,12 @@ impl Derived<'_> {
             return self.disposition_of(&quote_spanned!(here=> match *self {}), &[]);
         }
         let arms = cases.iter().map(|case| self.disposition_arm(case));
-        let inner: Vec<&Type> = cases.iter().filter_map(|case| case.inner().map(|(_, ty)| ty)).collect();
+        let mut inner: Vec<&Type> = cases.iter().filter_map(|case| case.inner().map(|(_, ty)| ty)).collect();
+        // Whether a type parameter has a disposition is not seen here, so it must.
+        let asked =
+            |case: &&Case<'_>| case.inner().is_none() && case.dead_letters().is_none() && case.redeliver.is_none();
+        let fields = cases.iter().filter(asked).filter_map(|case| Some(case.only_field()?.1));
+        inner.extend(fields.filter(|ty| self.is_parameter(ty)));
         self.disposition_of(&quote_spanned!(here=> match self { #(#arms)* }), &inner)
     }
 
@@ -341,15 +355,24 @@ impl Derived<'_> {
         let path =
             case.variant.map_or_else(|| quote_spanned!(here=> Self), |variant| quote_spanned!(here=> Self::#variant));
         if case.dead_letters().is_some() {
-            let reason = snake_case(&case.variant.unwrap_or(&self.input.ident).unraw().to_string());
+            let reason = case.reason(&self.input.ident);
             return quote_spanned!(here=> #path { .. } => #krate::Disposition::dead_letter(#reason),);
         }
         if let Some((word, Some(after))) = case.redeliver {
             let after = time(after, diag::located(*word));
             return quote_spanned!(here=> #path { .. } => #krate::Disposition::Retry { after: #after },);
         }
-        let mut members = case.fields.members();
-        if let (Some(member), None) = (members.next(), members.next()) {
+        if let Some((member, _)) = case.inner() {
+            let reason = case.reason(&self.input.ident);
+            return quote_spanned! {here=>
+                #path { #member: inner } => {
+                    #[allow(unused_imports)]
+                    use #krate::__private::DispositionByPolicy as _;
+                    #krate::__private::Inside(inner).disposition_by_policy(#reason)
+                }
+            };
+        }
+        if let Some((member, _)) = case.only_field() {
             return quote_spanned! {here=>
                 #path { #member: inner } => {
                     #[allow(unused_imports)]
@@ -470,6 +493,12 @@ impl Derived<'_> {
 
     fn is_generic(&self) -> bool {
         !self.input.generics.params.iter().all(|parameter| matches!(parameter, GenericParam::Lifetime(_)))
+    }
+
+    /// Whether the type is a type parameter by itself.
+    fn is_parameter(&self, ty: &Type) -> bool {
+        let Type::Path(TypePath { qself: None, path, .. }) = ty else { return false };
+        self.input.generics.type_params().any(|parameter| path.is_ident(&parameter.ident))
     }
 
     fn never(&self) -> TokenStream {

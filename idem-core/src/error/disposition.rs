@@ -132,6 +132,12 @@ impl<E: Dispose + ?Sized> Inside<'_, E> {
     pub fn disposition(&self) -> Disposition {
         self.0.disposition()
     }
+
+    /// As [`disposition`](Self::disposition), for an error inside whose policy is asked. Found
+    /// before the method of `DispositionByPolicy`.
+    pub fn disposition_by_policy(&self, _: &'static str) -> Disposition {
+        self.0.disposition()
+    }
 }
 
 /// Any other error inside: the message comes again.

@@ -24,7 +24,7 @@ use crate::observe::{Decision, Observer};
 use crate::outcome::Outcome;
 pub use crate::outcome::Storable;
 use crate::policy::errors::ErrorAction;
-pub use crate::policy::errors::RunsOnce;
+pub use crate::policy::errors::{DispositionByPolicy, RunsOnce};
 use crate::runtime::handle::Idempotency;
 use crate::store::{Store, Transaction};
 pub use crate::task::carried::{CarriedOn, carried_on};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::error::disposition::{Disposition, Inside, comes_again};
 use crate::policy::settings::MAX_LENGTH;
 
 /// The action on an error that a body returned. From a policy: see
@@ -32,6 +33,17 @@ pub enum ErrorAction {
     /// names this error. This is the action on every error of a call without a policy, and on each
     /// variant without an action under `#[derive(ErrorPolicy)]`.
     Unlisted,
+}
+
+impl ErrorAction {
+    /// Whether the error is kept, at once or after its retries.
+    fn keeps(self) -> bool {
+        match self {
+            Self::Keep | Self::KeepFor(_) => true,
+            Self::Retry(retry) => matches!(retry.then, Then::Keep(_)),
+            Self::Release | Self::Abandon | Self::Unlisted => false,
+        }
+    }
 }
 
 /// The action on an error that a body returned, for policies that keep no errors, so that any error
@@ -279,6 +291,19 @@ impl<E: ErrorPolicy + ?Sized> ErrorPolicy for Box<E> {
 
     fn action(&self) -> ErrorAction {
         (**self).action()
+    }
+}
+
+/// An error inside of another that is not [`Dispose`](crate::Dispose) and has a policy.
+pub trait DispositionByPolicy {
+    /// Dead-letters the message for this reason if the error is kept: it would be the answer to
+    /// each delivery. Otherwise the message comes again.
+    fn disposition_by_policy(&self, reason: &'static str) -> Disposition;
+}
+
+impl<E: ErrorPolicy> DispositionByPolicy for Inside<'_, E> {
+    fn disposition_by_policy(&self, reason: &'static str) -> Disposition {
+        if self.0.action().keeps() { Disposition::dead_letter(reason) } else { comes_again() }
     }
 }
 
