@@ -1,9 +1,12 @@
 //! `#[derive(KeyPart)]`.
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
-use syn::{Attribute, Data, DataEnum, DeriveInput, Error, Expr, Fields, Type, Variant, WherePredicate, parse_quote};
+use syn::meta::ParseNestedMeta;
+use syn::{
+    Attribute, Data, DataEnum, DeriveInput, Error, Expr, Fields, Token, Type, Variant, WherePredicate, parse_quote,
+};
 
 use crate::diag::{self, Errors};
 use crate::paths::Krate;
@@ -37,10 +40,10 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
 fn krate(input: &DeriveInput, errors: &mut Errors) -> Krate {
     let mut krate = None;
     for attribute in input.attrs.iter().filter(|attribute| attribute.path().is_ident("idem")) {
-        if is_policy(attribute) {
-            continue;
-        }
         let read = attribute.parse_nested_meta(|meta| {
+            if skip_policy(&meta)? {
+                return Ok(());
+            }
             if !meta.path.is_ident("crate") {
                 return Err(meta.error("unknown option: `#[derive(KeyPart)]` has only `#[idem(crate = \"::idem\")]`"));
             }
@@ -55,19 +58,29 @@ fn krate(input: &DeriveInput, errors: &mut Errors) -> Krate {
     krate.unwrap_or_default()
 }
 
-/// Whether this is `#[derive(ErrorPolicy)]`'s.
-fn is_policy(attribute: &Attribute) -> bool {
-    let Ok(list) = attribute.meta.require_list() else { return false };
-    let first = list.tokens.clone().into_iter().next();
-    first.is_some_and(|word| matches!(word.to_string().as_str(), "keep" | "release" | "abandon" | "retry" | "inner"))
+/// Skips a word of `#[derive(ErrorPolicy)]`, with what belongs to it. Returns whether it is one.
+fn skip_policy(meta: &ParseNestedMeta<'_>) -> syn::Result<bool> {
+    const WORDS: [&str; 8] = ["keep", "release", "abandon", "retry", "inner", "dead_letter", "redeliver", "dispose"];
+    let is_policy = WORDS.iter().any(|word| meta.path.is_ident(word));
+    while is_policy && !meta.input.is_empty() && !meta.input.peek(Token![,]) {
+        meta.input.parse::<TokenTree>()?;
+    }
+    Ok(is_policy)
 }
 
 /// Reports `#[idem(..)]` where it means nothing.
 fn no_options(attributes: &[Attribute], errors: &mut Errors) {
-    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("idem") && !is_policy(attribute)) {
-        let message = "`#[derive(KeyPart)]` has no options for a field or a variant: every field is part of the key; \
-                       to leave one out, implement `KeyPart` by hand";
-        errors.on(attribute, message);
+    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("idem")) {
+        let mut is_policy = false;
+        let read = attribute.parse_nested_meta(|meta| {
+            is_policy = skip_policy(&meta)?;
+            if is_policy { Ok(()) } else { Err(meta.error("no option")) }
+        });
+        if read.is_err() || !is_policy {
+            let message = "`#[derive(KeyPart)]` has no options for a field or a variant: every field is part of the key; \
+                           to leave one out, implement `KeyPart` by hand";
+            errors.on(attribute, message);
+        }
     }
 }
 
@@ -299,6 +312,29 @@ mod tests {
             impl<'a, T: Clone + ::idem::KeyPart, const N: usize> ::idem::KeyPart for Id<'a, T, N>
         };
         assert!(derived.contains(&head.to_string()), "{derived}");
+    }
+
+    #[test]
+    fn the_words_of_an_error_policy_are_left_to_it() {
+        let derived = derive(quote! {
+            #[idem(dispose, keep(ttl = "1h"), crate = "crate::idem")]
+            enum Refusal {
+                #[idem(dead_letter)]
+                Unreadable(u64),
+                #[idem(release, redeliver = "1m")]
+                Down(u64),
+                #[idem(retry(max = 3, then = keep))]
+                #[idem(inner)]
+                Busy(u64),
+            }
+        });
+        let derived = derived.to_string();
+        assert!(derived.contains("impl crate :: idem :: KeyPart for Refusal"), "{derived}");
+        assert!(!derived.contains("compile_error"), "{derived}");
+        for wrong in ["#[idem(keep, skip)]", "#[idem(skip)]", "#[idem()]", "#[idem]", "#[idem(crate = \"::idem\")]"] {
+            let item = format!("struct Id {{ {wrong} id: u64 }}").parse().expect("tokens");
+            assert!(derive(item).to_string().contains("has no options for a field"), "{wrong}");
+        }
     }
 
     #[test]

@@ -273,6 +273,15 @@ mod arms {
         }
     }
 
+    #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize, idem::KeyPart, ErrorPolicy)]
+    #[idem(crate = "::idem", dispose)]
+    pub(super) enum KeyAndPolicy {
+        #[idem(dead_letter)]
+        Unreadable,
+        #[idem(release, redeliver = "1m")]
+        Down(u64),
+    }
+
     #[idempotent(key = id)]
     pub(super) async fn a_policy_in_a_box(id: u64) -> Result<u64, Boxed> {
         Ok(id)
@@ -370,6 +379,8 @@ async fn what_looks_like_a_mistake_and_is_none_runs() {
         assert_eq!(arms::every_form(&Req::new()).await, Ok(1));
         assert_eq!(arms::one_name_for_all(1).await, Ok(1));
         assert_eq!(arms::a_policy_in_a_box(1).await, Ok(1));
+        assert_eq!(idem::Key::encode(&arms::KeyAndPolicy::Unreadable).unwrap().as_str(), "Unreadable");
+        assert_ne!(arms::KeyAndPolicy::Down(1), arms::KeyAndPolicy::Unreadable);
         assert_eq!(arms::any_error(1).await.unwrap(), 1);
         assert_eq!(under_async_trait::Bank { last: 50 }.charge(Req::new(), (1, 2)).await, Ok(4));
         assert_eq!(under_macro_rules::of_fragments(&Req::new()).await, Ok(1));
