@@ -230,7 +230,7 @@ fn check_identity(args: &Args, errors: &mut Errors) {
             errors.at(missing_key.keyword.span(), message);
         }
         if let Some(Setting { keyword, value: Some(value) }) = &args.store_failure
-            && value.to_token_stream().to_string() == "run"
+            && is_word(value, "run")
         {
             let message = format!(
                 "a call with a token never runs without the store, because only the store knows whether the token is valid: leave `{keyword}` out"
@@ -285,7 +285,7 @@ impl Options<'_> {
     /// The bare word `none` says that there is none.
     fn fingerprint(&mut self, setting: Option<&Setting>) {
         let value = setting.and_then(|setting| setting.value.as_ref());
-        if matches!(value.map(value::bare), Some(Expr::Path(path)) if path.path.is_ident("none")) {
+        if value.is_some_and(|value| is_word(value, "none")) {
             self.call(Some("no_fingerprint"), setting, Some(Argument::Nothing));
         } else {
             self.parts(setting);
@@ -325,8 +325,8 @@ impl Options<'_> {
             (setting, self.read(setting, Reader::time))
         });
         let abandoned = args.abandoned.as_ref().and_then(|setting| setting.value.as_ref());
-        if let ((Some(setting), _), Some(Expr::Path(word))) = (&hold, abandoned)
-            && word.path.is_ident("rerun")
+        if let (Some(setting), _) = &hold
+            && abandoned.is_some_and(|value| is_word(value, "rerun"))
         {
             let message = "`hold` is for records that wait to be settled, and with `abandoned = rerun` none does: leave it out, or write `abandoned = reject`";
             self.errors.at(setting.keyword.span(), message);
@@ -394,6 +394,10 @@ impl Choice {
         let (_, variant) = self.variants.iter().find(|(name, _)| word == name)?;
         Some(Argument::Variant(self.of, Ident::new(variant, word.span())))
     }
+}
+
+fn is_word(value: &Expr, word: &str) -> bool {
+    matches!(value::bare(value), Expr::Path(path) if path.path.is_ident(word))
 }
 
 fn only_argument(reader: &mut Reader<'_>, word: &Word, example: &str) -> Option<Expr> {

@@ -96,7 +96,17 @@ impl Reader<'_> {
         // Collected first, so that a mistake in one part does not hide those in the others.
         let parts: Vec<_> = tuple.elems.iter().map(|part| each(self, part)).collect();
         let mut parts: Vec<Expr> = parts.into_iter().collect::<Option<_>>()?;
+        // So many parts a tuple has at most that is a `KeyPart`, or that serde writes.
+        let most = if self.keyword == "fingerprint" { 16 } else { 8 };
         match parts.len() {
+            count if count > most => {
+                let keyword = self.keyword;
+                let message = format!(
+                    "these are {count} parts, and a pair of parentheses in `{keyword}` holds at most {most}: put some into their own, for example `{keyword} = (a, b, (c, d))`"
+                );
+                self.errors.on(tuple, message);
+                None
+            }
             0 => {
                 self.errors.on(tuple, format!("`{}` has no parts: write at least one", self.keyword));
                 None
@@ -194,6 +204,8 @@ impl Reader<'_> {
         let name = literal.value();
         let wrong = if name.is_empty() {
             "`name` is empty"
+        } else if name == "idem.audit" {
+            "`idem.audit` is reserved for the trail of operators' decisions"
         } else if !is_operation(&name) {
             "`name` is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`"
         } else {

@@ -77,7 +77,15 @@ pub const fn checked_name(name: &'static str) -> &'static str {
         is_plausible(name.as_bytes()),
         "`name` is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`: write for example `name = \"orders.create\"`"
     );
+    assert!(
+        !is_reserved(name.as_bytes()),
+        "`idem.audit` is reserved for the trail of operators' decisions: write for example `name = \"orders.create\"`"
+    );
     name
+}
+
+const fn is_reserved(name: &[u8]) -> bool {
+    matches!(name, b"idem.audit")
 }
 
 const fn is_plausible(name: &[u8]) -> bool {
@@ -248,6 +256,12 @@ mod tests {
             assert_eq!(serves_one_type(&of(one), &of(other)), expected, "{one}, {other}");
         }
         assert!(serves_one_type("app::generic<u8>::{{closure}}", "app::generic<u16>::{{closure}}"));
+    }
+
+    #[test]
+    fn the_name_of_the_trail_is_reserved() {
+        assert!(is_reserved(crate::store::trail::OPERATION.as_bytes()));
+        assert!(!is_reserved(b"idem.audits"));
     }
 
     #[test]

@@ -227,4 +227,21 @@ async fn a_string_in_a_block(id: u64, tenant: String) -> Result<(), Error> {
     Ok(())
 }
 
+// More parts than a tuple has.
+
+#[idempotent(key = (a, a, a, a, a, a, a, a, a))]
+async fn nine_parts(a: u64) -> Result<(), Error> {
+    Ok(())
+}
+
+#[idempotent(key = "(a, (a, a, a, a, a, a, a, a, a))")]
+async fn nine_parts_in_one(a: u64) -> Result<(), Error> {
+    Ok(())
+}
+
+#[idempotent(key = a, fingerprint = (a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, "a"))]
+async fn seventeen_parts(a: u64) -> Result<(), Error> {
+    Ok(())
+}
+
 fn main() {}

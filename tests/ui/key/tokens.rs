@@ -33,6 +33,11 @@ async fn unguarded(user: u64, form: Form) -> Result<(), Error> {
     Ok(())
 }
 
+#[idempotent(name = "n", token = "form.token", subject = "user", store_failure = (run))]
+async fn unguarded_in_parentheses(user: u64, form: Form) -> Result<(), Error> {
+    Ok(())
+}
+
 #[idempotent(name = "n", token = "form.copies", subject = "user")]
 async fn no_token(user: u64, form: Form) -> Result<(), Error> {
     Ok(())

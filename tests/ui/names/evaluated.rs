@@ -5,6 +5,7 @@
 use idem::{Error, idempotent};
 
 const EMPTY: &str = "";
+const RESERVED: &str = "idem.audit";
 const WITH_A_SPACE: &str = "orders submit";
 
 #[idempotent(key = id, name = EMPTY)]
@@ -22,6 +23,11 @@ async fn with_one_colon(id: u64) -> Result<(), Error> {
     Ok(())
 }
 
+#[idempotent(key = id, name = RESERVED)]
+async fn reserved(id: u64) -> Result<(), Error> {
+    Ok(())
+}
+
 fn main() {
-    drop((empty(1), with_a_space(1), with_one_colon(1)));
+    drop((reserved(1), empty(1), with_a_space(1), with_one_colon(1)));
 }

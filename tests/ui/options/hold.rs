@@ -12,4 +12,9 @@ async fn no_unit(id: u64) -> Result<(), Error> {
     Ok(())
 }
 
+#[idempotent(key = id, abandoned = (rerun), hold = "30d")]
+async fn nothing_to_hold_in_parentheses(id: u64) -> Result<(), Error> {
+    Ok(())
+}
+
 fn main() {}

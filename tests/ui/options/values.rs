@@ -128,6 +128,11 @@ async fn empty_name(id: u64) -> Result<(), Error> {
     Ok(())
 }
 
+#[idempotent(key = id, name = "idem.audit")]
+async fn a_reserved_name(id: u64) -> Result<(), Error> {
+    Ok(())
+}
+
 #[idempotent(key = id, name = "orders create")]
 async fn name_with_a_space(id: u64) -> Result<(), Error> {
     Ok(())

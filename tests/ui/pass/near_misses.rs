@@ -124,6 +124,11 @@ mod keys {
         Ok(req.order_id)
     }
 
+    #[idempotent(key = (a, a, a, a, a, a, a, (a, a)), fingerprint = (a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a))]
+    async fn as_many_parts_as_there_may_be(a: u64) -> Result<u64> {
+        Ok(a)
+    }
+
     #[idempotent(key = id, missing_key = run)]
     async fn a_text_may_be_empty(id: &str) -> Result<u64> {
         Ok(id.len() as u64)
@@ -150,6 +155,7 @@ mod keys {
             a_raw_name_in_a_string(1).await,
             a_parameter_that_the_body_does_not_use(1).await,
             remembers_no_longer(req).await,
+            as_many_parts_as_there_may_be(1).await,
             a_text_may_be_empty("").await,
             a_part_may_be_missing(1, None).await,
         ]
