@@ -1,12 +1,12 @@
 //! The parameters, as the body and the attribute's expressions name them.
 
-use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Ident, Literal, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::Parser as _;
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, Expr, ExprPath, FnArg, GenericParam, Lifetime, Pat, PatIdent, Receiver, ReceiverKind, Signature, Token,
-    Type,
+    Attribute, Expr, ExprPath, FnArg, GenericParam, Lifetime, Pat, PatIdent, Path, Receiver, ReceiverKind, Signature,
+    Token, Type,
 };
 
 use crate::async_trait::{Boxed, is_item};
@@ -64,6 +64,8 @@ pub(crate) struct Bindings {
     pub(crate) all: Vec<Binding>,
     /// Names of constant parameters, which no body borrows.
     constants: Vec<Ident>,
+    /// Names of type parameters.
+    types: Vec<Ident>,
     /// A pattern holds a macro, so that there may be more.
     incomplete: bool,
 }
@@ -79,6 +81,7 @@ impl Bindings {
             receiver: signature.receiver().cloned(),
             all: Vec::new(),
             constants: constants.collect(),
+            types: signature.generics.type_params().map(|parameter| parameter.ident.clone()).collect(),
             incomplete: false,
         };
         // `#[async_trait]` has moved patterns, and what is not a reference, to the head of the
@@ -145,11 +148,27 @@ impl Bindings {
         }
     }
 
-    /// The parameter that the expression names, if it names one.
-    pub(crate) fn first_in(&self, expr: &Expr) -> Option<String> {
+    /// The parameters that the expression names.
+    pub(crate) fn named_in(&self, expr: &Expr) -> impl Iterator<Item = String> {
         let tokens = expr.to_token_stream();
         let receiver = self.receiver.as_ref().map(|_| "self".to_owned());
-        self.all.iter().map(|binding| binding.name.to_string()).chain(receiver).find(|name| mentions(&tokens, name))
+        let names = self.all.iter().map(|binding| binding.name.to_string()).chain(receiver);
+        names.filter(move |name| mentions(&tokens, name))
+    }
+
+    /// The parameter that the expression names, if it names one. A name that a closure or another
+    /// pattern in it binds is its own.
+    pub(crate) fn first_in(&self, expr: &Expr) -> Option<String> {
+        let mut own = Names::default();
+        own.visit_expr(expr);
+        self.named_in(expr).find(|name| !own.found.iter().any(|(own, _)| own == name))
+    }
+
+    /// The function's own type parameter that the expression names, if it names one.
+    pub(crate) fn first_type_in(&self, expr: &Expr) -> Option<Ident> {
+        let mut paths = Paths { types: &self.types, found: None };
+        paths.visit_expr(expr);
+        paths.found
     }
 
     fn unknown(&self, name: &Ident) -> String {
@@ -227,10 +246,12 @@ impl Borrow {
 }
 
 /// Whether the tokens name this variable. Fields and methods may have the same name, and items
-/// inside know no variables of the body; a format string names variables too.
+/// inside know no variables of the body; the format string of a macro names variables too.
 pub(crate) fn mentions(tokens: &TokenStream, name: &str) -> bool {
-    let punct =
-        |tree: Option<&TokenTree>, what| matches!(tree, Some(TokenTree::Punct(punct)) if punct.as_char() == what);
+    mentions_in(tokens, name, false)
+}
+
+fn mentions_in(tokens: &TokenStream, name: &str, in_macro: bool) -> bool {
     let trees: Vec<_> = tokens.clone().into_iter().collect();
     let (mut in_item, mut in_use) = (false, false);
     trees.iter().enumerate().any(|(index, tree)| {
@@ -238,13 +259,17 @@ pub(crate) fn mentions(tokens: &TokenStream, name: &str) -> bool {
         let next = trees.get(index + 1);
         match tree {
             TokenTree::Ident(word) if word == name && !in_use => {
-                let is_member = punct(before(1), '.') && !punct(before(2), '.');
-                // Not a variable: `name: value`, `name: Type`, `name::path`, and `$name` in a macro.
-                !is_member && !punct(before(1), '$') && !punct(next, ':')
+                let is_member = is_punct(before(1), '.') && !is_punct(before(2), '.');
+                // Not a variable: `name: value`, `name: Type`, `name::path`, `path::name`, the label
+                // `'name`, and `$name` in a macro.
+                let is_in_path = is_punct(before(1), ':') && is_punct(before(2), ':');
+                let is_other = is_punct(before(1), '$') || is_punct(before(1), '\'') || is_punct(next, ':');
+                !is_member && !is_in_path && !is_other
             }
             TokenTree::Ident(word) => {
                 in_item |= is_item(word, next);
-                in_use |= word == "use";
+                // `use<'a>` imports nothing.
+                in_use |= word == "use" && !is_punct(next, '<');
                 false
             }
             TokenTree::Punct(punct) => {
@@ -256,14 +281,39 @@ pub(crate) fn mentions(tokens: &TokenStream, name: &str) -> bool {
                 in_item = group.delimiter() != Delimiter::Brace;
                 false
             }
-            TokenTree::Group(group) => mentions(&group.stream(), name),
-            TokenTree::Literal(literal) => formats(&literal.to_string(), name.trim_start_matches("r#")),
+            TokenTree::Group(group) => mentions_in(&group.stream(), name, in_macro || is_macro_input(&trees, index)),
+            TokenTree::Literal(literal) => in_macro && formats(literal, name),
         }
     })
 }
 
-/// Whether a format string with this text names the variable: `{name}`, `{name :?}` or `{:name$}`.
-fn formats(text: &str, name: &str) -> bool {
+/// A format string that names the variable.
+pub(crate) fn format_of(tokens: &TokenStream, name: &str) -> Option<Literal> {
+    format_in(tokens, name, false)
+}
+
+fn format_in(tokens: &TokenStream, name: &str, in_macro: bool) -> Option<Literal> {
+    let trees: Vec<_> = tokens.clone().into_iter().collect();
+    trees.iter().enumerate().find_map(|(index, tree)| match tree {
+        TokenTree::Literal(literal) if in_macro && formats(literal, name) => Some(literal.clone()),
+        TokenTree::Group(group) => format_in(&group.stream(), name, in_macro || is_macro_input(&trees, index)),
+        _ => None,
+    })
+}
+
+/// Whether a macro gets the group at this place, or has it as its rules.
+fn is_macro_input(trees: &[TokenTree], index: usize) -> bool {
+    let before = |distance| index.checked_sub(distance).and_then(|index| trees.get(index));
+    is_punct(before(1), '!') || matches!(before(3), Some(TokenTree::Ident(word)) if word == "macro_rules")
+}
+
+fn is_punct(tree: Option<&TokenTree>, what: char) -> bool {
+    matches!(tree, Some(TokenTree::Punct(punct)) if punct.as_char() == what)
+}
+
+/// Whether this format string names the variable: `{name}`, `{name :?}` or `{:name$}`.
+fn formats(literal: &Literal, name: &str) -> bool {
+    let (text, name) = (literal.to_string(), name.trim_start_matches("r#"));
     let is_argument = |inside: &str| {
         let rest = inside.strip_prefix(name).map(str::trim_start);
         rest.is_some_and(|rest| rest.starts_with(['}', ':']))
@@ -287,6 +337,21 @@ impl<'ast> Visit<'ast> for Names {
     fn visit_pat(&mut self, pattern: &'ast Pat) {
         self.macros |= matches!(pattern, Pat::Macro(_) | Pat::Verbatim(_));
         visit::visit_pat(self, pattern);
+    }
+}
+
+/// The first of these types at the head of a path.
+struct Paths<'a> {
+    types: &'a [Ident],
+    found: Option<Ident>,
+}
+
+impl<'ast> Visit<'ast> for Paths<'_> {
+    fn visit_path(&mut self, path: &'ast Path) {
+        let head = path.segments.first().map(|segment| &segment.ident).filter(|_| path.leading_colon.is_none());
+        let found = head.filter(|head| self.types.contains(head));
+        self.found = self.found.take().or_else(|| found.cloned());
+        visit::visit_path(self, path);
     }
 }
 
@@ -357,6 +422,18 @@ mod tests {
             ("macro_rules! length { ($name:ident) => { fn $name(text: &str) -> usize { text.len() } } }", false),
             ("fn length(text: &str) -> usize { text.len() }", false),
             ("let length: fn(&str) -> usize = { text.len() };", true),
+            ("audit::text(id)", false),
+            ("audit::<u8>::text(id)", false),
+            ("Line { body: text }", true),
+            ("'text: loop { break 'text; }", false),
+            ("'line: loop { break 'line text; }", true),
+            (r#"let plain = "{text}";"#, false),
+            (r#"show("{text}", !done && ["{text:?}"].len() > 1)"#, false),
+            (r#"log::info!(target: "orders", [("{text}")])"#, true),
+            (r#"macro_rules! line { () => { show!("{text}") } }"#, true),
+            ("fn ids<'a>() -> impl Iterator + use<'a> { none() } text.len()", true),
+            ("let ids: Box<dyn Fn() -> impl Iterator + use<'a>> = text.ids();", true),
+            ("use audit::{text}; text::of(id)", false),
         ] {
             assert_eq!(mentions(&tokens.parse().unwrap(), "text"), is_mentioned, "{tokens}");
         }

@@ -165,8 +165,8 @@ impl Plan {
             let Arguments { before, each, .. } = arguments;
             // An expression that reads a parameter after an error needs it to stay in place; other
             // parameters may be unshareable.
-            let shares =
-                self.detached.is_none() && self.errors.late().iter().any(|late| self.bindings.first_in(late).is_some());
+            let shares = self.detached.is_none()
+                && self.errors.late().iter().any(|late| self.bindings.named_in(late).next().is_some());
             let by_value = (!shares).then(|| quote_spanned!(retry=> move));
             let run = Ident::new(if self.detached.is_some() { "run_detached_again" } else { "run_again" }, at);
             return (
@@ -249,7 +249,7 @@ impl Plan {
                 ("of_function", quote_spanned!(here=> ::core::concat!(::core::module_path!(), "::", #name)))
             }
             Some(Name::Literal(literal)) => ("written", literal.to_token_stream()),
-            Some(Name::Constant(expr)) if is_of_type(expr) => {
+            Some(Name::Constant(expr)) if item::is_of_type(expr) => {
                 let (first, checked) = (diag::ends(expr).0, self.checked_name(expr));
                 ("of_type", quote_spanned!(first=> const { #checked }))
             }
@@ -265,7 +265,7 @@ impl Plan {
     /// `Self`.
     fn constant_name(&self) -> Option<TokenStream> {
         let expr = match &self.name {
-            Some(Name::Constant(expr)) if !is_of_type(expr) => expr,
+            Some(Name::Constant(expr)) if !item::is_of_type(expr) => expr,
             _ => return None,
         };
         let checked = self.checked_name(expr);
@@ -454,11 +454,6 @@ impl Plan {
             _ => tokens,
         }
     }
-}
-
-/// Whether the name differs from one implementing type to the other.
-fn is_of_type(name: &Expr) -> bool {
-    item::self_type(name.to_token_stream()).is_some()
 }
 
 #[cfg(test)]

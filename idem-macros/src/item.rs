@@ -7,7 +7,7 @@ use syn::ext::IdentExt as _;
 use syn::parse::{ParseStream, Parser as _};
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, Error, FnArg, GenericArgument, GenericParam, PathArguments, ReturnType, Signature, Token, Type,
+    Attribute, Error, Expr, FnArg, GenericArgument, GenericParam, PathArguments, ReturnType, Signature, Token, Type,
     TypeImplTrait, TypeReference, Visibility,
 };
 
@@ -287,6 +287,11 @@ pub(crate) fn self_type(tokens: TokenStream) -> Option<Ident> {
         TokenTree::Group(group) => self_type(group.stream()),
         _ => None,
     })
+}
+
+/// Whether a name differs from one implementing type to the other.
+pub(crate) fn is_of_type(name: &Expr) -> bool {
+    self_type(name.to_token_stream()).is_some()
 }
 
 /// A block of these tokens.

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use proc_macro2::{Ident, Literal, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span};
 use quote::ToTokens;
 use syn::{Error, Expr, Receiver, Type};
 
 use crate::args::{Args, Setting};
-use crate::bindings::{Bindings, Borrow, Reference, mentions};
+use crate::bindings::{Bindings, Borrow, Reference, format_of, mentions};
 use crate::diag::Errors;
 use crate::handling::Handling;
-use crate::item::{Form, Function};
+use crate::item::{self, Form, Function};
 use crate::paths::Krate;
 use crate::transaction::{self, Parameter};
 use crate::value::{self, Name, Reader, Time, Word};
@@ -125,13 +125,8 @@ impl Plan {
         if args.transaction.is_some() {
             transaction::check_errors(&handling, errors);
         }
-        if let Some(Name::Constant(expr)) = &name
-            && let Some(parameter) = bindings.first_in(expr)
-        {
-            let message = format!(
-                "`name` is one constant for all calls, so it cannot use the parameter `{parameter}`: what differs from call to call goes into `key`"
-            );
-            errors.on(expr, message);
+        if let Some(Name::Constant(expr)) = &name {
+            check_name(expr, &bindings, errors);
         }
         let expressions = calls.iter().flat_map(|call| call.argument.expressions());
         for expr in expressions.chain(handling.computed().map(|(_, _, expr)| expr)).chain(&runtime).chain(&reconcile) {
@@ -159,7 +154,7 @@ impl Plan {
 
     /// Reports arguments that the body uses and that it cannot have.
     fn check_borrows(&self, errors: &mut Errors) {
-        if let Some(literal) = self.renamed_receiver().and_then(|_| format_of_self(&self.function.body.stream())) {
+        if let Some(literal) = self.renamed_receiver().and_then(|_| format_of(&self.function.body.stream(), "self")) {
             let message = "each try has a `self` of its own, which a format string does not see: write `{}`, and `self` after the text";
             errors.on(literal, message);
         }
@@ -237,6 +232,21 @@ fn check_identity(args: &Args, errors: &mut Errors) {
             );
             errors.on(value, message);
         }
+    }
+}
+
+/// Reports a constant name that uses what no constant can.
+fn check_name(expr: &Expr, bindings: &Bindings, errors: &mut Errors) {
+    if let Some(parameter) = bindings.first_in(expr) {
+        let message = format!(
+            "`name` is one constant for all calls, so it cannot use the parameter `{parameter}`: what differs from call to call goes into `key`"
+        );
+        errors.on(expr, message);
+    } else if let Some(ty) = bindings.first_type_in(expr).filter(|_| !item::is_of_type(expr)) {
+        let message = format!(
+            "`name` is a constant, which cannot use the function's own type parameter `{ty}`: in an `impl` with that parameter, write `const NAME: &'static str = {ty}::NAME;`, and here `name = Self::NAME`"
+        );
+        errors.on(expr, message);
     }
 }
 
@@ -409,15 +419,6 @@ fn only_argument(reader: &mut Reader<'_>, word: &Word, example: &str) -> Option<
     };
     reader.errors.on(place, format!("`{name}` {wrong}: write for example `{example}`"));
     None
-}
-
-/// A format string that names `self`.
-fn format_of_self(tokens: &TokenStream) -> Option<Literal> {
-    tokens.clone().into_iter().find_map(|tree| match tree {
-        TokenTree::Literal(literal) if mentions(&TokenTree::from(literal.clone()).into(), "self") => Some(literal),
-        TokenTree::Group(group) => format_of_self(&group.stream()),
-        _ => None,
-    })
 }
 
 #[cfg(test)]

@@ -242,7 +242,7 @@ async fn named_like_a_binding(gate: Gate, permit: OwnedSemaphorePermit) -> Resul
     Ok(gate.pass().await?)
 }
 
-#[idempotent(key = 1, detached, errors(Refusal::Limited { permit: code } if limits::permit(*code) => keep, _ => release))]
+#[idempotent(key = permit.num_permits(), detached, errors(Refusal::Limited { permit: code } if limits::permit(*code) => keep, _ => release))]
 async fn named_like_a_function(gate: Gate, permit: OwnedSemaphorePermit) -> Result<u32, Refusal> {
     Ok(gate.pass().await?)
 }

@@ -153,6 +153,20 @@ async fn name_of_each_call(id: u64, kind: &'static str) -> Result<(), Error> {
     Ok(())
 }
 
+trait Named {
+    const NAME: &'static str;
+}
+
+#[idempotent(key = id, name = T::NAME)]
+async fn a_constant_of_a_type_parameter<T: Named>(id: u64) -> Result<(), Error> {
+    Ok(())
+}
+
+#[idempotent(key = id, name = <T as Named>::NAME)]
+async fn a_constant_of_a_trait_for_a_type_parameter<T: Named>(id: u64) -> Result<(), Error> {
+    Ok(())
+}
+
 #[idempotent(key = id, name = "orders.create_an_order_for_a_customer_who_has_an_account_with_us_and_wants_to_pay_for_it_now_or_later_by_card_or_by_invoice_as_they_like")]
 async fn name_without_end(id: u64) -> Result<(), Error> {
     Ok(())

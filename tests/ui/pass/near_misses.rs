@@ -220,6 +220,87 @@ mod borrows {
     }
 }
 
+/// Names that a parameter has too, where none of them means it.
+mod same_names {
+    use super::*;
+
+    /// Not `Clone`, so a retried body must not use it.
+    pub(super) struct Tenant(pub(super) u64);
+
+    mod audit {
+        pub(super) fn tenant(id: u64) -> u64 {
+            id
+        }
+    }
+
+    mod operations {
+        pub(super) const fn charge() -> &'static str {
+            "near_misses.charged"
+        }
+    }
+
+    #[derive(serde::Deserialize)]
+    pub(super) struct V1 {
+        total: String,
+    }
+
+    mod v1 {
+        use super::V1;
+
+        pub(super) fn id(earlier: V1) -> u64 {
+            earlier.total.into_bytes().len() as u64
+        }
+    }
+
+    #[idempotent(key = tenant.0, errors(_ => retry(max = 1)))]
+    pub(super) async fn of_a_function(id: u64, tenant: Tenant) -> Result<u64> {
+        Ok(audit::tenant(id))
+    }
+
+    #[idempotent(key = tenant.0, errors(_ => retry(max = 1)))]
+    pub(super) async fn of_a_label(id: u64, tenant: Tenant) -> Result<u64> {
+        let mut count = id;
+        'tenant: for ten in 1..3 {
+            for one in 1..9 {
+                count += ten * one;
+                if count > 3 {
+                    break 'tenant;
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    #[idempotent(key = tenant.0, errors(_ => retry(max = 1)))]
+    pub(super) async fn of_a_text(id: u64, tenant: Tenant) -> Result<u64> {
+        let path = "/tenants/{tenant}";
+        Ok(id + path.len() as u64)
+    }
+
+    #[idempotent(key = ids.len(), errors(_ => retry(max = 1)))]
+    pub(super) async fn after_a_captured_lifetime(ids: Vec<u64>) -> Result<u64> {
+        fn doubled(of: &[u64]) -> impl Iterator<Item = u64> + use<'_> {
+            of.iter().map(|id| id * 2)
+        }
+        Ok(doubled(&ids).sum::<u64>() + ids.into_iter().sum::<u64>())
+    }
+
+    #[idempotent(key = order.order_id, outcome_version = 2, upgrade(1 => |order: V1| order.total.into_bytes().len() as u64))]
+    pub(super) async fn of_a_closure(order: &Req) -> Result<u64> {
+        Ok(order.order_id)
+    }
+
+    #[idempotent(key = id, outcome_version = 2, upgrade(1 => v1::id))]
+    pub(super) async fn of_an_upgrade(id: u64) -> Result<u64> {
+        Ok(id)
+    }
+
+    #[idempotent(key = charge, name = operations::charge())]
+    pub(super) async fn of_a_name(charge: u64) -> Result<u64> {
+        Ok(charge)
+    }
+}
+
 mod fields {
     use super::*;
 
@@ -381,6 +462,13 @@ async fn what_looks_like_a_mistake_and_is_none_runs() {
         assert_eq!(borrows::a_retried_body_without_what_is_not_clone(1, borrows::NotClone).await.unwrap(), 1);
         assert_eq!(borrows::a_guard_that_uses_a_reference(1, &2).await, Ok(3));
         assert_eq!(borrows::a_guard_that_uses_a_copy(1, vec![2]).await, Ok(3));
+        assert_eq!(same_names::of_a_function(1, same_names::Tenant(1)).await.unwrap(), 1);
+        assert_eq!(same_names::of_a_label(1, same_names::Tenant(1)).await.unwrap(), 4);
+        assert_eq!(same_names::of_a_text(1, same_names::Tenant(1)).await.unwrap(), 18);
+        assert_eq!(same_names::after_a_captured_lifetime(vec![1, 2]).await.unwrap(), 9);
+        assert_eq!(same_names::of_a_closure(&Req::new()).await.unwrap(), 1);
+        assert_eq!(same_names::of_an_upgrade(1).await.unwrap(), 1);
+        assert_eq!(same_names::of_a_name(1).await.unwrap(), 1);
         assert_eq!(fields::a_guard_and_a_body_with_a_field_each(1, Req::new()).await, Ok(3));
         assert_eq!(arms::every_form(&Req::new()).await, Ok(1));
         assert_eq!(arms::one_name_for_all(1).await, Ok(1));
