@@ -277,6 +277,21 @@ async fn with_a_field_in_guard_and_body(gate: Gate, limit: Limit) -> Result<u32,
     Ok(u32::try_from(limit.id).unwrap())
 }
 
+#[idempotent(
+    key = missing,
+    missing_key = run,
+    detached,
+    errors(_ if limit.id > 3 => keep, _ => release),
+)]
+async fn with_a_field_and_no_record(gate: Gate, limit: Limit, missing: Option<u8>) -> Result<u32, Refusal> {
+    Ok(gate.pass().await?)
+}
+
+#[idempotent(key = 1, detached, observe, errors(_ if limit.id > 3 => retry(max = 1), _ => release))]
+async fn with_a_field_and_observed(gate: Gate, limit: Limit) -> Result<u32, Refusal> {
+    Ok(gate.pass().await?)
+}
+
 impl Limit {
     #[idempotent(key = 1, name = "arguments.limit", detached, errors(_ if self.id > 3 => keep, _ => release))]
     async fn of_self_in_a_guard(self, gate: Gate) -> Result<u32, Refusal> {
@@ -346,6 +361,8 @@ async fn p8_a_detached_body_keeps_the_arguments_that_the_policy_of_its_errors_na
     assert_kept("binding, retried", named_like_a_binding_and_retried).await;
     assert_kept("field", |gate, permit| with_a_field_in_a_guard(gate, limited(permit))).await;
     assert_kept("field, retried", |gate, permit| with_a_field_in_a_guard_and_retried(gate, limited(permit))).await;
+    assert_kept("no record", |gate, permit| with_a_field_and_no_record(gate, limited(permit), None)).await;
+    assert_kept("observed", |gate, permit| with_a_field_and_observed(gate, limited(permit))).await;
     assert_kept("guard and body", |gate, permit| with_a_field_in_guard_and_body(gate, limited(permit))).await;
     assert_kept("self", |gate, permit| limited(permit).of_self_in_a_guard(gate)).await;
     assert_kept("async_trait", |gate, permit| Arc::new(()).in_a_guard(gate, limited(permit))).await;
