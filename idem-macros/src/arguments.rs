@@ -215,7 +215,7 @@ impl Plan {
         receiver.into_iter().chain(late.map(|Binding { name, cfgs, .. }| keep(name, cfgs))).collect()
     }
 
-    /// The `self` that is no reference, where the body is not in a box.
+    /// The owned `self` of an async function.
     fn owned_receiver(&self) -> Option<&Receiver> {
         let receiver = self.bindings.receiver.as_ref().filter(|_| matches!(self.form, Form::Async))?;
         (Reference::of_receiver(receiver) == Reference::No).then_some(receiver)

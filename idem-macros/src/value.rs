@@ -96,7 +96,7 @@ impl Reader<'_> {
         // Collected first, so that a mistake in one part does not hide those in the others.
         let parts: Vec<_> = tuple.elems.iter().map(|part| each(self, part)).collect();
         let mut parts: Vec<Expr> = parts.into_iter().collect::<Option<_>>()?;
-        // So many parts a tuple has at most that is a `KeyPart`, or that serde writes.
+        // The longest tuple that is `KeyPart`, and the longest that is `Serialize`.
         let most = if self.keyword == "fingerprint" { 16 } else { 8 };
         match parts.len() {
             count if count > most => {
