@@ -357,8 +357,13 @@ impl Runtime {
                         if !request.settings.observes {
                             outward(|| trace::link(trace));
                         }
-                        let why = format_args!("the call that ran has the trace {trace}");
-                        observer.decided_because(Decision::Replayed, &request.id, 0, &why);
+                        // Not in a variable of its own: Rust 1.88 lets none outlive its line.
+                        observer.decided_because(
+                            Decision::Replayed,
+                            &request.id,
+                            0,
+                            &format_args!("the call that ran has the trace {trace}"),
+                        );
                     }
                     None => observer.decided(Decision::Replayed, &request.id, 0),
                 }
