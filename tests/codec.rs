@@ -70,19 +70,17 @@ impl Codec for Successor {
         CodecId::parse(b"next").unwrap()
     }
 
-    fn encode(&self, _: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
-        Ok(serde_json::to_vec(value)?)
+    fn encode(&self, context: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+        Ok([b"2 ".to_vec(), Bound.encode(context, value)?].concat())
     }
 
     fn decode(
         &self,
-        _: CodecContext<'_>,
+        context: CodecContext<'_>,
         bytes: &[u8],
         read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecFailure> {
-        let mut json = serde_json::Deserializer::from_slice(bytes);
-        read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
-        Ok(json.end()?)
+        Bound.decode(context, bytes.strip_prefix(b"2 ").ok_or("it was written by another codec")?, read)
     }
 
     fn earlier(&self, id: CodecId) -> Option<&dyn Codec> {

@@ -9,6 +9,8 @@ mod broker;
 mod delivery;
 mod error;
 #[cfg(test)]
+mod fake;
+#[cfg(test)]
 mod limits;
 #[cfg(test)]
 mod panics;

@@ -12,6 +12,7 @@ use idem_core::Disposition;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::fake::{Client, FakeTicket, Said};
 use crate::settle::settle;
 use crate::{BoxError, Broker, Deliveries, Delivery, Error, Fault, Room, Settings, Ticket, run};
 
@@ -29,7 +30,7 @@ struct Silent {
 struct Fake {
     silent: Silent,
     opened: AtomicU32,
-    said: Arc<Mutex<Vec<String>>>,
+    said: Said,
     counts: Arc<Counts>,
     /// The subscription ends after the first message, once.
     interrupted: bool,
@@ -42,11 +43,22 @@ struct Counts {
     keep_alives: AtomicU32,
 }
 
-struct FakeTicket {
-    id: String,
+/// Does not answer the first steps of each kind.
+struct Limited {
     limits: [u32; 3],
     counts: Arc<Counts>,
-    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Client for Limited {
+    async fn before(&self, step: &str) {
+        let [acks, hand_backs, keep_alives] = self.limits;
+        match step {
+            "acknowledged" => answered(&self.counts.acks, acks).await,
+            "handed back" => answered(&self.counts.hand_backs, hand_backs).await,
+            "kept alive" => answered(&self.counts.keep_alives, keep_alives).await,
+            _ => {}
+        }
+    }
 }
 
 /// Never answers the first times.
@@ -56,14 +68,8 @@ async fn answered(asked: &AtomicU32, silent: u32) {
     }
 }
 
-impl FakeTicket {
-    fn say(&self, what: &str) {
-        self.said.lock().unwrap().push(format!("{what} {}", self.id));
-    }
-}
-
 impl Broker for Fake {
-    type Ticket = FakeTicket;
+    type Ticket = FakeTicket<Limited>;
 
     const HANDS_BACK: bool = false;
 
@@ -71,7 +77,7 @@ impl Broker for Fake {
         "fake"
     }
 
-    async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, FakeTicket>, Fault> {
+    async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, FakeTicket<Limited>>, Fault> {
         let first = self.opened.load(Ordering::Relaxed) == 0;
         // The one that works at first is not counted as silent.
         if self.interrupted && first {
@@ -85,7 +91,7 @@ impl Broker for Fake {
         let messages = stream::iter(ids).map(move |number| {
             let (id, counts, said) = (number.to_string(), counts.clone(), said.clone());
             let delivery = Delivery::new("fake", "").with_id(id.clone());
-            Ok((delivery, FakeTicket { id, limits: [acks, hand_backs, keep_alives], counts, said }))
+            Ok((delivery, FakeTicket { id, client: Limited { limits: [acks, hand_backs, keep_alives], counts }, said }))
         });
         let rest = if self.interrupted && first {
             stream::iter([Err(Fault::passing("interrupted"))]).boxed()
@@ -93,44 +99,6 @@ impl Broker for Fake {
             stream::pending().boxed()
         };
         Ok(Box::pin(messages.chain(rest)))
-    }
-}
-
-impl Ticket for FakeTicket {
-    fn keep_alive_every(&self) -> Option<Duration> {
-        Some(Duration::from_secs(1))
-    }
-
-    async fn keep_alive(&self) -> Result<(), BoxError> {
-        answered(&self.counts.keep_alives, self.limits[2]).await;
-        self.say("kept alive");
-        Ok(())
-    }
-
-    async fn ack(&self) -> Result<(), BoxError> {
-        answered(&self.counts.acks, self.limits[0]).await;
-        self.say("acknowledged");
-        Ok(())
-    }
-
-    async fn retry(&self, _: &Delivery, _: Duration) -> Result<(), BoxError> {
-        self.say("retried");
-        Ok(())
-    }
-
-    async fn dead_letter(&self, _: &Delivery, _: &str) -> Result<(), BoxError> {
-        self.say("put aside");
-        Ok(())
-    }
-
-    async fn hand_back(&self) -> Result<(), BoxError> {
-        answered(&self.counts.hand_backs, self.limits[1]).await;
-        self.say("handed back");
-        Ok(())
-    }
-
-    fn is_void(&self) -> bool {
-        false
     }
 }
 
@@ -275,7 +243,7 @@ struct Ending {
     ends: bool,
     opened: AtomicU32,
     counts: Arc<Counts>,
-    said: Arc<Mutex<Vec<String>>>,
+    said: Said,
 }
 
 impl Ending {
@@ -285,7 +253,7 @@ impl Ending {
 }
 
 impl Broker for Ending {
-    type Ticket = FakeTicket;
+    type Ticket = FakeTicket<Limited>;
 
     const HANDS_BACK: bool = true;
 
@@ -293,11 +261,14 @@ impl Broker for Ending {
         "ending"
     }
 
-    async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, FakeTicket>, Fault> {
+    async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, FakeTicket<Limited>>, Fault> {
         self.opened.fetch_add(1, Ordering::Relaxed);
         let messages = stream::iter(1..=self.messages).map(|number| {
             let (id, counts, said) = (number.to_string(), self.counts.clone(), self.said.clone());
-            Ok((Delivery::new("ending", "").with_id(id.clone()), FakeTicket { id, limits: [0; 3], counts, said }))
+            Ok((
+                Delivery::new("ending", "").with_id(id.clone()),
+                FakeTicket { id, client: Limited { limits: [0; 3], counts }, said },
+            ))
         });
         let end = || Err(Fault::Final(Error::disconnected("it has ended")));
         let rest = if self.ends { stream::once(async move { end() }).boxed() } else { stream::pending().boxed() };

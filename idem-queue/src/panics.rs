@@ -9,10 +9,8 @@ use futures_util::{StreamExt as _, stream};
 use idem_core::{Dispose, Disposition};
 use tokio::sync::oneshot;
 
-use crate::{BoxError, Broker, Deliveries, Delivery, Fault, Room, Settings, Ticket, run};
-
-/// What becomes of the messages, in order.
-type Said = Arc<Mutex<Vec<String>>>;
+use crate::fake::{Client, FakeTicket, Said};
+use crate::{Broker, Deliveries, Delivery, Fault, Room, Settings, run};
 
 /// A broker with two messages. The first steps of its client panic.
 #[derive(Default)]
@@ -21,25 +19,21 @@ struct Fake {
     said: Said,
 }
 
-struct FakeTicket {
-    id: String,
-    panics: Arc<AtomicU32>,
-    said: Said,
-}
+/// Panics in the first steps.
+struct Panicking(Arc<AtomicU32>);
 
-impl FakeTicket {
-    fn step(&self, what: &str) {
-        let left = self.panics.load(Ordering::Relaxed);
+impl Client for Panicking {
+    async fn before(&self, _: &str) {
+        let left = self.0.load(Ordering::Relaxed);
         if left > 0 {
-            self.panics.store(left - 1, Ordering::Relaxed);
+            self.0.store(left - 1, Ordering::Relaxed);
             panic!("in the client");
         }
-        self.said.lock().unwrap().push(format!("{what} {}", self.id));
     }
 }
 
 impl Broker for Fake {
-    type Ticket = FakeTicket;
+    type Ticket = FakeTicket<Panicking>;
 
     const HANDS_BACK: bool = false;
 
@@ -47,47 +41,13 @@ impl Broker for Fake {
         "fake"
     }
 
-    async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, FakeTicket>, Fault> {
+    async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, FakeTicket<Panicking>>, Fault> {
         let messages = stream::iter(["1", "2"]).map(|id| {
-            let ticket = FakeTicket { id: id.to_owned(), panics: self.panics.clone(), said: self.said.clone() };
+            let ticket =
+                FakeTicket { id: id.to_owned(), client: Panicking(self.panics.clone()), said: self.said.clone() };
             Ok((Delivery::new("fake", "").with_id(id), ticket))
         });
         Ok(Box::pin(messages.chain(stream::pending())))
-    }
-}
-
-impl Ticket for FakeTicket {
-    fn keep_alive_every(&self) -> Option<Duration> {
-        Some(Duration::from_secs(1))
-    }
-
-    async fn keep_alive(&self) -> Result<(), BoxError> {
-        self.step("kept alive");
-        Ok(())
-    }
-
-    async fn ack(&self) -> Result<(), BoxError> {
-        self.step("acknowledged");
-        Ok(())
-    }
-
-    async fn retry(&self, _: &Delivery, _: Duration) -> Result<(), BoxError> {
-        self.step("retried");
-        Ok(())
-    }
-
-    async fn dead_letter(&self, _: &Delivery, _: &str) -> Result<(), BoxError> {
-        self.step("put aside");
-        Ok(())
-    }
-
-    async fn hand_back(&self) -> Result<(), BoxError> {
-        self.step("handed back");
-        Ok(())
-    }
-
-    fn is_void(&self) -> bool {
-        false
     }
 }
 

@@ -23,6 +23,12 @@ const GZIP: [&[u8]; 2] = [
 #[derive(Clone, Default)]
 struct Logs(Arc<Mutex<Vec<u8>>>);
 
+impl Logs {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
 impl std::io::Write for Logs {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().write(text)
@@ -31,6 +37,15 @@ impl std::io::Write for Logs {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+/// Logs until the guard is dropped, without the time, whose digits can be any.
+fn logged(most: tracing::Level) -> (Logs, tracing::subscriber::DefaultGuard) {
+    let logs = Logs::default();
+    let writer = logs.clone();
+    let subscriber = tracing_subscriber::fmt().with_max_level(most).with_ansi(false).without_time();
+    let subscriber = subscriber.with_writer(move || writer.clone()).finish();
+    (logs, tracing::subscriber::set_default(subscriber))
 }
 
 fn empty(key: &str) -> Request<Body> {
@@ -185,11 +200,7 @@ async fn each_request_that_the_layer_refuses_or_lets_pass_is_an_event() {
         ("body_too_large", "INFO idem: rejected_invalid"),
         ("passes", "DEBUG idem: passed_without_key"),
     ] {
-        let logs = Logs::default();
-        let writer = logs.clone();
-        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_ansi(false);
-        let subscriber = subscriber.without_time().with_writer(move || writer.clone()).finish();
-        let _guard = tracing::subscriber::set_default(subscriber);
+        let (logs, _guard) = logged(tracing::Level::DEBUG);
         let site = Site::new();
         let layer = layer(&site.idempotency).max_body(4).required(code != "passes");
         let app = site.router(layer.clone());
@@ -210,7 +221,7 @@ async fn each_request_that_the_layer_refuses_or_lets_pass_is_an_event() {
         } else {
             assert_eq!(got.code(), code);
         }
-        let text = String::from_utf8(logs.0.lock().unwrap().clone()).unwrap();
+        let text = logs.text();
         assert!(text.contains(expected) && text.contains("tests.POST/charges"), "{code}: {text}");
         if expected.contains("invalid") {
             assert!(text.contains(&format!("detail=\"{code}\"")), "{text}");
@@ -221,7 +232,7 @@ async fn each_request_that_the_layer_refuses_or_lets_pass_is_an_event() {
             let request =
                 Request::post("/charges").header(AUTHORIZATION, "alice").header(CONTENT_TYPE, "application/json");
             send(&in_body, request.body(Body::from("{}")).unwrap()).await;
-            let text = String::from_utf8(logs.0.lock().unwrap().clone()).unwrap();
+            let text = logs.text();
             assert!(text.contains(expected) && text.contains("forms.POST/charges"), "{code}: {text}");
         }
     }
@@ -230,12 +241,7 @@ async fn each_request_that_the_layer_refuses_or_lets_pass_is_an_event() {
 #[tokio::test]
 async fn nothing_of_a_key_an_owner_or_a_body_reaches_a_log_or_an_error_page() {
     const KEY: &str = "<script>alert(1)</script>";
-    let logs = Logs::default();
-    let writer = logs.clone();
-    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false);
-    // Without the time, whose digits can be any.
-    let subscriber = subscriber.without_time().with_writer(move || writer.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (logs, _guard) = logged(tracing::Level::TRACE);
     let site = Site::new();
     let app = site.router(layer(&site.idempotency).max_body(64));
     let of_body = site.router(layer(&site.idempotency).name("forms").body_field("/key").required(true));
@@ -258,7 +264,7 @@ async fn nothing_of_a_key_an_owner_or_a_body_reaches_a_log_or_an_error_page() {
         let shown = format!("{:?} {}", page.headers, page.text);
         assert!(!["script", "4242", "4243", "hunter2"].iter().any(|secret| shown.contains(secret)), "{shown}");
     }
-    let logs = String::from_utf8(logs.0.lock().unwrap().clone()).unwrap();
+    let logs = logs.text();
     assert!(logs.contains("executed") && logs.contains("rejected_mismatch"), "{logs}");
     assert!(!["script", "4242", "4243", "hunter2", "\u{1b}"].iter().any(|secret| logs.contains(secret)), "{logs}");
 }
