@@ -4,24 +4,24 @@
 //! cargo run --example charges --features http
 //!
 //! # The first request charges. The second one gets the same charge, with `idempotent-replayed: true`.
-//! curl -i localhost:3000/v1/charges -H 'authorization: Bearer alice' -H 'idempotency-key: k-1' -d amount=1999 -d currency=usd -d source=tok_visa
-//! curl -i localhost:3000/v1/charges -H 'authorization: Bearer alice' -H 'idempotency-key: k-1' -d amount=1999 -d currency=usd -d source=tok_visa
+//! curl -i localhost:3000/v1/charges -H 'authorization: Bearer sk_alice' -H 'idempotency-key: k-1' -d amount=1999 -d currency=usd -d source=tok_visa
+//! curl -i localhost:3000/v1/charges -H 'authorization: Bearer sk_alice' -H 'idempotency-key: k-1' -d amount=1999 -d currency=usd -d source=tok_visa
 //!
 //! # The same key with another amount: 400, an idempotency_error. No key: 400. No authorization: 401.
-//! curl -i localhost:3000/v1/charges -H 'authorization: Bearer alice' -H 'idempotency-key: k-1' -d amount=5 -d currency=usd -d source=tok_visa
-//! curl -i localhost:3000/v1/charges -H 'authorization: Bearer alice' -d amount=5 -d currency=usd -d source=tok_visa
+//! curl -i localhost:3000/v1/charges -H 'authorization: Bearer sk_alice' -H 'idempotency-key: k-1' -d amount=5 -d currency=usd -d source=tok_visa
+//! curl -i localhost:3000/v1/charges -H 'authorization: Bearer sk_alice' -d amount=5 -d currency=usd -d source=tok_visa
 //! curl -i localhost:3000/v1/charges -H 'idempotency-key: k-1' -d amount=5 -d currency=usd -d source=tok_visa
 //!
 //! # A declined card is an answer: 402, and the same again.
-//! curl -i localhost:3000/v1/charges -H 'authorization: Bearer alice' -H 'idempotency-key: k-2' -d amount=7 -d currency=usd -d source=tok_chargeDeclined
+//! curl -i localhost:3000/v1/charges -H 'authorization: Bearer sk_alice' -H 'idempotency-key: k-2' -d amount=7 -d currency=usd -d source=tok_chargeDeclined
 //!
 //! # Ten at once: one charge, ten equal responses.
-//! seq 10 | xargs -P10 -I{} curl -s localhost:3000/v1/charges -H 'authorization: Bearer alice' -H 'idempotency-key: k-3' \
+//! seq 10 | xargs -P10 -I{} curl -s localhost:3000/v1/charges -H 'authorization: Bearer sk_alice' -H 'idempotency-key: k-3' \
 //!     -d amount=899 -d currency=usd -d source=tok_visa
 //!
 //! # What became of a request whose response was lost; and what was really charged.
-//! curl -i localhost:3000/v1/charges/by-key/k-1 -H 'authorization: Bearer alice'
-//! curl localhost:3000/v1/charges -H 'authorization: Bearer alice'
+//! curl -i localhost:3000/v1/charges/by-key/k-1 -H 'authorization: Bearer sk_alice'
+//! curl localhost:3000/v1/charges -H 'authorization: Bearer sk_alice'
 //! ```
 //!
 //! `--port 8080` listens elsewhere (0: any free port, which the first line of the output names).
@@ -33,12 +33,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::{FromRequest as _, Path, Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode, request};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Form, Json, Router};
-use idem::http::{IdempotencyLayer, header};
+use axum::{Extension, Form, Json, Router};
+use idem::http::IdempotencyLayer;
 use idem::{Idempotency, MemoryStore};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -70,21 +71,51 @@ struct Charge {
 struct Ledger(Arc<Mutex<Vec<Charge>>>);
 
 impl Ledger {
-    fn of(&self, headers: &HeaderMap) -> Vec<Charge> {
-        let owner = owner(headers);
+    fn of(&self, account: &Account) -> Vec<Charge> {
         let ledger = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        ledger.iter().filter(|charge| charge.owner == owner).cloned().collect()
+        ledger.iter().filter(|charge| charge.owner == account.0).cloned().collect()
     }
 }
 
-/// The account. A real service checks the secret.
-fn owner(headers: &HeaderMap) -> String {
-    headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+/// The account that sends a request.
+#[derive(Clone)]
+struct Account(String);
+
+/// The secrets of all accounts. A real service looks a secret up; this one opens an account for
+/// each.
+#[derive(Clone, Default)]
+struct Accounts(Arc<Mutex<Vec<HeaderValue>>>);
+
+impl Accounts {
+    fn of(&self, secret: &HeaderValue) -> Account {
+        let mut secrets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = secrets.iter().position(|known| known == secret).unwrap_or_else(|| {
+            secrets.push(secret.clone());
+            secrets.len() - 1
+        });
+        Account(format!("acct_{}", number + 1))
+    }
 }
 
-async fn create(State(ledger): State<Ledger>, request: Request) -> Response {
-    let headers = request.headers().clone();
-    let is_json = headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/json"));
+/// Puts the account into the request. The credentials end here: nothing behind it needs them.
+async fn authenticate(State(accounts): State<Accounts>, mut request: Request, next: Next) -> Response {
+    let Some(secret) = request.headers_mut().remove(AUTHORIZATION) else {
+        let message = "Send your secret key as `Authorization: Bearer sk_..`.";
+        let refused = error(StatusCode::UNAUTHORIZED, "invalid_request_error", "no_scope", message);
+        return ([(WWW_AUTHENTICATE, "Bearer")], refused).into_response();
+    };
+    request.extensions_mut().insert(accounts.of(&secret));
+    next.run(request).await
+}
+
+/// Whose key it is.
+fn owner(parts: &request::Parts) -> Option<String> {
+    parts.extensions.get::<Account>().map(|account| account.0.clone())
+}
+
+async fn create(State(ledger): State<Ledger>, Extension(account): Extension<Account>, request: Request) -> Response {
+    let content_type = request.headers().get(CONTENT_TYPE);
+    let is_json = content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/json"));
     let new: Result<NewCharge, String> = if is_json {
         Json::from_request(request, &()).await.map(|Json(new)| new).map_err(|error| error.body_text())
     } else {
@@ -107,21 +138,25 @@ async fn create(State(ledger): State<Ledger>, request: Request) -> Response {
         description: new.description,
         paid: true,
         status: "succeeded",
-        owner: owner(&headers),
+        owner: account.0,
     };
     ledger.push(charge.clone());
     Json(charge).into_response()
 }
 
-async fn retrieve(State(ledger): State<Ledger>, headers: HeaderMap, Path(id): Path<String>) -> Response {
-    match ledger.of(&headers).into_iter().find(|charge| charge.id == id) {
+async fn retrieve(
+    State(ledger): State<Ledger>,
+    Extension(account): Extension<Account>,
+    Path(id): Path<String>,
+) -> Response {
+    match ledger.of(&account).into_iter().find(|charge| charge.id == id) {
         Some(charge) => Json(charge).into_response(),
         None => error(StatusCode::NOT_FOUND, "invalid_request_error", "resource_missing", "No such charge."),
     }
 }
 
-async fn list(State(ledger): State<Ledger>, headers: HeaderMap) -> Response {
-    Json(json!({ "object": "list", "url": "/v1/charges", "has_more": false, "data": ledger.of(&headers) }))
+async fn list(State(ledger): State<Ledger>, Extension(account): Extension<Account>) -> Response {
+    Json(json!({ "object": "list", "url": "/v1/charges", "has_more": false, "data": ledger.of(&account) }))
         .into_response()
 }
 
@@ -144,7 +179,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let idempotency = Idempotency::new(MemoryStore::new());
     let layer = IdempotencyLayer::new(idempotency.clone())
         .name("payments")
-        .scope(|parts| header(parts, AUTHORIZATION))
+        .scope(owner)
         .required(true)
         .wait(Duration::from_millis(wait))
         .mismatch(StatusCode::BAD_REQUEST)
@@ -152,14 +187,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let lookup = idem::http::lookup(idempotency)
         .name("payments")
         .route("POST", "/v1/charges")
-        .scope(|parts| header(parts, AUTHORIZATION))
+        .scope(owner)
         .problem(idem::http::stripe);
     let app = Router::new()
         .route("/v1/charges", post(create).get(list))
         .route("/v1/charges/{id}", get(retrieve))
         .with_state(Ledger::default())
-        .layer(layer)
-        .route_service("/v1/charges/by-key/{key}", lookup);
+        .route_layer(layer)
+        .route_service("/v1/charges/by-key/{key}", lookup)
+        .route_layer(from_fn_with_state(Accounts::default(), authenticate)); // outside: added last
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
     axum::serve(listener, app).await?;

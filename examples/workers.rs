@@ -33,6 +33,16 @@
 //! The next call replays `paid, receipt 7`, and the example ends.
 //! With `idem release workers.payment o-1` instead, the payment is made again, as the second
 //! attempt.
+//!
+//! # From an alert to the record
+//!
+//! ```text
+//! cargo run --example workers --features redis -- --reject --metrics 127.0.0.1:9464 --store redis://127.0.0.1/
+//! ```
+//!
+//! With `--metrics`, the example serves its metrics for Prometheus, at `/metrics` of this address,
+//! and ships orders meanwhile. The log on stderr has each event with the digest of its key. The
+//! guide on operating follows the alert `IdemWaitsForAPerson` from here to the record.
 
 #![allow(clippy::disallowed_methods)]
 
@@ -45,6 +55,7 @@ use idem::{Idempotency, idempotent};
 use idem_testkit::RedisServer;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
+use tracing_subscriber::filter::LevelFilter;
 
 #[allow(dead_code, unused_imports, unreachable_code)]
 #[path = "store/mod.rs"]
@@ -79,7 +90,7 @@ async fn pay(order: &str) -> Result<String, idem::Error> {
 }
 
 /// Kills a worker that pays, then calls again until an operator has decided about the payment.
-async fn reject(url: &str) -> Result<(), Box<dyn Error>> {
+async fn reject(url: &str, is_observed: bool) -> Result<(), Box<dyn Error>> {
     // A store in SQL has its table before the workers come.
     idem::install(open(url).await?)?;
     let (mut victim, mut lines) = spawn(&["--pay", ORDER, "--store", url])?;
@@ -94,13 +105,19 @@ async fn reject(url: &str) -> Result<(), Box<dyn Error>> {
     println!(
         "  echo '\"paid, receipt 7\"' | idem settle workers.payment {ORDER} --value - --yes --reason 'the bank has it'\n"
     );
+    tokio::select! {
+        decided = until_decided() => println!("  \u{2713} the next call: {}", decided?),
+        () = ship_all(), if is_observed => {}
+    }
+    Ok(())
+}
+
+/// Calls again until a person has decided.
+async fn until_decided() -> Result<String, Box<dyn Error>> {
     let mut told = String::new();
     loop {
         match pay(ORDER).await {
-            Ok(receipt) => {
-                println!("  \u{2713} the next call: {receipt}");
-                return Ok(());
-            }
+            Ok(receipt) => return Ok(receipt),
             Err(error) => {
                 let says = format!("{:?}", error.kind());
                 if says != told {
@@ -111,6 +128,55 @@ async fn reject(url: &str) -> Result<(), Box<dyn Error>> {
             }
         }
     }
+}
+
+/// What goes on meanwhile. Two processes of a real service would get each order.
+#[idempotent(key = order, name = "workers.shipment", ttl = "10m", in_flight = wait("5s"))]
+async fn ship(order: u64) -> Result<u64, idem::Error> {
+    tokio::time::sleep(Duration::from_millis(20 * (order % 8 + 1))).await;
+    Ok(order)
+}
+
+/// Ships orders without end, each twice. What fails while the store is away is in the log.
+async fn ship_all() {
+    let first = u64::from(std::process::id()) << 32;
+    for order in first.. {
+        let _ = tokio::join!(ship(order), ship(order));
+    }
+}
+
+/// Serves the metrics of this process for Prometheus.
+#[cfg(feature = "metrics")]
+fn serve_metrics(address: &str) -> Result<(), Box<dyn Error>> {
+    let address: std::net::SocketAddr = address.parse()?;
+    // Without buckets the histograms are summaries, which cannot be added up over processes.
+    metrics_exporter_prometheus::PrometheusBuilder::new()
+        .set_buckets(&[0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0])?
+        .with_http_listener(address)
+        .install()?;
+    println!("metrics at http://{address}/metrics");
+    Ok(())
+}
+
+#[cfg(not(feature = "metrics"))]
+fn serve_metrics(_: &str) -> Result<(), Box<dyn Error>> {
+    Err("`--metrics` needs the feature `metrics`".into())
+}
+
+/// The features of the build, with those that the arguments need besides; `None` if nothing is
+/// missing.
+fn missing_features(url: Option<&String>, metrics: Option<&String>) -> Option<String> {
+    let missing = url.and_then(|url| store::missing_feature(url));
+    let missing_metrics = (metrics.is_some() && !cfg!(feature = "metrics")).then_some("metrics");
+    let missing: Vec<_> = missing.into_iter().chain(missing_metrics).collect();
+    let present = [
+        ("sqlite", cfg!(feature = "sqlite")),
+        ("postgres", cfg!(feature = "postgres")),
+        ("mysql", cfg!(feature = "mysql")),
+        ("metrics", cfg!(feature = "metrics")),
+    ];
+    let present = present.into_iter().filter(|(_, is_there)| *is_there).map(|(feature, _)| feature);
+    (!missing.is_empty()).then(|| ["redis"].into_iter().chain(present).chain(missing).collect::<Vec<_>>().join(","))
 }
 
 /// A runtime over the store of a URL.
@@ -137,11 +203,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     // The older name of the option.
     arguments.iter_mut().filter(|word| *word == "--redis").for_each(|word| "--store".clone_into(word));
-    let url = arguments.iter().skip_while(|word| *word != "--store").nth(1);
-    if let Some(feature) = url.and_then(|url| store::missing_feature(url)) {
-        let has_ended_well = store::run_with_features("workers", &format!("redis,{feature}"))?;
+    let value = |name: &str| arguments.iter().skip_while(|word| *word != name).nth(1);
+    let metrics = value("--metrics").cloned();
+    if let Some(features) = missing_features(value("--store"), metrics.as_ref()) {
+        let has_ended_well = store::run_with_features("workers", &features)?;
         return if has_ended_well { Ok(()) } else { Err("the example failed, as it says above".into()) };
     }
+    // Events with the target `idem`, among others. A service configures this once for all crates.
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(LevelFilter::INFO).init();
+    if let Some(address) = &metrics {
+        serve_metrics(address)?;
+        arguments.retain(|word| word != "--metrics" && word != address);
+    }
+    let is_observed = metrics.is_some();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["--worker", number, "--run", run, "--store", url] => worker(url, run, number.parse()?).await,
         ["--pay", order, "--store", url] => {
@@ -149,17 +223,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
             pay(order).await.map(drop).map_err(Into::into)
         }
         ["--store", url] => conduct(url).await,
-        ["--reject", "--store", url] => reject(url).await,
+        ["--reject", "--store", url] => reject(url, is_observed).await,
         ["--reject"] => {
             let server = RedisServer::start().await?;
-            reject(&server.url()).await
+            reject(&server.url(), is_observed).await
         }
         [] => {
             let server = RedisServer::start().await?;
             println!("a redis-server of our own, on port {}", server.port());
             conduct(&server.url()).await
         }
-        _ => Err("usage: workers [--reject] [--store URL]".into()),
+        _ => Err("usage: workers [--reject [--metrics ADDRESS]] [--store URL]".into()),
     }
 }
 

@@ -6,10 +6,10 @@ pub use idem_core::erased_serde;
 pub use idem_core::{
     Abandoned, Action, AsToken, Begin, Builder, Call, Clock, ConfigError, Dispose, Disposition, Duplicate, Error,
     ErrorAction, ErrorKind, ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency,
-    Idempotency, InFlight, InTransactionPolicy, InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease,
-    Lookup, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState, Recorded, Report,
-    RerunWhen, Retry, RunsAgain, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure, Token, TransactionBody,
-    Unfinished, UnkeptAction, current, install, installed, scope, store, watch,
+    HasErrorPolicy, Idempotency, InFlight, InTransactionPolicy, InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart,
+    KeyWriter, Lease, Lookup, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState,
+    Recorded, Report, RerunWhen, Retry, RunsAgain, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure,
+    Token, TransactionBody, Unfinished, UnkeptAction, current, install, installed, scope, store, watch,
 };
 #[cfg(feature = "encryption")]
 pub use idem_core::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
@@ -17,7 +17,12 @@ pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};
 #[cfg(feature = "redis")]
 pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
 /// The SQL stores for applications on sqlx 0.8.
-#[cfg(all(feature = "sqlx-08", any(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+#[cfg(any(
+    feature = "sqlx-08-postgres",
+    feature = "sqlx-08-mysql",
+    feature = "sqlx-08-sqlite",
+    all(feature = "sqlx-08", any(feature = "postgres", feature = "mysql", feature = "sqlite")),
+))]
 pub use idem_sqlx::v08 as sqlx08;
 #[cfg(feature = "mysql")]
 pub use idem_sqlx::{MySqlStore, MySqlStoreBuilder};
@@ -34,6 +39,22 @@ pub use idem_core::{Codec, CodecContext, CodecFailure, CodecId, Store, record, w
 
 #[doc(hidden)]
 pub use idem_core::__private;
+
+#[cfg(all(
+    any(feature = "sqlx-08", feature = "sqlx-tls"),
+    not(any(
+        feature = "postgres",
+        feature = "mysql",
+        feature = "sqlite",
+        feature = "sqlx-08-postgres",
+        feature = "sqlx-08-mysql",
+        feature = "sqlx-08-sqlite",
+    )),
+))]
+compile_error!(
+    "idem: the features `sqlx-08` and `sqlx-tls` need a database: add `postgres`, `mysql` or `sqlite` (sqlx 0.9), or \
+     `sqlx-08-postgres`, `sqlx-08-mysql` or `sqlx-08-sqlite` (sqlx 0.8)"
+);
 
 /// Both ends of the Idempotency-Key header.
 ///

@@ -151,7 +151,7 @@ async fn faults_are_as_ever(idempotency: &Idempotency, faults: &Faults) {
 #[tokio::test(start_paused = true)]
 async fn p12_a_subscriber_that_panics_at_each_event_changes_nothing_of_any_call() {
     let subscriber = AtEachEvent::new(|_| panic!("a subscriber that panics"));
-    let _logging = tracing::subscriber::set_default(subscriber.clone());
+    let _logging = crate::support::events::logging(subscriber.clone());
     let (idempotency, faults) = faulty(&MemoryStore::new());
     calls_are_as_ever(&idempotency, &faults).await;
     faults_are_as_ever(&idempotency, &faults).await;
@@ -174,7 +174,7 @@ async fn p11_a_subscriber_that_calls_back_at_each_event_meets_no_lock() {
         }
     };
     let subscriber = AtEachEvent::new(calls_back);
-    let _logging = tracing::subscriber::set_default(subscriber.clone());
+    let _logging = crate::support::events::logging(subscriber.clone());
     calls_are_as_ever(&idempotency, &faults).await;
     // From here on a claim would use up the fault of another.
     claims.store(false, SeqCst);

@@ -8,6 +8,9 @@ mod deployment;
 #[path = "codec/keys.rs"]
 mod keys;
 mod support;
+#[cfg(feature = "encryption")]
+#[path = "codec/swapped.rs"]
+mod swapped;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

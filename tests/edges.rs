@@ -7,6 +7,8 @@
 mod combinations;
 #[path = "edges/reconcile.rs"]
 mod reconcile;
+#[path = "edges/settled.rs"]
+mod settled;
 mod support;
 
 use std::future::pending;

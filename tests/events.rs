@@ -2,6 +2,9 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
+#[cfg(feature = "sqlite")]
+#[path = "events/endings.rs"]
+mod endings;
 #[path = "events/observe.rs"]
 mod observe;
 #[path = "events/steps.rs"]
@@ -109,7 +112,7 @@ impl<'de> serde::Deserialize<'de> for Kept {
 over_both_stores! {
     async fn p12_a_change_by_hand_says_who_made_it_and_why(world: World) {
         let log = Log::default();
-        let _logging = tracing::subscriber::set_default(log.clone());
+        let _logging = crate::support::events::logging(log.clone());
         let idempotency = world.builder().await.lease(LEASE).build();
         let call = |key: &'static str| idempotency.operation("events.by_hand").key(key);
         for key in ["settled", "released", "forgotten"] {
@@ -135,7 +138,7 @@ over_both_stores! {
 
     async fn p12_every_decision_is_an_event_and_keys_are_redacted(world: World) {
         let log = Log::default();
-        let _logging = tracing::subscriber::set_default(log.clone());
+        let _logging = crate::support::events::logging(log.clone());
         let (builder, faults) = world.faulty().await;
         let idempotency = builder.build();
         drop(log.decisions());
@@ -215,7 +218,7 @@ over_both_stores! {
 #[tokio::test(start_paused = true)]
 async fn p12_a_slow_store_is_said_once_a_second_with_how_often_it_was() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let (builder, faults) = World::memory().faulty().await;
     let idempotency = builder.lease(LEASE).build();
     faults.always(Step::Claim, Fault::DelayReply(LEASE / 2));
@@ -239,7 +242,7 @@ async fn p12_a_slow_store_is_said_once_a_second_with_how_often_it_was() {
 #[tokio::test(start_paused = true)]
 async fn p12_a_release_whose_caller_goes_away_before_the_answer_is_not_called_refused() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let (builder, faults) = World::memory().faulty().await;
     let idempotency = builder.build();
     let gate = Gate::new();
@@ -253,7 +256,7 @@ async fn p12_a_release_whose_caller_goes_away_before_the_answer_is_not_called_re
 #[tokio::test(start_paused = true)]
 async fn p12_a_release_whose_caller_goes_away_is_not_called_refused_although_the_key_has_a_new_owner() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let world = World::memory();
     let ((builder, faults), other) = (world.faulty().await, world.process().await);
     let idempotency = builder.build();
@@ -273,7 +276,7 @@ async fn p12_a_release_whose_caller_goes_away_is_not_called_refused_although_the
 #[tokio::test(start_paused = true)]
 async fn p12_a_release_that_the_store_has_carried_out_twice_is_not_called_refused() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let (builder, _) = World::memory().faulty().await;
     let idempotency = builder.build();
     let idem::Begin::Execute(one) = idempotency.operation("events.twice").key("k").begin().await.unwrap() else {
@@ -288,7 +291,7 @@ async fn p12_a_release_that_the_store_has_carried_out_twice_is_not_called_refuse
 #[test]
 fn p12_what_ends_with_the_only_tokio_runtime_is_said() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (builder, faults) = World::memory().faulty().await;
@@ -319,7 +322,7 @@ async fn p1_leases_are_renewed_on_after_a_panic_in_the_applications_subscriber()
         let failed = logged.0.iter().any(|(_, decision)| decision == "renewal_failed");
         assert!(!failed || first.swap(true, Ordering::SeqCst), "a subscriber that panics");
     });
-    let _logging = tracing::subscriber::set_default(subscriber);
+    let _logging = crate::support::events::logging(subscriber);
     let (builder, faults) = World::memory().faulty().await;
     let idempotency = builder.build();
     faults.next(Step::Renew, Fault::Refuse);

@@ -53,14 +53,21 @@ fn quoted_after<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
     text.split(before).skip(1).filter_map(|rest| rest.split('"').next()).collect()
 }
 
+/// Finds the names of decisions: each is the first text of an arm of a table.
+fn first_texts_of_arms(code: &str) -> Vec<&str> {
+    let arms = code.split(" => ").skip(1);
+    arms.filter_map(|arm| arm.trim_start_matches(['{', '(', '\n', ' ']).strip_prefix('"')?.split('"').next()).collect()
+}
+
 #[test]
 fn dashboards_and_alerts_ask_for_metrics_and_decisions_that_there_are() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).expect(path);
-    let (code, guide) = (read("idem-core/src/observe.rs"), read("src/docs/operating.md"));
+    let code = ["idem-core/src/observe.rs", "idem-queue/src/events.rs"].map(read).concat();
+    let guides = ["src/docs/operating.md", "src/docs/queues.md"].map(read).concat();
     let metrics = ["counter!(\"", "histogram!(\"", "gauge!(\""].map(|macro_| quoted_after(&code, macro_)).concat();
-    let decisions = quoted_after(&code, " => (\"");
-    assert!(metrics.len() >= 5 && decisions.len() > 40, "{metrics:?} {decisions:?}");
+    let decisions = first_texts_of_arms(&code);
+    assert!(metrics.len() >= 7 && decisions.len() > 40, "{metrics:?} {decisions:?}");
 
     let (mut asked, mut named) = (0, 0);
     for path in ["docs/dashboards/alerts.yml", "docs/dashboards/alerts.test.yml", "docs/dashboards/grafana.json"] {
@@ -82,10 +89,28 @@ fn dashboards_and_alerts_ask_for_metrics_and_decisions_that_there_are() {
 
     let alerts = read("docs/dashboards/alerts.yml");
     let tests = read("docs/dashboards/alerts.test.yml");
+    // promtool evaluates what these panels ask, with the first event of a series.
+    let dashboard: serde_json::Value = serde_json::from_str(&read("docs/dashboards/grafana.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    for panel in panels {
+        let asked = panel["targets"][0]["expr"].as_str().unwrap();
+        let misses_the_first = asked.contains("increase(") && !asked.contains(" unless ");
+        assert!(!misses_the_first, "a new series counts as 0 in the panel {}", panel["title"]);
+    }
+    let counting: Vec<_> = panels.iter().filter(|panel| panel["type"] == "stat").collect();
+    assert!(counting.len() >= 3, "{counting:?}");
+    for panel in counting {
+        let asked = panel["targets"][0]["expr"].as_str().unwrap().replace("$operation", ".*").replace("$__range", "6h");
+        assert!(tests.contains(&asked), "promtool does not evaluate the panel {}", panel["title"]);
+        assert!(panel["fieldConfig"]["defaults"]["thresholds"].is_object(), "no thresholds: {}", panel["title"]);
+    }
+    for decision in &decisions {
+        assert!(guides.contains(&format!("`{decision}`")), "no guide says what {decision} means");
+    }
     let alerts: Vec<_> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(alerts.len() > 10, "{alerts:?}");
     for alert in alerts {
-        assert!(guide.contains(&format!("| `{alert}` |")), "the guide does not say what to do about {alert}");
+        assert!(guides.contains(&format!("| `{alert}` |")), "the guide does not say what to do about {alert}");
         assert!(tests.contains(&format!("alertname: {alert}\n")), "no test of promtool has {alert} fire");
     }
 }

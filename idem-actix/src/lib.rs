@@ -14,10 +14,22 @@
 //! #         pub use idem_http::*;
 //! #     }
 //! # }
-//! use actix_web::{App, HttpServer, web};
-//! use idem::http::{IdempotencyLayer, header};
+//! use actix_web::body::MessageBody;
+//! use actix_web::dev::{ServiceRequest, ServiceResponse};
+//! use actix_web::middleware::{Next, from_fn};
+//! use actix_web::{App, Error, HttpMessage as _, HttpServer, web};
+//! use idem::http::IdempotencyLayer;
 //! use idem::{Idempotency, MemoryStore};
-//! use idem_actix::{Idempotent, http::header::AUTHORIZATION};
+//! use idem_actix::Idempotent;
+//!
+//! /// The authenticated user.
+//! #[derive(Clone)]
+//! struct User(String);
+//!
+//! async fn authenticate(request: ServiceRequest, next: Next<impl MessageBody>) -> Result<ServiceResponse<impl MessageBody>, Error> {
+//!     request.extensions_mut().insert(User("alice".to_owned())); // yours: 401, or the user
+//!     next.call(request).await
+//! }
 //!
 //! async fn charge() -> &'static str {
 //!     "charged"
@@ -27,9 +39,15 @@
 //! async fn main() -> std::io::Result<()> {
 //!     let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new()))
 //!         .name("payments")
-//!         .scope(|parts| header(parts, AUTHORIZATION))
+//!         .scope(|parts| parts.extensions.get::<User>().map(|user| user.0.clone()))
 //!         .required(true);
-//!     let app = move || App::new().wrap(Idempotent::new(layer.clone())).route("/v1/charges", web::post().to(charge));
+//!     let app = move || {
+//!         let charges = web::resource("/v1/charges")
+//!             .wrap(Idempotent::new(layer.clone()).copy_extension::<User>())
+//!             .wrap(from_fn(authenticate)) // outside: wrapped last
+//!             .post(charge);
+//!         App::new().service(charges)
+//!     };
 //!     HttpServer::new(app).bind(("127.0.0.1", 3000))?.run().await
 //! }
 //! ```
@@ -50,13 +68,41 @@ pub use idem_http::IdempotencyLayer;
 
 /// Turns an error of an annotated handler into its response, as problem+json.
 ///
+/// Call it in `error_response` of the handler's error. By default, actix-web sends the `Display` text
+/// of an error, which is for operators.
+///
 /// # Examples
 ///
 /// ```
-/// use idem_core::Error;
+/// use actix_web::{HttpResponse, ResponseError};
+/// # use std::fmt;
 ///
-/// let response = idem_actix::problem(&Error::missing_key("orders.create"));
+/// #[derive(Debug)]
+/// enum ApiError {
+///     Idempotency(idem_core::Error),
+///     Declined,
+/// }
+/// # impl fmt::Display for ApiError {
+/// #     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// #         match self {
+/// #             Self::Idempotency(error) => error.fmt(f),
+/// #             Self::Declined => f.write_str("declined"),
+/// #         }
+/// #     }
+/// # }
+///
+/// impl ResponseError for ApiError {
+///     fn error_response(&self) -> HttpResponse {
+///         match self {
+///             Self::Idempotency(error) => idem_actix::problem(error),
+///             Self::Declined => HttpResponse::PaymentRequired().finish(),
+///         }
+///     }
+/// }
+///
+/// let response = ApiError::Idempotency(idem_core::Error::missing_key("orders.create")).error_response();
 /// assert_eq!(response.status(), 400);
+/// assert_eq!(ApiError::Declined.error_response().status(), 402);
 /// ```
 pub fn problem(error: &idem_core::Error) -> HttpResponse {
     let (parts, text) = idem_http::problem(error).into_parts();

@@ -6,14 +6,14 @@ use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 
 use actix_web::body::{BodyStream, BoxBody, MessageBody, SizedStream};
-use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform, forward_ready};
+use actix_web::dev::{Extensions, Payload, Service, ServiceRequest, ServiceResponse, Transform, forward_ready};
 use actix_web::error::{ErrorInternalServerError, InternalError, PayloadError};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
 use futures_util::StreamExt as _;
 use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
-use idem_http::{Body, IdempotencyLayer, Scoped};
+use idem_http::{Body, HasScope, IdempotencyLayer, Scoped};
 use tokio::sync::oneshot;
 use tower_layer::Layer as _;
 use tower_service::Service as _;
@@ -25,7 +25,8 @@ use crate::convert;
 /// `App::new().wrap(Idempotent::new(layer))`.
 ///
 /// All settings and rules are those of the [`IdempotencyLayer`]. The scope and the other closures
-/// see the request as `http` 1 has it.
+/// see the request as `http` 1 has it, with the extensions that
+/// [`copy_extension`](Self::copy_extension) names.
 ///
 /// Around an `App`, it also guards paths without a route, because a default service may handle
 /// them. They are one operation, named by the method alone, and their 404 is recorded as any other
@@ -37,18 +38,36 @@ use crate::convert;
 #[derive(Clone)]
 pub struct Idempotent {
     layer: IdempotencyLayer<Scoped>,
+    extensions: Vec<CopyExtension>,
 }
+
+/// Copies one extension of a request, if it has it.
+type CopyExtension = fn(&Extensions, &mut http::Extensions);
 
 impl Idempotent {
     /// Makes the middleware of a layer. Clones of one layer share its store.
-    pub fn new(layer: IdempotencyLayer<Scoped>) -> Self {
-        Self { layer }
+    pub fn new<S: HasScope>(layer: IdempotencyLayer<S>) -> Self {
+        Self { layer: layer.scoped(), extensions: Vec::new() }
+    }
+
+    /// Copies an extension of the request to where the layer's scope and other closures see it, such
+    /// as the authenticated user.
+    ///
+    /// The middleware that sets the extension must be outside of this one: wrapped later.
+    #[must_use]
+    pub fn copy_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
+        self.extensions.push(|from, to| {
+            if let Some(extension) = from.get::<T>() {
+                to.insert(extension.clone());
+            }
+        });
+        self
     }
 }
 
 impl fmt::Debug for Idempotent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Idempotent").field("layer", &self.layer).finish()
+        f.debug_struct("Idempotent").field("layer", &self.layer).finish_non_exhaustive()
     }
 }
 
@@ -64,13 +83,15 @@ where
     type Future = Ready<Result<Guarded<S>, ()>>;
 
     fn new_transform(&self, service: S) -> Self::Future {
-        ready(Ok(Guarded { layer: self.layer.clone(), service: Rc::new(service) }))
+        let extensions = self.extensions.clone();
+        ready(Ok(Guarded { layer: self.layer.clone(), extensions, service: Rc::new(service) }))
     }
 }
 
 /// A service behind [`Idempotent`].
 pub struct Guarded<S> {
     layer: IdempotencyLayer<Scoped>,
+    extensions: Vec<CopyExtension>,
     service: Rc<S>,
 }
 
@@ -92,9 +113,12 @@ where
     forward_ready!(service);
 
     fn call(&self, mut request: ServiceRequest) -> Self::Future {
-        let Some(head) = convert::head(&request) else {
+        let Some(mut head) = convert::head(&request) else {
             return Box::pin(async move { Ok(request.into_response(HttpResponse::BadRequest().finish())) });
         };
+        for copy in &self.extensions {
+            copy(&request.extensions(), &mut head.extensions);
+        }
         let (remote, jobs) = Remote::new();
         let mut guarded = self.layer.layer(remote);
         let body = body_of(&mut request);

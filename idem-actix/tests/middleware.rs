@@ -1,6 +1,7 @@
 //! The layer's rules, over a server of actix-web and real connections.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod extensions;
 mod hostile;
 
 use std::net::SocketAddr;
@@ -75,7 +76,7 @@ fn site_over(idempotency: Idempotency) -> Site {
     let site = (shared.runs.clone(), shared.entered.clone());
     let layer = IdempotencyLayer::new(idempotency)
         .name("actix")
-        .scope(|parts| header(parts, http::header::AUTHORIZATION))
+        .scope(|parts| header(parts, http::HeaderName::from_static("x-user")))
         .required(true)
         .max_body(1000);
     let app = move || {
@@ -118,7 +119,7 @@ impl Site {
     }
 
     async fn post(&self, path: &str, key: &str, body: &str) -> String {
-        self.send("POST", path, &format!("authorization: alice\r\nidempotency-key: {key}\r\n"), body).await
+        self.send("POST", path, &format!("x-user: alice\r\nidempotency-key: {key}\r\n"), body).await
     }
 }
 
@@ -144,11 +145,11 @@ async fn a_duplicate_gets_the_recorded_response_and_another_request_a_mismatch()
 #[actix_web::test]
 async fn bad_requests_are_refused_and_unguarded_ones_pass() {
     let site = site();
-    let refused = site.send("POST", "/charges", "authorization: alice\r\n", "10").await;
+    let refused = site.send("POST", "/charges", "x-user: alice\r\n", "10").await;
     assert!(status(&refused) == "400" && refused.contains("missing_key"), "{refused}");
     assert_eq!(status(&site.send("POST", "/charges", "idempotency-key: k\r\n", "10").await), "401");
     assert_eq!(status(&site.post("/charges", "k", &"x".repeat(1001)).await), "413");
-    let chunked = "authorization: alice\r\nidempotency-key: l\r\ntransfer-encoding: chunked\r\n";
+    let chunked = "x-user: alice\r\nidempotency-key: l\r\ntransfer-encoding: chunked\r\n";
     assert_eq!(status(&site.send("POST", "/charges", chunked, &"x".repeat(1001)).await), "413");
     assert_eq!(site.runs.load(SeqCst), 0);
     assert!(site.send("POST", "/charges", chunked, "ten").await.ends_with("1 ten"));
@@ -166,7 +167,7 @@ async fn invalid_keys_are_refused() {
         let refused = site.post("/charges", key, "10").await;
         assert!(status(&refused) == "400" && refused.contains("invalid_key"), "{key}: {refused}");
     }
-    let twice = "authorization: alice\r\nidempotency-key: k\r\nidempotency-key: k\r\n";
+    let twice = "x-user: alice\r\nidempotency-key: k\r\nidempotency-key: k\r\n";
     assert_eq!(status(&site.send("POST", "/charges", twice, "10").await), "400");
     assert_eq!(site.runs.load(SeqCst), 0);
     // Quoted or raw, it is one key.
@@ -180,7 +181,7 @@ async fn a_request_in_flight_and_a_store_that_is_gone_are_409_and_503_with_a_hin
     let faults = store.faults();
     let site = site_over(Idempotency::builder(store).wait(Duration::from_millis(20)).build());
     site.open.send_replace(false);
-    let headers = "authorization: alice\r\nidempotency-key: k\r\n";
+    let headers = "x-user: alice\r\nidempotency-key: k\r\n";
     let first = site.begin("POST", "/charges", headers, "10").await;
     site.entered.notified().await;
     let early = site.post("/charges", "k", "10").await;
@@ -198,7 +199,7 @@ async fn a_request_in_flight_and_a_store_that_is_gone_are_409_and_503_with_a_hin
 #[actix_web::test]
 async fn compressed_empty_and_binary_bodies_are_replayed_as_they_are() {
     let site = site();
-    let headers = "authorization: alice\r\ncontent-encoding: gzip\r\n";
+    let headers = "x-user: alice\r\ncontent-encoding: gzip\r\n";
     for (number, body) in ["", "\u{1f}\u{0}\u{7f}"].into_iter().enumerate() {
         let headers = format!("{headers}idempotency-key: k{number}\r\n");
         for _ in 0..2 {
@@ -212,7 +213,7 @@ async fn compressed_empty_and_binary_bodies_are_replayed_as_they_are() {
 async fn a_client_that_disconnects_does_not_stop_the_handler() {
     let site = site();
     site.open.send_replace(false);
-    let headers = "authorization: alice\r\nidempotency-key: k\r\n";
+    let headers = "x-user: alice\r\nidempotency-key: k\r\n";
     drop(site.begin("POST", "/charges", headers, "10").await);
     site.entered.notified().await;
     site.open.send_replace(true);

@@ -5,9 +5,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::__private::outward;
 use idem_core::Dispose;
-use idem_queue::{Broker, Deliveries, Delivery, Error, Fault, Room, Settings};
+use idem_queue::{Broker, Decision, Deliveries, Delivery, Error, Fault, Room, Settings};
 use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{Connection, ExchangeKind};
@@ -314,12 +313,8 @@ fn warn_of_timeout(places: &Places, wait: Duration) {
     let lease = idem_core::installed().and_then(|idempotency| idempotency.lease()).unwrap_or(Duration::from_secs(30));
     let Places { queue, consumer_timeout, .. } = places;
     if *consumer_timeout < lease + wait {
-        outward(|| {
-            tracing::warn!(
-                target: "idem", source = %queue, decision = "consumer_timeout_short", ?consumer_timeout, ?lease, ?wait,
-                "RabbitMQ takes messages back before a lease has run out: raise its consumer_timeout",
-            );
-        });
+        let limits = format_args!("consumer_timeout {consumer_timeout:?}, lease {lease:?}, wait {wait:?}");
+        idem_queue::report(Decision::ConsumerTimeoutShort, queue, &limits);
     }
 }
 

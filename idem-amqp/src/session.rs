@@ -5,8 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use idem_core::__private::outward;
-use idem_queue::Fault;
+use idem_queue::{Fault, Outage};
 use lapin::Channel;
 use lapin::options::BasicQosOptions;
 use lapin::types::{AMQPValue, FieldTable};
@@ -121,13 +120,12 @@ impl<'c> Session<'c> {
     /// and does not say when it has given up.
     async fn not_restored(&self, queue: &str) -> Fault {
         let (mut channel, mut connection) = (0, 0);
+        let mut outage: Option<Outage> = None;
         loop {
             tokio::time::sleep(LOOK).await;
             if self.consume.status().connected() {
-                if connection > 0 {
-                    outward(
-                        || tracing::info!(target: "idem", source = queue, decision = "consumer_recovered", "the connection is restored"),
-                    );
+                if let Some(outage) = outage.take() {
+                    outage.end();
                 }
                 (channel, connection) = (0, 0);
             } else if self.connection.status().connected() {
@@ -137,11 +135,7 @@ impl<'c> Session<'c> {
                 }
             } else {
                 connection += 1;
-                if connection == 1 {
-                    outward(
-                        || tracing::warn!(target: "idem", source = queue, decision = "consumer_lost", "the connection is lost; no messages arrive until it is restored"),
-                    );
-                }
+                outage.get_or_insert_with(|| Outage::begin(queue, &"the connection is lost, and not restored yet"));
                 if self.reconnects && connection == CONNECTION {
                     return Fault::passing("the connection to RabbitMQ is not restored; making another one");
                 }

@@ -8,6 +8,8 @@ use clap_complete::Shell;
 use idem_core::store::trail;
 use idem_core::{KeyDigest, RecordState};
 
+/// The shortest time between two looks of `watch`.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 /// As long as an operation's own `ttl` may be.
 const LONGEST_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
@@ -42,7 +44,7 @@ pub(crate) enum Command {
     /// Shows one record with its outcome, ages, attempt and fingerprint, and what operators decided
     /// about it
     Show(Show),
-    /// Commits an abandoned record with an outcome in JSON
+    /// Commits an abandoned or released record with an outcome in JSON
     Settle(Settle),
     /// Removes a record: the next call runs the body as the first attempt
     Forget(Change),
@@ -95,6 +97,10 @@ pub(crate) struct List {
 pub(crate) struct Show {
     #[command(flatten)]
     pub(crate) which: Which,
+    /// Shows another outcome of the operation too, which a function recorded: as a pattern for
+    /// `settle`. It is the data of another call
+    #[arg(long)]
+    pub(crate) pattern: bool,
 }
 
 /// One record: by operation and key, or by its digest.
@@ -143,6 +149,13 @@ pub(crate) struct Settle {
     /// How long the outcome is kept. Default: as long as the record would have been, from now
     #[arg(long, value_parser = ttl, value_name = "LENGTH")]
     pub(crate) ttl: Option<Duration>,
+    /// Replaces an outcome that was settled by hand. It is kept as long as that would have been
+    #[arg(long, conflicts_with = "ttl")]
+    pub(crate) replace: bool,
+    /// Settles even if the outcome has another shape than the operation's other outcomes: callers
+    /// that cannot read it get an error
+    #[arg(long)]
+    pub(crate) other_shape: bool,
 }
 
 /// The confirmation of a change, and its reason for the audit trail.
@@ -186,7 +199,7 @@ pub(crate) struct Audit {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Watch {
     /// The time between two looks at the store
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "2s", value_name = "LENGTH")]
+    #[arg(long, value_parser = interval, default_value = "2s", value_name = "LENGTH")]
     pub(crate) interval: Duration,
 }
 
@@ -270,6 +283,15 @@ fn audit_ttl(text: &str) -> Result<Duration, String> {
         return Ok(length);
     }
     Err("a decision is kept for up to 400 days".to_owned())
+}
+
+/// With no pause, the store would be read all the time.
+fn interval(text: &str) -> Result<Duration, String> {
+    let length = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if length >= SHORTEST_INTERVAL {
+        return Ok(length);
+    }
+    Err("at least 10 ms are between two looks; `2s` is the default".to_owned())
 }
 
 /// A record has room for 512 bytes.

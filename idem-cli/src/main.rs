@@ -5,7 +5,9 @@ mod ask;
 mod commands;
 mod doctor;
 mod failure;
+mod place;
 mod print;
+mod progress;
 mod store;
 mod wrong;
 

@@ -1,7 +1,7 @@
 //! Records as tables, as text and as JSON.
 
 use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::time::Duration;
 
 use idem_core::record::{Encoded, RecordId};
@@ -70,6 +70,7 @@ pub(crate) fn object(id: &RecordId, info: &RecordInfo) -> Value {
     put("trace", info.trace.as_deref().into());
     put("outcome", info.outcome.as_ref().map_or(Value::Null, outcome));
     if let Some(outcome) = &info.outcome {
+        put("outcome_type", info.outcome_type.as_deref().into());
         put("codec", outcome.codec.as_str().into());
         put("outcome_bytes", outcome.payload.len().into());
         put("outcome_version", outcome.version().into());
@@ -102,6 +103,11 @@ pub(crate) fn json(value: &Value) -> io::Result<()> {
     out.flush()
 }
 
+/// Prints text without the end of a line.
+pub(crate) fn text(text: &str) -> io::Result<()> {
+    io::stdout().lock().write_all(text.as_bytes())
+}
+
 /// Prints a line. A pipe that was closed is an error here, and no panic.
 pub(crate) fn line(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -116,22 +122,34 @@ pub(crate) fn aside(text: &str) {
 
 /// Prints columns, each as wide as its widest cell.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
-    let mut widths: Vec<usize> = head.iter().map(|cell| cell.len()).collect();
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+    Table::new(head).rows(rows)
+}
+
+/// A table that may come in parts. A column is as wide as its widest cell so far.
+pub(crate) struct Table {
+    head: Option<Vec<String>>,
+    widths: Vec<usize>,
+}
+
+impl Table {
+    pub(crate) fn new(head: &[&str]) -> Self {
+        let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
+        Self { widths: head.iter().map(String::len).collect(), head: Some(head) }
+    }
+
+    pub(crate) fn rows(&mut self, rows: &[Vec<String>]) -> io::Result<()> {
+        for row in rows {
+            for (width, cell) in self.widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
         }
+        let mut out = BufWriter::new(io::stdout().lock());
+        for row in self.head.take().iter().chain(rows) {
+            let cells = row.iter().zip(&self.widths).map(|(cell, width)| format!("{cell:<width$}"));
+            writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        }
+        out.flush()
     }
-    let mut out = io::stdout().lock();
-    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
-        let cells: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        writeln!(out, "{}", cells.join("  ").trim_end())
-    };
-    line(&mut head.iter().copied())?;
-    for row in rows {
-        line(&mut row.iter().map(String::as_str))?;
-    }
-    out.flush()
 }
 
 /// A row of a listing.
@@ -180,6 +198,9 @@ pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
         } else {
             line(kind, &format!("{} bytes of the codec `{}`", outcome.payload.len(), outcome.codec))?;
         }
+        if let Some(name) = &info.outcome_type {
+            line("type", &shown(name))?;
+        }
         if outcome.version() > 1 {
             line("version", &outcome.version().to_string())?;
         }
@@ -190,6 +211,14 @@ pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
             line("settled by", &format!("{}{age}{why}", shown(&audit.who)))?;
         }
     }
+    out.flush()
+}
+
+/// Another outcome of an operation, as a pattern.
+pub(crate) fn pattern(id: &RecordId, info: &RecordInfo, value: &Value) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let name = info.outcome_type.as_deref().map_or_else(String::new, |name| format!(", a `{}`", shown(name)));
+    writeln!(out, "{:<12} {} (of {}{name})", "pattern", shown(&value.to_string()), shown(id.key()))?;
     out.flush()
 }
 

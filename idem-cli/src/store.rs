@@ -61,7 +61,7 @@ impl AnyStore {
         if args.table.is_some() && is_redis {
             return Err(Failure::Arguments("`--table` is for SQL stores; Redis has `--prefix`".to_owned()));
         }
-        let table = args.table.as_deref().unwrap_or(TABLE);
+        let table = table_of(args);
         match scheme {
             _ if is_redis => {
                 let builder = RedisStore::builder().url(url).time_limit(LIMIT);
@@ -161,6 +161,17 @@ impl AnyStore {
     pub(crate) fn entry<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
         each!(self, store => async move { Trail::new(store).entry(id).await })
     }
+}
+
+/// The table of SQL stores.
+pub(crate) fn table_of(args: &Args) -> &str {
+    args.table.as_deref().unwrap_or(TABLE)
+}
+
+/// Each part of the name between quotation marks.
+pub(crate) fn quoted(table: &str, mark: char) -> String {
+    let part = |part: &str| format!("{mark}{}{mark}", part.replace(mark, ""));
+    table.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
 /// The failure of a connection to Redis: an unreadable URL is a wrong argument.

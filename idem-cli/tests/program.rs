@@ -13,6 +13,8 @@ mod codes;
 mod doctor;
 #[path = "program/many.rs"]
 mod many;
+#[path = "program/million.rs"]
+mod million;
 #[path = "program/night.rs"]
 mod night;
 #[path = "program/settle.rs"]

@@ -7,6 +7,10 @@
 //! and `would`: what a guarded call would have decided where an observing one ran its body. The
 //! histograms `idem_body_seconds` and `idem_wait_seconds` have the label `operation`; the gauge
 //! `idem_background` has the label `kind`, `steps` or `bodies`.
+//!
+//! Consumers of queues report their own events (`idem-queue`, `events`). They are counted here: the
+//! counter `idem_messages_total` has the labels `source` and `decision`, and the gauge
+//! `idem_consumers_lost` the label `source`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -387,6 +391,23 @@ fn count_observed(operation: &str, would: &'static str) {
     outward(|| {
         metrics::counter!("idem_observed_total", "operation" => operation.to_owned(), "would" => would).increment(1);
     });
+}
+
+/// Counts a consumer's decision. No times make the counter known.
+#[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+pub fn message_decided(source: &str, decision: &'static str, times: u64) {
+    #[cfg(feature = "metrics")]
+    outward(|| {
+        metrics::counter!("idem_messages_total", "source" => source.to_owned(), "decision" => decision)
+            .increment(times);
+    });
+}
+
+/// Reports that more consumers of a source receive no messages, or fewer.
+#[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+pub fn consumers_lost(source: &str, more: f64) {
+    #[cfg(feature = "metrics")]
+    outward(|| metrics::gauge!("idem_consumers_lost", "source" => source.to_owned()).increment(more));
 }
 
 /// The key as it is logged. The digest is made only where an event is really written.

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use idem_core::__private::NeverMissing;
 use idem_core::{KeyPart, KeyWriter};
 
 /// The longest key, in characters.
@@ -12,8 +13,10 @@ pub const MAX_KEY_LEN: usize = 255;
 /// The value of an `Idempotency-Key` header: 1 to 255 visible ASCII characters.
 ///
 /// The header has the key raw (`8e03978e-40d5`) or as the draft's quoted string
-/// (`"8e03978e-40d5"`). Both forms are the same key. With the feature `axum` it is an extractor,
-/// also as `Option<IdempotencyKey>`.
+/// (`"8e03978e-40d5"`). Both forms are the same key. Parameters of a quoted string
+/// (`"8e03978e-40d5";v=1`) are ignored. A key with a comma or a semicolon must be quoted: raw, they
+/// could come from a proxy that joined two headers, or begin a parameter. With the feature `axum` it
+/// is an extractor, also as `Option<IdempotencyKey>`.
 ///
 /// Clients choose their keys. Add the user to it, as in `key = (user.id, key)`: one user must never
 /// get another user's answer.
@@ -45,6 +48,8 @@ pub enum InvalidKey {
     NotVisible,
     /// A malformed quoted string, or a key to send that begins with a quotation mark.
     Quotes,
+    /// A comma or a semicolon outside of a quoted string.
+    Separator,
     /// The header occurs more than once.
     Repeated,
 }
@@ -55,10 +60,10 @@ impl IdempotencyKey {
         &self.0
     }
 
-    /// The value that parses to this key. A key that begins with a quotation mark is quoted: raw, it
-    /// would be another key, or none.
+    /// The value that parses to this key. It is quoted if it means something else when raw, or
+    /// nothing.
     pub(crate) fn to_value(&self) -> Cow<'_, str> {
-        if !self.0.starts_with('"') {
+        if !self.0.starts_with('"') && !self.0.bytes().any(is_separator) {
             return Cow::Borrowed(&self.0);
         }
         let escaped = self.0.replace('\\', "\\\\").replace('"', "\\\"");
@@ -69,10 +74,18 @@ impl IdempotencyKey {
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`], if the value is not 1 to 255 visible ASCII characters.
+    /// [`InvalidKey`], if the value is not 1 to 255 visible ASCII characters, or has a comma or a
+    /// semicolon without being quoted.
     pub fn from_bytes(value: &[u8]) -> Result<Self, InvalidKey> {
+        let key = Self::from_text(value)?;
+        let is_separated = !value.starts_with(b"\"") && value.iter().copied().any(is_separator);
+        if is_separated { Err(InvalidKey::Separator) } else { Ok(key) }
+    }
+
+    /// Parses a key that comes from a place where a comma or a semicolon separates nothing.
+    pub(crate) fn from_text(value: &[u8]) -> Result<Self, InvalidKey> {
         let text = match value {
-            [b'"', quoted @ ..] => unquoted(quoted)?,
+            [b'"', quoted @ ..] => item(quoted)?,
             raw => raw.to_vec(),
         };
         if text.is_empty() {
@@ -91,26 +104,64 @@ impl IdempotencyKey {
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`], if the header occurs twice, or its value is not 1 to 255 visible ASCII
-    /// characters.
+    /// [`InvalidKey`], if the header occurs twice, or as for [`from_bytes`](Self::from_bytes).
     pub fn from_headers(headers: &http::HeaderMap, name: &http::HeaderName) -> Result<Option<Self>, InvalidKey> {
-        let mut values = headers.get_all(name).iter();
-        match (values.next(), values.next()) {
-            (None, _) => Ok(None),
-            (Some(value), None) => Self::from_bytes(value.as_bytes()).map(Some),
-            (Some(_), Some(_)) => Err(InvalidKey::Repeated),
-        }
+        only_value(headers, name)?.map(Self::from_bytes).transpose()
     }
 }
 
-/// Reads the rest of a string of RFC 8941, after its first quote.
-fn unquoted(rest: &[u8]) -> Result<Vec<u8>, InvalidKey> {
+/// The value of a header that may occur once.
+pub(crate) fn only_value<'a>(
+    headers: &'a http::HeaderMap,
+    name: &http::HeaderName,
+) -> Result<Option<&'a [u8]>, InvalidKey> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    if values.next().is_some() { Err(InvalidKey::Repeated) } else { Ok(first.map(http::HeaderValue::as_bytes)) }
+}
+
+/// A proxy joins two lines of one header by a comma; a semicolon begins a parameter.
+fn is_separator(byte: u8) -> bool {
+    matches!(byte, b',' | b';')
+}
+
+/// Reads the rest of an item of RFC 9651, after the first quote of its string.
+fn item(rest: &[u8]) -> Result<Vec<u8>, InvalidKey> {
+    let (text, mut rest) = string(rest)?;
+    while let [b';', parameter @ ..] = rest {
+        rest = after_parameter(parameter).ok_or(InvalidKey::Quotes)?;
+    }
+    if rest.is_empty() { Ok(text) } else { Err(InvalidKey::Quotes) }
+}
+
+/// Returns what follows a parameter, whose meaning nobody has defined.
+fn after_parameter(parameter: &[u8]) -> Option<&[u8]> {
+    let begin = parameter.iter().position(|byte| *byte != b' ')?;
+    let (_, name) = parameter.split_at(begin);
+    let in_name = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-.*".contains(byte);
+    if !matches!(name.first(), Some(b'a'..=b'z' | b'*')) {
+        return None;
+    }
+    let (_, rest) = name.split_at(name.iter().position(|byte| !in_name(byte)).unwrap_or(name.len()));
+    let [b'=', value @ ..] = rest else { return Some(rest) };
+    if let [b'"', text @ ..] | [b'%', b'"', text @ ..] = value {
+        return string(text).ok().map(|(_, rest)| rest);
+    }
+    // Numbers, tokens, dates, Booleans and bytes, without a look at each.
+    let in_value = |byte: &u8| byte.is_ascii_graphic() && !is_separator(*byte) && *byte != b'"';
+    match value.iter().position(|byte| !in_value(byte)).unwrap_or(value.len()) {
+        0 => None,
+        end => Some(value.split_at(end).1),
+    }
+}
+
+/// Reads the rest of a string, after its first quote; returns it and what follows its last one.
+fn string(rest: &[u8]) -> Result<(Vec<u8>, &[u8]), InvalidKey> {
     let mut text = Vec::with_capacity(rest.len());
     let mut bytes = rest.iter();
     while let Some(byte) = bytes.next() {
         match byte {
-            b'"' if bytes.as_slice().is_empty() => return Ok(text),
-            b'"' => return Err(InvalidKey::Quotes),
+            b'"' => return Ok((text, bytes.as_slice())),
             b'\\' => match bytes.next() {
                 Some(escaped @ (b'"' | b'\\')) => text.push(*escaped),
                 _ => return Err(InvalidKey::Quotes),
@@ -128,6 +179,7 @@ impl fmt::Display for InvalidKey {
             Self::TooLong => "the idempotency key is longer than 255 characters",
             Self::NotVisible => "the idempotency key has a space, a control character or one outside of ASCII",
             Self::Quotes => "the idempotency key is a quoted string that is not well-formed",
+            Self::Separator => "the idempotency key has a comma or a semicolon; send it in quotation marks",
             Self::Repeated => "the header of the idempotency key occurs more than once",
         })
     }
@@ -176,11 +228,15 @@ impl serde::Serialize for IdempotencyKey {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl KeyPart for IdempotencyKey {
     fn write_to(&self, key: &mut KeyWriter<'_>) {
         key.text(&self.0);
     }
 }
+
+/// It has one character or more.
+impl NeverMissing for IdempotencyKey {}
 
 #[cfg(test)]
 mod tests {
@@ -196,6 +252,37 @@ mod tests {
         assert_eq!(read(r#""a-1""#).unwrap(), "a-1");
         assert_eq!(read(r#""a\"b\\c""#).unwrap(), r#"a"b\c"#);
         assert_eq!(read(r#"a"b"#).unwrap(), r#"a"b"#);
+    }
+
+    #[test]
+    fn parameters_of_a_quoted_key_are_ignored_and_must_be_well_formed() {
+        for parameters in [
+            ";v=1",
+            ";v",
+            ";v;w",
+            "; v=-1.5;  w=\"a\\\"b;,\";*x_-.*9=tok:en/1",
+            ";a=?0;b=:aGk=:",
+            ";d=@1659578233",
+            ";s=%\"f%c3%bc\"",
+        ] {
+            assert_eq!(read(&format!("\"k\"{parameters}")).as_deref(), Ok("k"), "{parameters}");
+        }
+        for parameters in
+            [";", ";V", ";1=1", ";v=", ";v= 1", ";v =1", ";v=1,", ";v=1,\"l\"", ";v=\"", ";v=a b", "v", ",\"l\""]
+        {
+            assert_eq!(read(&format!("\"k\"{parameters}")), Err(InvalidKey::Quotes), "{parameters}");
+        }
+    }
+
+    #[test]
+    fn a_raw_key_with_a_comma_or_a_semicolon_is_refused_in_a_header_and_sent_in_quotes() {
+        for key in ["a,b", "k;v=1", ",", ";"] {
+            assert_eq!(read(key), Err(InvalidKey::Separator), "{key}");
+            let quoted = read(&format!("\"{key}\"")).unwrap();
+            assert_eq!(quoted, key);
+            let key = IdempotencyKey::from_text(key.as_bytes()).unwrap();
+            assert_eq!((key.to_value().into_owned(), key.as_str()), (format!("\"{quoted}\""), &*quoted));
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ mod key;
 mod lookup;
 mod problem;
 #[cfg(feature = "server")]
+mod scope;
+#[cfg(feature = "server")]
 mod server;
 #[cfg(feature = "server")]
 mod stored;
@@ -35,8 +37,10 @@ pub use crate::key::{IdempotencyKey, InvalidKey, MAX_KEY_LEN};
 pub use crate::lookup::{LookupFuture, LookupService, lookup};
 pub use crate::problem::{Problem, Response, problem, problem_json, stripe};
 #[cfg(feature = "server")]
+pub use crate::scope::ScopeSecret;
+#[cfg(feature = "server")]
 pub use crate::server::{
-    Body, IdempotencyLayer, Idempotent, MarkReplays, Marked, MarkedFuture, NeedsScope, REPLAYED, Replayed,
+    Body, HasScope, IdempotencyLayer, Idempotent, MarkReplays, Marked, MarkedFuture, NeedsScope, REPLAYED, Replayed,
     ResponseFuture, Route, Scoped, header,
 };
 /// The versions that the client is written against. TLS and other features come from an

@@ -17,7 +17,8 @@ use tower_service::Service;
 
 use crate::key::IdempotencyKey;
 use crate::problem::{Problem, Response, problem_json};
-use crate::server::{Body, KeyScope, NeedsScope, Scoped, operation, rebuilt, whole};
+use crate::scope::KeyScope;
+use crate::server::{Body, HasScope, NeedsScope, Scoped, operation, rebuilt, whole};
 use crate::stored::Stored;
 
 /// Creates a service that looks up a request by its key, for `GET ../{key}`.
@@ -45,14 +46,17 @@ use crate::stored::Stored;
 ///
 /// ```
 /// use axum::Router;
-/// use axum::http::header::AUTHORIZATION;
 /// use idem_core::{Idempotency, MemoryStore};
+///
+/// /// The authenticated user: a layer puts it into the request's extensions.
+/// #[derive(Clone)]
+/// struct User(String);
 ///
 /// let idempotency = Idempotency::new(MemoryStore::new());
 /// let lookup = idem_http::lookup(idempotency)
 ///     .name("payments")
 ///     .route("POST", "/v1/charges")
-///     .scope(|parts| idem_http::header(parts, AUTHORIZATION));
+///     .scope(|parts| parts.extensions.get::<User>().map(|user| user.0.clone()));
 /// let app: Router = Router::new().route_service("/v1/charges/by-key/{key}", lookup);
 /// ```
 pub fn lookup(idempotency: Idempotency) -> LookupService {
@@ -86,7 +90,8 @@ impl LookupService {
     /// Sets how the owner of a key is found in a request, like the layer's
     /// [`scope`](crate::IdempotencyLayer::scope).
     ///
-    /// A request for which this returns `None` gets 401.
+    /// A request for which this returns `None` gets 401, and one for which it returns a password
+    /// 500.
     pub fn scope<F>(mut self, scope: F) -> LookupService<Scoped>
     where
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
@@ -149,15 +154,10 @@ impl Settings {
         if parts.method != Method::GET && parts.method != Method::HEAD {
             return Err(Problem::METHOD_NOT_ALLOWED);
         }
-        let scope = match &self.scope {
-            KeyScope::Shared => None,
-            KeyScope::PerClient(scope) => {
-                Some(scope(parts).filter(|scope| !scope.is_empty()).ok_or(Problem::NO_SCOPE)?)
-            }
-        };
+        let scope = self.scope.owner(parts)?;
         let segment = parts.uri.path().rsplit('/').next().unwrap_or_default();
         let decoded: Vec<u8> = percent_decode_str(segment).collect();
-        let key = IdempotencyKey::from_bytes(&decoded)?;
+        let key = IdempotencyKey::from_text(&decoded)?;
         let operation = self.idempotency.operation(operation(&self.name, &self.route.0, &self.route.1));
         let operation = match &scope {
             Some(scope) => operation.key(&(scope.as_str(), &key)),
@@ -179,7 +179,7 @@ impl Settings {
     }
 }
 
-impl<B> Service<Request<B>> for LookupService<Scoped> {
+impl<B, S: HasScope> Service<Request<B>> for LookupService<S> {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = LookupFuture;

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
-use idem_core::__private::{PROBLEM_JSON, problem_pause, problem_title, problem_type, whole_seconds};
+use idem_core::__private::{CHALLENGE, PROBLEM_JSON, problem_pause, problem_title, problem_type, whole_seconds};
 use idem_core::{Error, ErrorKind};
 use serde_json::json;
 
@@ -42,7 +42,8 @@ impl Problem {
     pub(crate) const INVALID_KEY: Self = Self::new(
         StatusCode::BAD_REQUEST,
         "invalid_key",
-        "The idempotency key is invalid. Send one Idempotency-Key header of 1 to 255 visible ASCII characters.",
+        "The idempotency key is invalid. Send one Idempotency-Key header of 1 to 255 visible ASCII characters, \
+         in quotation marks if it has a comma or a semicolon.",
     );
     /// A body whose readers may disagree on the key.
     #[cfg(feature = "server")]
@@ -188,6 +189,14 @@ fn answer(problem: &Problem, content_type: &'static str, body: String) -> Respon
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     if let Some(pause) = problem.retry_after {
         headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(pause)));
+    }
+    challenged(response)
+}
+
+/// Adds a challenge to a 401 that has none, which clients may rely on.
+pub(crate) fn challenged(mut response: Response) -> Response {
+    if response.status() == StatusCode::UNAUTHORIZED {
+        response.headers_mut().entry(WWW_AUTHENTICATE).or_insert(HeaderValue::from_static(CHALLENGE));
     }
     response
 }

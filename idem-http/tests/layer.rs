@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod compression;
+mod cors;
 mod grpc;
 mod handlers;
 mod hostile;
@@ -12,12 +13,13 @@ mod rows;
 mod storage;
 mod strict;
 mod support;
+mod validation;
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, DATE, LOCATION, RETRY_AFTER, SET_COOKIE};
+use axum::http::header::{CONTENT_TYPE, DATE, LOCATION, RETRY_AFTER, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderName, Method, Request, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
@@ -25,7 +27,7 @@ use axum::{Json, Router};
 use idem_core::{Idempotency, MemoryStore};
 use idem_http::{IdempotencyLayer, Problem, header};
 use serde_json::{Value, json};
-use support::{Site, layer, request, send};
+use support::{Site, USER, layer, request, send};
 use tokio_stream::StreamExt as _;
 
 #[tokio::test]
@@ -39,7 +41,7 @@ async fn a_duplicate_gets_the_first_response_with_its_status_and_headers() {
     assert_eq!((first.status, &*first.text), (StatusCode::CREATED, "charge 1"));
     assert_eq!(first.headers[SET_COOKIE], "a=1");
     assert!(!first.headers.contains_key("idempotent-replayed"));
-    for key in ["k", "\"k\""] {
+    for key in ["k", "\"k\"", "\"k\";v=1"] {
         let again = send(&app, request(key).body(Body::from("10")).unwrap()).await;
         assert_eq!((again.status, &*again.text), (StatusCode::CREATED, "charge 1"));
         assert_eq!(again.headers["idempotent-replayed"], "true");
@@ -69,7 +71,7 @@ async fn bodies_that_are_empty_or_no_text_are_replayed_as_they_were() {
 async fn keys_that_are_missing_or_invalid_are_refused_and_nothing_runs() {
     let site = Site::new();
     let app = site.router(layer(&site.idempotency).required(true));
-    let missing = Request::post("/charges").header(AUTHORIZATION, "alice").body(Body::empty()).unwrap();
+    let missing = Request::post("/charges").header(USER, "alice").body(Body::empty()).unwrap();
     let missing = send(&app, missing).await;
     assert_eq!((missing.status, missing.code()), (StatusCode::BAD_REQUEST, "missing_key".into()));
     let twice = request("a").header("idempotency-key", "a").body(Body::empty()).unwrap();
@@ -107,11 +109,7 @@ async fn a_request_without_an_owner_is_refused_and_two_owners_never_share_a_key(
     assert_eq!(send(&app, nobody).await.status, StatusCode::UNAUTHORIZED);
     assert_eq!(site.runs.load(SeqCst), 0);
     let as_user = |user: &'static str| {
-        Request::post("/charges")
-            .header("idempotency-key", "k")
-            .header(AUTHORIZATION, user)
-            .body(Body::empty())
-            .unwrap()
+        Request::post("/charges").header("idempotency-key", "k").header(USER, user).body(Body::empty()).unwrap()
     };
     assert_eq!(send(&app, as_user("alice")).await.text, "1");
     assert_eq!(send(&app, as_user("bob")).await.text, "2");
@@ -440,6 +438,6 @@ fn routes_and_scopes_are_needed_to_make_an_app() {
     let app: Router = Router::new()
         .route("/charges", post(|| async {}))
         .route("/health", get(|| async {}))
-        .layer(IdempotencyLayer::new(Idempotency::new(MemoryStore::new())).scope(|parts| header(parts, AUTHORIZATION)));
+        .layer(IdempotencyLayer::new(Idempotency::new(MemoryStore::new())).scope(|parts| header(parts, USER)));
     drop(app);
 }

@@ -9,24 +9,24 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{AUTHORIZATION, LOCATION, RETRY_AFTER};
+use axum::http::header::{LOCATION, RETRY_AFTER};
 use axum::http::{Method, Request, StatusCode};
 use axum::response::IntoResponse;
 use idem_core::{Idempotency, MemoryStore};
 use idem_http::header;
-use support::{Received, Site, layer, request, send};
+use support::{Received, Site, USER, layer, request, send};
 
 /// The site, with the lookup of its charges.
 fn with_lookup(site: &Site, app: Router) -> Router {
     let lookup = idem_http::lookup(site.idempotency.clone())
         .name("tests")
         .route("POST", "/charges")
-        .scope(|parts| header(parts, AUTHORIZATION));
+        .scope(|parts| header(parts, USER));
     app.route_service("/charges/{key}", lookup)
 }
 
 async fn ask(app: &Router, key: &str, user: &str) -> Received {
-    send(app, Request::get(format!("/charges/{key}")).header(AUTHORIZATION, user).body(Body::empty()).unwrap()).await
+    send(app, Request::get(format!("/charges/{key}")).header(USER, user).body(Body::empty()).unwrap()).await
 }
 
 #[tokio::test]
@@ -46,9 +46,13 @@ async fn the_recorded_response_is_given_to_its_owner_alone() {
     let unknown = Request::get("/charges/a%2F1").body(Body::empty()).unwrap();
     assert_eq!(send(&app, unknown).await.status, StatusCode::UNAUTHORIZED);
     assert_eq!(ask(&app, "a%20b", "alice").await.code(), "invalid_key");
+    send(&app, request("\"a,b\"").body(Body::empty()).unwrap()).await;
+    for key in ["a,b", "%22a%2Cb%22"] {
+        assert_eq!(ask(&app, key, "alice").await.text, "2", "{key}");
+    }
     let post = Request::builder().method(Method::POST).uri("/charges/a%2F1").body(Body::empty()).unwrap();
     assert_eq!(send(&app, post).await.status, StatusCode::METHOD_NOT_ALLOWED);
-    assert_eq!(site.runs.load(SeqCst), 1);
+    assert_eq!(site.runs.load(SeqCst), 2);
 }
 
 #[tokio::test]

@@ -43,7 +43,8 @@ const _: () = {
 };
 const _: () = {
     #[automatically_derived]
-    #[diagnostic::do_not_recommend]
+    impl<E> crate::idem::HasErrorPolicy for Traced<E> {}
+    #[automatically_derived]
     impl<E> crate::idem::ErrorPolicy for Traced<E>
     where
         E: crate::idem::ErrorPolicy,
@@ -62,7 +63,6 @@ const _: () = {
     }
 };
 #[automatically_derived]
-#[diagnostic::do_not_recommend]
 impl<T: crate::idem::KeyPart> crate::idem::KeyPart for Payee<T> {
     fn write_to(&self, key: &mut crate::idem::KeyWriter<'_>) {
         match self {
@@ -85,3 +85,10 @@ impl<T: crate::idem::KeyPart> crate::idem::KeyPart for Payee<T> {
         }
     }
 }
+#[automatically_derived]
+impl<T> crate::idem::__private::NeverMissing for Payee<T>
+where
+    for<'__idem> T: crate::idem::__private::NeverMissing,
+    for<'__idem> ShopId: crate::idem::__private::NeverMissing,
+    for<'__idem> u32: crate::idem::__private::NeverMissing,
+{}

@@ -42,15 +42,16 @@ impl ::idem::Dispose for HandleError {
             Self::MailServerBusy { .. } => ::idem::__private::comes_again(),
             Self::Idempotency { 0: inner } => {
                 #[allow(unused_imports)]
-                use ::idem::__private::NoDisposition as _;
-                ::idem::__private::Inside(inner).disposition()
+                use ::idem::__private::{ConditionalDisposition as _, NoDisposition as _};
+                (&::idem::__private::Inside(inner)).disposition()
             }
         }
     }
 }
 const _: () = {
     #[automatically_derived]
-    #[diagnostic::do_not_recommend]
+    impl<E> crate::idem::HasErrorPolicy for Traced<E> {}
+    #[automatically_derived]
     impl<E> crate::idem::ErrorPolicy for Traced<E>
     where
         E: crate::idem::ErrorPolicy,
@@ -69,7 +70,8 @@ const _: () = {
     }
 };
 #[automatically_derived]
-#[diagnostic::do_not_recommend]
+impl<E> crate::idem::__private::HasDisposition for Traced<E> {}
+#[automatically_derived]
 impl<E> crate::idem::Dispose for Traced<E>
 where
     E: crate::idem::Dispose,
@@ -78,8 +80,10 @@ where
         match self {
             Self { error: inner } => {
                 #[allow(unused_imports)]
-                use crate::idem::__private::DispositionByPolicy as _;
-                crate::idem::__private::Inside(inner).disposition_by_policy("traced")
+                use crate::idem::__private::{
+                    ConditionalDisposition as _, DispositionByPolicy as _,
+                };
+                (&crate::idem::__private::Inside(inner)).disposition_by_policy("traced")
             }
         }
     }

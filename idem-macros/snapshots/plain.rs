@@ -26,8 +26,9 @@ pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
         _,
     >();
     let __idem_policy = {
-        use ::idem::__private::NoPolicy as _;
-        __idem_witness.errors_by_default()
+        #[allow(unused_imports)]
+        use ::idem::__private::{ConditionalPolicy as _, NoPolicy as _};
+        (&__idem_witness).errors_by_default()
     };
     let __idem_policy = {
         #[allow(unused_imports)]

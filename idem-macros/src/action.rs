@@ -5,7 +5,7 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote_spanned;
 use syn::ext::IdentExt as _;
 use syn::parse::ParseStream;
-use syn::{Error, Expr, ExprLit, Lit, Token, parenthesized, token};
+use syn::{Error, Expr, ExprLit, Lit, LitStr, Token, parenthesized, token};
 
 use crate::diag::{self, Errors};
 use crate::paths::Krate;
@@ -78,8 +78,23 @@ impl Action {
         Self::of(input, errors, &ACTIONS)
     }
 
+    /// Parses one action where `others` are words too, which the caller has looked for before.
+    pub(crate) fn parse_among(
+        input: ParseStream<'_>,
+        errors: &mut Errors,
+        others: &[(&str, &str)],
+    ) -> syn::Result<Option<Self>> {
+        Self::of(input, errors, &[&ACTIONS, others].concat())
+    }
+
     fn of(input: ParseStream<'_>, errors: &mut Errors, actions: &[(&str, &str)]) -> syn::Result<Option<Self>> {
         let expected = || diag::alternatives(actions.iter().map(|(_, example)| *example));
+        if let Some(literal) = input.fork().parse::<Option<LitStr>>()?
+            && let Some((word, _)) = actions.iter().find(|(word, _)| leading_word(&literal) == *word)
+        {
+            let message = format!("`{word}` is a word, not a string: leave out the quotes");
+            return Err(Error::new(literal.span(), message));
+        }
         let word = Ident::parse_any(input).map_err(|error| {
             let what = if input.is_empty() { "an action is missing here" } else { "this is not an action" };
             Error::new(error.span(), format!("{what}: write {}", expected()))
@@ -88,6 +103,14 @@ impl Action {
         if !actions.iter().any(|(action, _)| *action == name) {
             let message = format!("unknown action `{name}`: write {}{}", expected(), meant(&name, actions));
             return Err(Error::new(word.span(), message));
+        }
+        if input.peek(Token![=]) && !input.peek(Token![=>]) {
+            let message = match name.as_str() {
+                "keep" => "`keep` takes its time in parentheses: write for example `keep(ttl = \"1h\")`",
+                "retry" => "`retry` takes its numbers in parentheses: write for example `retry(max = 3)`",
+                _ => "`release` and `abandon` take nothing: leave this out",
+            };
+            return Err(input.error(message));
         }
         let mut arguments = ActionArguments::of(name.clone());
         if input.peek(token::Paren) {
@@ -312,6 +335,11 @@ fn max(expr: &Expr, errors: &mut Errors) -> Option<Expr> {
         return None;
     }
     Some(expr.clone())
+}
+
+/// The word that a string begins with: `retry`, of `"retry(max = 3)"`.
+fn leading_word(literal: &LitStr) -> String {
+    literal.value().trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
 }
 
 fn meant(name: &str, words: &[(&str, &str)]) -> String {

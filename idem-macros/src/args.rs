@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use syn::ext::IdentExt;
 use syn::parse::discouraged::Speculative as _;
 use syn::parse::{ParseStream, Parser};
-use syn::{Error, Expr, Token, token};
+use syn::{Error, Expr, LitStr, Token, token};
 
 use crate::arms::Arms;
 use crate::diag::{self, Errors};
@@ -134,6 +134,12 @@ impl Args {
             // The key without its word, most likely.
             self.misspelt_key = true;
             return Err(input.error("expected an option: write the key as `key = \"req.order_id\"`"));
+        }
+        if let Some(literal) = input.fork().parse::<Option<LitStr>>()?
+            && let Some((option, example)) = OPTIONS.iter().find(|(option, _)| literal.value().trim() == *option)
+        {
+            let message = format!("`{option}` is a word, not a string: write for example `{example}`");
+            return Err(Error::new(literal.span(), message));
         }
         let keyword = Ident::parse_any(input)
             .map_err(|error| Error::new(error.span(), "expected an option, such as `ttl = \"5m\"`"))?;

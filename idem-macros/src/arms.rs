@@ -2,7 +2,7 @@
 
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use syn::parse::ParseStream;
-use syn::{Error, Expr, Pat, Token, parenthesized, token};
+use syn::{Error, Expr, LitStr, Pat, Token, parenthesized, token};
 
 use crate::action::Action;
 use crate::diag::{self, Errors};
@@ -58,6 +58,14 @@ impl Arms {
             errors.on(&word, message);
             return Ok(None);
         }
+        if let Some(literal) = inside.fork().parse::<Option<LitStr>>()?
+            && !contains_arrow(&inside)
+        {
+            let message = "this is not a string: write `errors(policy)`, which asks the error type, or for all errors alike `errors(_ => keep)`";
+            errors.at(literal.span(), message);
+            inside.parse::<TokenStream>()?;
+            return Ok(None);
+        }
         let (mut arms, mut right) = (Vec::new(), true);
         while !inside.is_empty() {
             // One arm that cannot be read does not hide the mistakes in the others.
@@ -89,6 +97,20 @@ fn first_word(inside: ParseStream<'_>) -> Option<Ident> {
     let next: Option<TokenTree> = if ahead.is_empty() || ahead.peek(Token![,]) { None } else { ahead.parse().ok() };
     let then = ahead.is_empty() || ahead.peek(Token![,]);
     ((word == "policy" && next.is_none()) || (is_word(&next) && then)).then_some(word)
+}
+
+/// Whether there is an arm: a pattern may be a string.
+fn contains_arrow(inside: ParseStream<'_>) -> bool {
+    let ahead = inside.fork();
+    while !ahead.is_empty() {
+        if ahead.peek(Token![=>]) {
+            return true;
+        }
+        if ahead.parse::<TokenTree>().is_err() {
+            return false;
+        }
+    }
+    false
 }
 
 impl Arm {

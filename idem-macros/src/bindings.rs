@@ -1,6 +1,6 @@
 //! The parameters, as the body and the attribute's expressions name them.
 
-use proc_macro2::{Delimiter, Ident, Literal, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Ident, Literal, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::Parser as _;
 use syn::visit::{self, Visit};
@@ -171,6 +171,16 @@ impl Bindings {
         paths.found
     }
 
+    /// Whether this is one of the function's own type parameters.
+    pub(crate) fn is_type_parameter(&self, ty: &Type) -> bool {
+        match ty {
+            Type::Group(group) => self.is_type_parameter(&group.elem),
+            Type::Paren(paren) => self.is_type_parameter(&paren.elem),
+            Type::Path(path) => self.types.iter().any(|name| path.path.is_ident(name)),
+            _ => false,
+        }
+    }
+
     fn unknown(&self, name: &Ident) -> String {
         let Self { function, .. } = self;
         let names = self.names();
@@ -285,6 +295,38 @@ fn mentions_in(tokens: &TokenStream, name: &str, in_macro: bool) -> bool {
             TokenTree::Literal(literal) => in_macro && formats(literal, name),
         }
     })
+}
+
+/// The place where `self` goes into a task of its own: in an async block or a closure that a
+/// function such as `tokio::spawn` is called with. A method may spawn into a scope.
+pub(crate) fn self_in_task(tokens: &TokenStream) -> Option<Span> {
+    let trees: Vec<_> = tokens.clone().into_iter().collect();
+    trees.iter().enumerate().find_map(|(index, tree)| {
+        let TokenTree::Group(group) = tree else { return None };
+        let before = |distance| index.checked_sub(distance).and_then(|index| trees.get(index));
+        let spawns = matches!(before(1), Some(TokenTree::Ident(word))
+            if ["spawn", "spawn_local", "spawn_blocking"].iter().any(|name| word == name));
+        if spawns && group.delimiter() == Delimiter::Parenthesis && !is_punct(before(2), '.') {
+            let arguments: Vec<_> = group.stream().into_iter().collect();
+            let is_deferred = |tree: &TokenTree| {
+                matches!(tree, TokenTree::Ident(word) if word == "async") || is_punct(Some(tree), '|')
+            };
+            let begins = arguments.iter().position(is_deferred)?;
+            return arguments[begins..].iter().find_map(self_at);
+        }
+        self_in_task(&group.stream())
+    })
+}
+
+/// The first `self`, but for that of an item inside.
+fn self_at(tree: &TokenTree) -> Option<Span> {
+    match tree {
+        TokenTree::Ident(word) if word == "self" || word == "__self" => Some(word.span()),
+        TokenTree::Group(group) if mentions(&group.stream(), "self") || mentions(&group.stream(), "__self") => {
+            group.stream().into_iter().find_map(|tree| self_at(&tree))
+        }
+        _ => None,
+    }
 }
 
 /// A format string that names the variable.

@@ -1,15 +1,16 @@
 //! `#[derive(ErrorPolicy)]`.
 
+mod dispose;
+
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
-use quote::{quote, quote_spanned};
-use syn::ext::IdentExt as _;
+use quote::{ToTokens as _, quote, quote_spanned};
 use syn::parse::ParseStream;
 use syn::{
-    Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Generics, Member, Token, Type, TypePath,
-    parse_quote, token,
+    Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Generics, Member, Meta, Token, Type,
+    TypePath, parse_quote, token,
 };
 
-use crate::action::{Action, time};
+use crate::action::Action;
 use crate::diag::{self, Errors};
 use crate::paths::Krate;
 use crate::value::{Reader, Time};
@@ -21,6 +22,15 @@ enum Policy {
     /// The policy of the error inside.
     Inner(Span),
 }
+
+/// The words besides actions, and how they are written. The last two are for the whole type.
+const OTHER_WORDS: [(&str, &str); 5] = [
+    ("inner", "inner"),
+    ("dead_letter", "dead_letter"),
+    ("redeliver", "redeliver = \"30s\""),
+    ("dispose", "dispose"),
+    ("crate", "crate = \"::idem\""),
+];
 
 /// The content of `#[idem(..)]` for one kind of error.
 #[derive(Default)]
@@ -120,48 +130,25 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
 fn content(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, errors: &mut Errors) -> Content {
     let mut content = Content::default();
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("idem")) {
-        let read = attribute.parse_args_with(|input: ParseStream<'_>| {
-            if input.is_empty() {
-                return Err(input.error("`#[idem()]` says nothing: write for example `#[idem(keep)]`"));
+        let message = match &attribute.meta {
+            Meta::NameValue(_) => "this goes in parentheses: write for example `#[idem(keep)]`",
+            Meta::List(list) if !list.tokens.is_empty() => {
+                let read = attribute.parse_args_with(|input: ParseStream<'_>| {
+                    while !input.is_empty() {
+                        content.word(input, krate.as_deref_mut(), errors)?;
+                        if !input.is_empty() {
+                            let at = input.span();
+                            input.parse::<Token![,]>().map_err(|_| Error::new(at, "expected a comma before this"))?;
+                        }
+                    }
+                    Ok(())
+                });
+                errors.keep(read);
+                continue;
             }
-            while !input.is_empty() {
-                if input.peek(Token![crate]) {
-                    let word: Token![crate] = input.parse()?;
-                    input.parse::<Token![=]>()?;
-                    let path = Krate::parse(&input.parse::<Expr>()?, errors).unwrap_or_default();
-                    match krate.as_deref_mut() {
-                        Some(krate @ None) => *krate = Some(path),
-                        Some(Some(_)) => errors.on(word, "`crate` is given twice: leave one of them out"),
-                        None => errors.on(word, "`crate` is for the whole type: write it above the `enum`"),
-                    }
-                } else if let Some(word) = next_word(input, &["dead_letter", "dispose"]) {
-                    input.parse::<Ident>()?;
-                    content.message(&word, krate.is_some(), errors);
-                    if input.peek(Token![=]) || input.peek(token::Paren) {
-                        let error = input.error(format!("`{word}` takes nothing: write `{word}`"));
-                        // What is left would be a mistake of its own.
-                        input.parse::<TokenStream>()?;
-                        return Err(error);
-                    }
-                } else if let Some(word) = next_word(input, &["redeliver"]) {
-                    input.parse::<Ident>()?;
-                    content.redeliver(&word, input, errors)?;
-                } else {
-                    let at = input.span();
-                    let next = one_policy(input, errors)?;
-                    if content.policy.is_some() {
-                        errors.at(at, "two policies for the same errors: leave one of them out");
-                    }
-                    content.policy = Some(next);
-                }
-                if !input.is_empty() {
-                    let at = input.span();
-                    input.parse::<Token![,]>().map_err(|_| Error::new(at, "expected a comma before this"))?;
-                }
-            }
-            Ok(())
-        });
-        errors.keep(read);
+            Meta::Path(_) | Meta::List(_) => "`#[idem]` says nothing: write for example `#[idem(keep)]`",
+        };
+        errors.on(attribute, message);
     }
     content
 }
@@ -172,7 +159,54 @@ fn next_word(input: ParseStream<'_>, words: &[&str]) -> Option<Ident> {
     words.iter().any(|expected| word == expected).then_some(word)
 }
 
+/// Reports a value after a word that has none.
+fn takes_nothing(word: &Ident, input: ParseStream<'_>) -> syn::Result<()> {
+    if !input.peek(Token![=]) && !input.peek(token::Paren) {
+        return Ok(());
+    }
+    let error = input.error(format!("`{word}` takes nothing: write `{word}`"));
+    // What is left would be a mistake of its own.
+    input.parse::<TokenStream>()?;
+    Err(error)
+}
+
 impl Content {
+    /// Reads one word, with what belongs to it. Only a type has a `krate`.
+    fn word(
+        &mut self,
+        input: ParseStream<'_>,
+        krate: Option<&mut Option<Krate>>,
+        errors: &mut Errors,
+    ) -> syn::Result<()> {
+        if input.peek(Token![crate]) {
+            let word: Token![crate] = input.parse()?;
+            if input.parse::<Token![=]>().is_err() {
+                return Err(Error::new(word.span, "`crate` needs a path: write for example `crate = \"::idem\"`"));
+            }
+            let path = Krate::parse(&input.parse::<Expr>()?, errors).unwrap_or_default();
+            match krate {
+                Some(krate @ None) => *krate = Some(path),
+                Some(Some(_)) => errors.on(word, "`crate` is given twice: leave one of them out"),
+                None => errors.on(word, "`crate` is for the whole type: write it above the `enum`"),
+            }
+        } else if let Some(word) = next_word(input, &["dead_letter", "dispose"]) {
+            input.parse::<Ident>()?;
+            self.message(&word, krate.is_some(), errors);
+            takes_nothing(&word, input)?;
+        } else if let Some(word) = next_word(input, &["redeliver"]) {
+            input.parse::<Ident>()?;
+            self.redeliver(&word, input, errors)?;
+        } else {
+            let at = input.span();
+            let next = one_policy(input, krate.is_some(), errors)?;
+            if self.policy.is_some() {
+                errors.at(at, "two policies for the same errors: leave one of them out");
+            }
+            self.policy = Some(next);
+        }
+        Ok(())
+    }
+
     fn message(&mut self, word: &Ident, is_type: bool, errors: &mut Errors) {
         let slot = if word == "dispose" { &mut self.dispose } else { &mut self.dead_letter };
         if slot.is_some() {
@@ -214,14 +248,18 @@ fn is_skipped(attributes: &[Attribute]) -> bool {
     words.flatten().any(|tree| matches!(&tree, TokenTree::Ident(word) if word == "skip" || word == "skip_serializing"))
 }
 
-fn one_policy(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Policy> {
+fn one_policy(input: ParseStream<'_>, is_type: bool, errors: &mut Errors) -> syn::Result<Policy> {
     let word: Option<Ident> = input.fork().parse().ok();
     match word {
         Some(word) if word == "inner" => {
             input.parse::<Ident>()?;
+            takes_nothing(&word, input)?;
             Ok(Policy::Inner(word.span()))
         }
-        _ => Action::parse(input, errors).map(Policy::Action),
+        _ => {
+            let others = if is_type { &OTHER_WORDS[..] } else { &OTHER_WORDS[..3] };
+            Action::parse_among(input, errors, others).map(Policy::Action)
+        }
     }
 }
 
@@ -276,11 +314,6 @@ impl Case<'_> {
         }
     }
 
-    /// The reason of a dead letter.
-    fn reason(&self, name: &Ident) -> String {
-        snake_case(&self.variant.unwrap_or(name).unraw().to_string())
-    }
-
     fn action(&self) -> Option<&Action> {
         match self.policy {
             Policy::Action(action) => action.as_ref(),
@@ -316,80 +349,6 @@ impl Derived<'_> {
         self.implementation(&marker, [keeps, retries], &body, &inner)
     }
 
-    /// `Dispose`: what becomes of the message whose handler failed.
-    fn disposition(&self, cases: &[Case<'_>]) -> TokenStream {
-        let here = Span::mixed_site();
-        if cases.is_empty() {
-            return self.disposition_of(&quote_spanned!(here=> match *self {}), &[]);
-        }
-        let arms = cases.iter().map(|case| self.disposition_arm(case));
-        let mut inner: Vec<&Type> = cases.iter().filter_map(|case| case.inner().map(|(_, ty)| ty)).collect();
-        // Whether a type parameter has a disposition is not seen here, so it must.
-        let asked =
-            |case: &&Case<'_>| case.inner().is_none() && case.dead_letters().is_none() && case.redeliver.is_none();
-        let fields = cases.iter().filter(asked).filter_map(|case| Some(case.only_field()?.1));
-        inner.extend(fields.filter(|ty| self.is_parameter(ty)));
-        self.disposition_of(&quote_spanned!(here=> match self { #(#arms)* }), &inner)
-    }
-
-    fn disposition_of(&self, body: &TokenStream, inner: &[&Type]) -> TokenStream {
-        let here = Span::mixed_site();
-        let krate = self.krate.at(here);
-        let name = &self.input.ident;
-        let generics = self.generics_where(inner, &quote!(#krate::Dispose));
-        let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
-        quote_spanned! {here=>
-            #[automatically_derived]
-            #[diagnostic::do_not_recommend]
-            impl #impl_generics #krate::Dispose for #name #type_generics #where_clause {
-                fn disposition(&self) -> #krate::Disposition {
-                    #body
-                }
-            }
-        }
-    }
-
-    fn disposition_arm(&self, case: &Case<'_>) -> TokenStream {
-        let here = Span::mixed_site();
-        let krate = self.krate.at(here);
-        let path =
-            case.variant.map_or_else(|| quote_spanned!(here=> Self), |variant| quote_spanned!(here=> Self::#variant));
-        if case.dead_letters().is_some() {
-            let reason = case.reason(&self.input.ident);
-            return quote_spanned!(here=> #path { .. } => #krate::Disposition::dead_letter(#reason),);
-        }
-        if let Some((word, Some(after))) = case.redeliver {
-            let after = time(after, diag::located(*word));
-            return quote_spanned!(here=> #path { .. } => #krate::Disposition::Retry { after: #after },);
-        }
-        if let Some((member, _)) = case.inner() {
-            let reason = case.reason(&self.input.ident);
-            return quote_spanned! {here=>
-                #path { #member: inner } => {
-                    #[allow(unused_imports)]
-                    use #krate::__private::DispositionByPolicy as _;
-                    #krate::__private::Inside(inner).disposition_by_policy(#reason)
-                }
-            };
-        }
-        if let Some((member, _)) = case.only_field() {
-            return quote_spanned! {here=>
-                #path { #member: inner } => {
-                    #[allow(unused_imports)]
-                    use #krate::__private::NoDisposition as _;
-                    #krate::__private::Inside(inner).disposition()
-                }
-            };
-        }
-        let again = self.again();
-        quote_spanned!(here=> #path { .. } => #again,)
-    }
-
-    fn again(&self) -> TokenStream {
-        let krate = self.krate.at(Span::mixed_site());
-        quote_spanned!(Span::mixed_site()=> #krate::__private::comes_again())
-    }
-
     fn implementation(
         &self,
         marker: &TokenStream,
@@ -402,11 +361,14 @@ impl Derived<'_> {
         let name = &self.input.ident;
         let generics = self.generics_where(inner, &quote!(#krate::ErrorPolicy));
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
+        let hidden = self.hidden_from_messages();
+        let conditional = self.conditional(&quote_spanned!(here=> #krate::HasErrorPolicy));
         quote_spanned! {here=>
             const _: () = {
                 #marker
+                #conditional
                 #[automatically_derived]
-                #[diagnostic::do_not_recommend]
+                #hidden
                 impl #impl_generics #krate::ErrorPolicy for #name #type_generics #where_clause {
                     type Keeps = #keeps;
                     type Retries = #retries;
@@ -481,18 +443,46 @@ impl Derived<'_> {
         quote!(#start #end)
     }
 
-    /// The generics of the type. If it has parameters, the errors inside must have the trait too.
+    /// The generics of the type. An error inside whose type has one of its parameters must have the
+    /// trait too.
     fn generics_where(&self, inner: &[&Type], bound: &TokenStream) -> Generics {
         let mut generics = self.input.generics.clone();
-        if self.is_generic() {
+        let open: Vec<_> = inner.iter().filter(|ty| self.names_a_parameter(ty)).collect();
+        if !open.is_empty() {
             let predicates = &mut generics.make_where_clause().predicates;
-            predicates.extend(inner.iter().map(|ty| -> syn::WherePredicate { parse_quote!(#ty: #bound) }));
+            predicates.extend(open.into_iter().map(|ty| -> syn::WherePredicate { parse_quote!(#ty: #bound) }));
         }
         generics
     }
 
+    /// Where an implementation has conditions, says without them that there is one. A function then
+    /// takes an unmet condition for a mistake, and not for a type without an implementation.
+    fn conditional(&self, marker: &TokenStream) -> Option<TokenStream> {
+        let name = &self.input.ident;
+        let (impl_generics, type_generics, where_clause) = self.input.generics.split_for_impl();
+        self.is_generic().then(|| {
+            quote_spanned! {Span::mixed_site()=>
+                #[automatically_derived]
+                impl #impl_generics #marker for #name #type_generics #where_clause {}
+            }
+        })
+    }
+
+    /// Only an implementation with conditions can tell which of them is not met.
+    fn hidden_from_messages(&self) -> Option<TokenStream> {
+        (!self.is_generic()).then(|| quote!(#[diagnostic::do_not_recommend]))
+    }
+
     fn is_generic(&self) -> bool {
         !self.input.generics.params.iter().all(|parameter| matches!(parameter, GenericParam::Lifetime(_)))
+    }
+
+    fn names_a_parameter(&self, ty: &Type) -> bool {
+        self.input.generics.params.iter().any(|parameter| match parameter {
+            GenericParam::Type(parameter) => names(ty.to_token_stream(), &parameter.ident),
+            GenericParam::Const(parameter) => names(ty.to_token_stream(), &parameter.ident),
+            GenericParam::Lifetime(_) => false,
+        })
     }
 
     /// Whether the type is a type parameter by itself.
@@ -517,25 +507,17 @@ impl Derived<'_> {
     }
 }
 
-/// The name of a variant as the codes of errors are written: `MailUnreadable` is `mail_unreadable`.
-fn snake_case(name: &str) -> String {
-    let letters: Vec<char> = name.chars().collect();
-    let mut text = String::with_capacity(name.len() + 4);
-    for (at, letter) in letters.iter().enumerate() {
-        let after_word = at > 0 && !letters[at - 1].is_uppercase() && letters[at - 1] != '_';
-        let before_word =
-            at > 0 && letters[at - 1].is_uppercase() && letters.get(at + 1).is_some_and(|next| next.is_lowercase());
-        if letter.is_uppercase() && (after_word || before_word) {
-            text.push('_');
-        }
-        text.extend(letter.to_lowercase());
-    }
-    text
+fn names(tokens: TokenStream, word: &Ident) -> bool {
+    tokens.into_iter().any(|tree| match tree {
+        TokenTree::Ident(found) => found == *word,
+        TokenTree::Group(group) => names(group.stream(), word),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{derive, snake_case};
+    use super::derive;
 
     #[test]
     fn each_mistake_about_messages_is_said_and_the_type_has_a_disposition_all_the_same() {
@@ -557,18 +539,6 @@ mod tests {
             let expansion = derive(item).to_string();
             assert!(expansion.contains(expected), "{expected}: {expansion}");
             assert!(expansion.contains("Dispose for E"), "{expansion}");
-        }
-    }
-
-    #[test]
-    fn reasons_read_like_the_codes_of_errors() {
-        for (name, code) in [
-            ("Unreadable", "unreadable"),
-            ("MailUnreadable", "mail_unreadable"),
-            ("NotUTF8Text", "not_utf8_text"),
-            ("IOError", "io_error"),
-        ] {
-            assert_eq!(snake_case(name), code);
         }
     }
 }

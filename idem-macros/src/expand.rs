@@ -4,7 +4,7 @@
 use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt as _;
-use syn::{Expr, PathArguments, Type};
+use syn::{Expr, GenericArgument, PathArguments, Type};
 
 use crate::action::Computed;
 use crate::args::Args;
@@ -29,6 +29,10 @@ pub(crate) fn idempotent(args: TokenStream, item: &TokenStream) -> TokenStream {
     let plan = Plan::new(args, function, &mut errors);
     match (plan, errors.into_compile_errors()) {
         (Some(plan), None) => plan.expand(),
+        (Some(Plan { function, hides_body: true, .. }), Some(errors)) => {
+            let head = &function.head;
+            quote!(#errors #allow #head { ::core::unimplemented!() })
+        }
         (_, Some(errors)) => quote!(#errors #allow #item),
         // Never silently without a guard.
         (None, None) => quote!(::core::compile_error!("`#[idempotent]` cannot guard this function"); #item),
@@ -93,10 +97,18 @@ impl Plan {
         match &self.errors {
             Handling::Default => {
                 let krate = self.krate.at(here);
-                let policy = quote_spanned!(self.at_error_type()=> __idem_witness.errors_by_default());
+                let at = self.at_error_type();
+                // A type parameter can be a type with a policy, which is not seen here: so it must
+                // be one.
+                if self.error_type().is_some_and(|ty| self.bindings.is_type_parameter(ty)) {
+                    let policy = quote_spanned!(at=> __idem_witness.errors_by_policy_without_retries());
+                    return quote_spanned!(here=> let __idem_policy = #policy;);
+                }
+                let policy = quote_spanned!(at=> (&__idem_witness).errors_by_default());
                 quote_spanned! {here=>
                     let __idem_policy = {
-                        use #krate::__private::NoPolicy as _;
+                        #[allow(unused_imports)]
+                        use #krate::__private::{ConditionalPolicy as _, NoPolicy as _};
                         #policy
                     };
                 }
@@ -224,14 +236,16 @@ impl Plan {
 
     /// The place of the error type, or of the whole returned type where that has another name.
     fn at_error_type(&self) -> Span {
-        let error = match &self.outcome {
-            Type::Path(path) => path.path.segments.last().and_then(|last| match &last.arguments {
-                PathArguments::AngleBracketed(arguments) => arguments.args.iter().nth(1),
-                _ => None,
-            }),
+        self.error_type().map_or_else(|| diag::ends(&self.outcome).0, |error| diag::ends(error).0)
+    }
+
+    fn error_type(&self) -> Option<&Type> {
+        let Type::Path(path) = &self.outcome else { return None };
+        let PathArguments::AngleBracketed(arguments) = &path.path.segments.last()?.arguments else { return None };
+        match arguments.args.iter().nth(1)? {
+            GenericArgument::Type(error) => Some(error),
             _ => None,
-        };
-        error.map_or_else(|| diag::ends(&self.outcome).0, |error| diag::ends(error).0)
+        }
     }
 
     fn site(&self) -> TokenStream {

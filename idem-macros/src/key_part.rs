@@ -40,6 +40,11 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
 fn krate(input: &DeriveInput, errors: &mut Errors) -> Krate {
     let mut krate = None;
     for attribute in input.attrs.iter().filter(|attribute| attribute.path().is_ident("idem")) {
+        let first = attribute.meta.require_list().ok().and_then(|list| list.tokens.clone().into_iter().next());
+        if !matches!(first, Some(TokenTree::Ident(_))) {
+            errors.on(attribute, "`#[derive(KeyPart)]` has only `#[idem(crate = \"::idem\")]`");
+            continue;
+        }
         let read = attribute.parse_nested_meta(|meta| {
             if skip_policy(&meta)? {
                 return Ok(());
@@ -50,7 +55,9 @@ fn krate(input: &DeriveInput, errors: &mut Errors) -> Krate {
             if krate.is_some() {
                 return Err(meta.error("`crate` is given twice: leave one of them out"));
             }
-            krate = Some(Krate::parse(&meta.value()?.parse::<Expr>()?, errors).unwrap_or_default());
+            let no_path = |_| meta.error("`crate` needs a path: write for example `crate = \"::idem\"`");
+            let path = meta.value().map_err(no_path)?.parse::<Expr>()?;
+            krate = Some(Krate::parse(&path, errors).unwrap_or_default());
             Ok(())
         });
         errors.keep(read);
@@ -102,9 +109,11 @@ impl Part {
         let never_missing = self.never_missing(input);
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
         let body = body.unwrap_or_else(|| quote_spanned!(here=> let _ = key;));
+        // Only an implementation with conditions can tell which of them is not met.
+        let hidden = input.generics.type_params().next().is_none().then(|| quote!(#[diagnostic::do_not_recommend]));
         quote_spanned! {here=>
             #[automatically_derived]
-            #[diagnostic::do_not_recommend]
+            #hidden
             impl #impl_generics #krate::KeyPart for #name #type_generics #where_clause {
                 fn write_to(&self, key: &mut #krate::KeyWriter<'_>) {
                     #body
@@ -114,38 +123,9 @@ impl Part {
         }
     }
 
-    /// It always has a value if all its fields do: here only where that is seen by their names,
-    /// since a condition on any type could lead in a circle.
+    /// It always has a value if all its fields do. A field whose type has arguments is not looked
+    /// into: through a `Box`, the condition could lead in a circle.
     fn never_missing(&self, input: &DeriveInput) -> Option<TokenStream> {
-        const ALWAYS: [&str; 27] = [
-            "bool",
-            "char",
-            "u8",
-            "u16",
-            "u32",
-            "u64",
-            "u128",
-            "usize",
-            "i8",
-            "i16",
-            "i32",
-            "i64",
-            "i128",
-            "isize",
-            "Uuid",
-            "NonZeroU8",
-            "NonZeroU16",
-            "NonZeroU32",
-            "NonZeroU64",
-            "NonZeroU128",
-            "NonZeroUsize",
-            "NonZeroI8",
-            "NonZeroI16",
-            "NonZeroI32",
-            "NonZeroI64",
-            "NonZeroI128",
-            "NonZeroIsize",
-        ];
         let fields: Vec<&Type> = match &input.data {
             Data::Struct(data) => data.fields.iter().map(|field| &field.ty).collect(),
             Data::Enum(data) => {
@@ -153,21 +133,14 @@ impl Part {
             }
             Data::Union(_) => return None,
         };
-        let always = |ty: &&Type| match ty {
-            Type::Path(path) => {
-                path.path.segments.last().is_some_and(|last| ALWAYS.iter().any(|name| last.ident == name))
-            }
-            _ => false,
-        };
-        if fields.is_empty() || !fields.iter().all(always) {
+        if !fields.iter().all(|ty| has_no_arguments(ty)) {
             return None;
         }
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
         let name = &input.ident;
         let mut generics = input.generics.clone();
-        // The name may be another type's after all. The lifetime keeps a condition that is not met
-        // from being an error.
+        // The lifetime keeps a condition that is not met from being an error.
         let condition =
             |ty: &&Type| -> WherePredicate { parse_quote!(for<'__idem> #ty: #krate::__private::NeverMissing) };
         generics.make_where_clause().predicates.extend(fields.iter().map(condition));
@@ -236,6 +209,15 @@ impl Part {
         let krate = self.krate.at(first);
         let path = quote_spanned!(first=> <#ty as #krate::KeyPart>::write_to);
         quote_spanned!(Span::mixed_site()=> #path(#field, key);)
+    }
+}
+
+/// Whether the type is a path such as `u64`, `Self::Id` or `orders::OrderId`.
+fn has_no_arguments(ty: &Type) -> bool {
+    match ty {
+        Type::Group(group) => has_no_arguments(&group.elem),
+        Type::Path(path) => path.qself.is_none() && path.path.segments.iter().all(|part| part.arguments.is_none()),
+        _ => false,
     }
 }
 

@@ -8,7 +8,7 @@ use quote::ToTokens;
 use syn::{Error, Expr, Receiver, Type};
 
 use crate::args::{Args, Setting};
-use crate::bindings::{Bindings, Borrow, Reference, format_of, mentions};
+use crate::bindings::{Bindings, Borrow, Reference, format_of, mentions, self_in_task};
 use crate::diag::Errors;
 use crate::handling::Handling;
 use crate::item::{self, Form, Function};
@@ -38,6 +38,8 @@ pub(crate) struct Plan {
     /// The place of `missing_key`.
     pub(crate) missing_key: Option<Span>,
     pub(crate) bindings: Bindings,
+    /// The compiler would report a mistake in the body again, in other words.
+    pub(crate) hides_body: bool,
 }
 
 /// One call of the operation's builder.
@@ -133,7 +135,7 @@ impl Plan {
             bindings.check(expr, errors);
         }
         let (form, outcome) = target?;
-        let plan = Self {
+        let mut plan = Self {
             function,
             form,
             outcome,
@@ -147,13 +149,23 @@ impl Plan {
             transaction,
             missing_key: args.missing_key.map(|setting| setting.keyword.span()),
             bindings,
+            hides_body: false,
         };
         plan.check_borrows(errors);
         Some(plan)
     }
 
     /// Reports arguments that the body uses and that it cannot have.
-    fn check_borrows(&self, errors: &mut Errors) {
+    fn check_borrows(&mut self, errors: &mut Errors) {
+        let exclusive = self.bindings.receiver.as_ref().map(Reference::of_receiver) == Some(Reference::Exclusive);
+        if exclusive
+            && self.errors.retries().is_some()
+            && let Some(place) = self_in_task(&self.function.body.stream())
+        {
+            let message = "a task may outlive this call, so it cannot borrow `self`: give it what it needs by value, such as a clone of a field";
+            errors.at(place, message);
+            self.hides_body = true;
+        }
         if let Some(literal) = self.renamed_receiver().and_then(|_| format_of(&self.function.body.stream(), "self")) {
             let message = "each try has a `self` of its own, which a format string does not see: write `{}`, and `self` after the text";
             errors.on(literal, message);
@@ -225,7 +237,7 @@ fn check_identity(args: &Args, errors: &mut Errors) {
             errors.at(missing_key.keyword.span(), message);
         }
         if let Some(Setting { keyword, value: Some(value) }) = &args.store_failure
-            && is_word(value, "run")
+            && value::is_path(value, "run")
         {
             let message = format!(
                 "a call with a token never runs without the store, because only the store knows whether the token is valid: leave `{keyword}` out"
@@ -295,8 +307,11 @@ impl Options<'_> {
     /// The bare word `none` says that there is none.
     fn fingerprint(&mut self, setting: Option<&Setting>) {
         let value = setting.and_then(|setting| setting.value.as_ref());
-        if value.is_some_and(|value| is_word(value, "none")) {
+        let in_string = value.and_then(value::string).map(|literal| literal.value().trim().to_lowercase());
+        if value.is_some_and(|value| value::is_path(value, "none")) {
             self.call(Some("no_fingerprint"), setting, Some(Argument::Nothing));
+        } else if value.is_some_and(|value| value::is_path(value, "None")) || in_string.as_deref() == Some("none") {
+            self.errors.on(value, "no fingerprint is the bare word `none`: write `fingerprint = none`");
         } else {
             self.parts(setting);
         }
@@ -336,7 +351,7 @@ impl Options<'_> {
         });
         let abandoned = args.abandoned.as_ref().and_then(|setting| setting.value.as_ref());
         if let (Some(setting), _) = &hold
-            && abandoned.is_some_and(|value| is_word(value, "rerun"))
+            && abandoned.is_some_and(|value| value::is_path(value, "rerun"))
         {
             let message = "`hold` is for records that wait to be settled, and with `abandoned = rerun` none does: leave it out, or write `abandoned = reject`";
             self.errors.at(setting.keyword.span(), message);
@@ -404,10 +419,6 @@ impl Choice {
         let (_, variant) = self.variants.iter().find(|(name, _)| word == name)?;
         Some(Argument::Variant(self.of, Ident::new(variant, word.span())))
     }
-}
-
-fn is_word(value: &Expr, word: &str) -> bool {
-    matches!(value::bare(value), Expr::Path(path) if path.path.is_ident(word))
 }
 
 fn only_argument(reader: &mut Reader<'_>, word: &Word, example: &str) -> Option<Expr> {

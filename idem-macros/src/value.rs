@@ -121,6 +121,12 @@ impl Reader<'_> {
         if let Some(literal) = string(expr) {
             return self.errors.keep(duration::parse(literal)).map(Time::Fixed);
         }
+        if is_path(expr, "none") || is_path(expr, "None") {
+            let keyword = self.keyword;
+            let message = format!("`{keyword}` is a duration: write for example \"5m\", or leave `{keyword}` out");
+            self.errors.on(expr, message);
+            return None;
+        }
         if is_number(expr) {
             let message = match bare(expr) {
                 Expr::Unary(_) => "a duration is not negative",
@@ -278,6 +284,11 @@ pub(crate) fn reference(expr: &Expr) -> Expr {
         mutability: None,
         expr: Box::new(expr),
     })
+}
+
+/// Whether this is that word alone.
+pub(crate) fn is_path(expr: &Expr, word: &str) -> bool {
+    matches!(bare(expr), Expr::Path(path) if path.path.is_ident(word))
 }
 
 fn as_word(expr: &Expr) -> Option<Word> {

@@ -115,7 +115,12 @@ impl Upgrade {
             let message = format!("expected the function that reads version {from}: write for example `{EXAMPLE}`");
             return Err(Error::new_spanned(arrow, message));
         }
-        Ok(Self { from, function: input.parse()? })
+        let function: Expr = input.parse()?;
+        if let Some(literal) = value::string(&function) {
+            let message = format!("a function is written without quotes: write `{from} => {}`", literal.value());
+            return Err(Error::new(literal.span(), message));
+        }
+        Ok(Self { from, function })
     }
 }
 

@@ -51,6 +51,8 @@ pub struct Bounds {
     pub asks: bool,
     /// How many attempts may begin a body.
     pub max_attempts: Option<u8>,
+    /// Whether an operator settles what no call goes on with, and replaces what was settled.
+    pub operated: bool,
     /// Whether a token was issued: else nothing stands at the key at first.
     pub issued: bool,
     /// In which order requests arrive.
@@ -74,6 +76,7 @@ impl Bounds {
         prints: false,
         asks: false,
         max_attempts: None,
+        operated: false,
         issued: false,
         network: Network::ClaimsInOrder,
     };
@@ -83,6 +86,9 @@ impl Bounds {
 
     /// Callers that ask, of whose attempts only so many may begin a body.
     pub const ASKS: Self = Self { asks: true, max_attempts: Some(2), polls: 1, hold: 5, ..Self::SMALL };
+
+    /// Attempts are soon exhausted, and an operator settles what is left.
+    pub const OPERATED: Self = Self { operated: true, max_attempts: Some(2), polls: 1, ..Self::SMALL };
 
     /// Abandoned records are rejected, for a time that ends before the record does.
     pub const REJECTED_FOR_A_TIME: Self = Self { take_over: false, rejected_for: Some(3), ..Self::SMALL };

@@ -12,6 +12,10 @@ impl Id {
     pub(crate) const NOBODY: Self = Self(0);
     /// Somebody who is none of the callers.
     pub(crate) const STRANGER: Self = Self(u8::MAX);
+    /// The outcome that an operator settles a record with.
+    pub(crate) const SETTLED: Self = Self(u8::MAX - 1);
+    /// The one in its place.
+    pub(crate) const REPLACED: Self = Self(u8::MAX - 2);
 
     pub(crate) fn new(caller: usize, call: u8) -> Self {
         Self(u8::try_from(caller).unwrap_or(0) * 16 + call + 1)

@@ -4,6 +4,7 @@
 use stateright::{Model, Property};
 
 use crate::life::{Act, Life};
+use crate::operator::Decision;
 use crate::properties;
 use crate::slot::Entry;
 use crate::state::{CALLERS, State};
@@ -18,6 +19,9 @@ impl Model for Life {
 
     fn actions(&self, state: &State, acts: &mut Vec<Act>) {
         acts.push(Act::Tick);
+        if self.bounds.operated {
+            acts.extend([Decision::Settle, Decision::Replace].map(Act::Intervenes));
+        }
         for at in 0..CALLERS {
             self.acts_of(at, &state.callers[at], state.faults < self.bounds.faults, acts);
         }

@@ -6,6 +6,7 @@ use idem_core::record::RecordId;
 use crate::bounds::{Bounds, Network};
 use crate::caller::{Caller, Ended, Id, Phase, Reply, Request, Wire};
 use crate::mutant::Mutant;
+use crate::operator::Decision;
 use crate::promise::Promise;
 use crate::state::State;
 use crate::store::Store;
@@ -57,6 +58,8 @@ pub enum Act {
     Dropped(usize),
     /// The caller's process dies. Its next call is one of another process.
     Crashes(usize),
+    /// The store carries out what an operator has decided.
+    Intervenes(Decision),
 }
 
 /// The fate of a request whose sender gave up on it.
@@ -382,6 +385,7 @@ impl Life {
                 self.carry_out(state, at, stray.call, stray.request);
             }
             Act::Polls(at, poll) => self.poll(state, at, poll),
+            Act::Intervenes(decision) => self.store.intervene(&mut state.slot, &mut state.seen, decision)?,
             Act::GivesUp(at) | Act::Stops(at) => state.callers.get_mut(at)?.ends(true, room),
             Act::Dropped(at) | Act::Crashes(at) => {
                 state.faults += 1;

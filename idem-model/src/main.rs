@@ -29,6 +29,7 @@ fn main() -> std::io::Result<()> {
         row("an issued token", explore(issued, None, &[]))?;
         row("fingerprints", explore(Bounds::PRINTS, None, &[]))?;
         row("questions, and two attempts at most", explore(Bounds::ASKS, None, &[]))?;
+        row("an operator, and two attempts at most", explore(Bounds::OPERATED, None, &[]))?;
         row("`abandoned = reject` for a time", explore(Bounds::REJECTED_FOR_A_TIME, None, &[]))?;
         row("requests in any order", explore(any_order, None, &[]))?;
     }

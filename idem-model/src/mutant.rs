@@ -73,6 +73,10 @@ mutants! {
     AbandonReleases P6,
     /// A claim of a token does not ask whether it was issued.
     ClaimsWhatWasNotIssued P13,
+    /// An operator settles a record whose owner lives.
+    SettlesAlive P2,
+    /// An operator replaces the outcome of a body.
+    ReplacesAnything P2,
     // At the owner.
     /// The body goes on past its deadline.
     NoSelfCancel P1,
@@ -117,6 +121,7 @@ impl Mutant {
             Self::UndoForgetsTheQuestions | Self::QuestionCounts => Bounds::ASKS,
             Self::TakesOverBeforeItsTime => Bounds::REJECTED_FOR_A_TIME,
             Self::TakesOverAlthoughRejected => Bounds { take_over: false, ..Bounds::SMALL },
+            Self::SettlesAlive | Self::ReplacesAnything => Bounds::OPERATED,
             Self::ClaimsWhatWasNotIssued => Bounds { issued: true, ..Bounds::SMALL },
             Self::ResendAsAnother | Self::CommitAsAnother => Bounds { calls: 2, ..Bounds::SMALL },
             Self::LateRenewalCounts => Bounds { network: Network::AnyOrder, ..Bounds::SMALL },

@@ -72,6 +72,14 @@ impl Onlooker {
         }
     }
 
+    /// An operator's outcome was replaced; no other is.
+    pub(crate) fn sees_replaced(&mut self, old: Id, new: Id) {
+        match &mut self.recorded {
+            Some((outcome, ..)) if *outcome == old => *outcome = new,
+            _ => self.expects(Promise::P2, false),
+        }
+    }
+
     /// How many of the attempts up to this one may have begun a body.
     pub(crate) fn counted(&self, attempt: u8) -> u8 {
         let up_to = (1_u16 << (attempt.min(14) + 1)) - 1;

@@ -141,6 +141,10 @@ const SOMETIMES: &[(&str, Condition)] = &[
         matches!(state.slot, Some(Slot { entry: Entry::Committed { .. }, .. }))
             && any(state, |caller| matches!(caller.phase, Phase::Committing { .. }))
     }),
+    ("what an operator settled is replaced", |life, state| {
+        let replaced = matches!(state.slot, Some(Slot { entry: Entry::Committed { outcome: Id::REPLACED, .. }, .. }));
+        replaced || !life.bounds.operated
+    }),
     ("a lease is renewed", |_, state| any(state, |caller| caller.renewal == Wire::Reply(Reply::Held))),
     ("a renewal is refused", |_, state| any(state, |caller| caller.renewal == Wire::Reply(Reply::Lost))),
     ("a body is there past its deadline, and is not polled", |_, state| {

@@ -1,9 +1,9 @@
 //! The value at the key: in a small form, and as the record that the functions of `idem-core` use.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use idem_core::record::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Record};
+use idem_core::record::{Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Record};
 use idem_core::{CodecId, Fingerprint};
 
 use crate::caller::Id;
@@ -223,9 +223,11 @@ impl From<&Record> for Entry {
     }
 }
 
-/// The outcome that a body of this owner gives.
+/// The outcome that a body of this owner gives, or an operator.
 pub(crate) fn encoded(id: Id) -> Encoded {
-    Encoded::new(CodecId::JSON, vec![id.0].into())
+    let by_hand = matches!(id, Id::SETTLED | Id::REPLACED);
+    let metadata = by_hand.then(|| Metadata::parse("a1;b3BlcmF0b3I;")).flatten();
+    Encoded::new(CodecId::JSON, vec![id.0].into()).with_metadata(metadata.map(Arc::new))
 }
 
 /// Whose outcome it is.

@@ -24,7 +24,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    fn is(&self, mutant: Mutant) -> bool {
+    pub(crate) fn is(&self, mutant: Mutant) -> bool {
         self.mutant == Some(mutant)
     }
 

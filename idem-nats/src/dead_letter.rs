@@ -12,6 +12,7 @@ use async_nats::jetstream::{self, Context, ErrorCode};
 use bytes::Bytes;
 use idem_queue::{BoxError, Delivery, Fault, REASON};
 
+use crate::message_id::published_id;
 use crate::subject::overlap;
 
 /// The header of a dead letter without contents: the sequence of the message that has them.
@@ -88,7 +89,7 @@ impl DeadLetters {
             ("idem-consumer", Some(consumer)),
             ("idem-sequence", Some(sequence)),
             ("idem-subject", Some(delivery.subject())),
-            ("idem-message-id", delivery.id()),
+            ("idem-message-id", published_id(original).or(delivery.id())),
         ];
         let letter = |mut headers: HeaderMap, payload: Bytes| {
             for (name, value) in ours {

@@ -7,6 +7,7 @@
 
 mod consumer;
 mod dead_letter;
+mod message_id;
 mod publisher;
 mod pull;
 mod subject;

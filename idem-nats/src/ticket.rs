@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::header::NATS_MESSAGE_ID;
+use async_nats::HeaderMap;
 use async_nats::jetstream::{AckKind, Message};
-use async_nats::{HeaderMap, HeaderValue};
 use idem_queue::{BoxError, Delivery};
 
 use crate::dead_letter::{DeadLetters, Place};
+use crate::message_id::{message_id, published_id};
 
 /// A delivered message. Nothing here is the fence against a second body: the server accepts late
 /// acknowledgements of deliveries that another consumer has got meanwhile. The lease of the record
@@ -36,10 +36,7 @@ impl Ticket {
         let (sequence, consumer, redelivered) =
             (info.stream_sequence.to_string(), info.consumer.to_owned(), info.delivered > 1);
         let published = info.published.unix_timestamp_nanos();
-        let id = message.headers.as_ref().and_then(|headers| headers.get(NATS_MESSAGE_ID));
-        let id = id.map(HeaderValue::as_str).filter(|id| !id.is_empty());
-        // Every message of a stream has a sequence, and keeps it.
-        let id = id.map_or_else(|| format!("sequence-{sequence}"), str::to_owned);
+        let id = message_id(published_id(message.headers.as_ref()), &sequence);
         let mut delivery = Delivery::new(stream.clone(), message.payload.clone())
             .with_id(id)
             .with_subject(message.subject.as_str())

@@ -1,8 +1,9 @@
 //! A message, as handlers get it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use idem_core::__private::json_failure;
 use idem_core::{Error, KeyPart, KeyWriter};
 use serde::de::DeserializeOwned;
 
@@ -29,6 +30,8 @@ struct Parts {
     payload: Bytes,
     headers: Vec<(String, String)>,
     redelivered: bool,
+    /// Why `json` failed first, for the event of a dead letter.
+    unreadable: OnceLock<String>,
 }
 
 impl Delivery {
@@ -42,6 +45,7 @@ impl Delivery {
             payload: payload.into(),
             headers: Vec::new(),
             redelivered: false,
+            unreadable: OnceLock::new(),
         }))
     }
 
@@ -127,13 +131,23 @@ impl Delivery {
     ///
     /// # Errors
     ///
-    /// [`Error::Codec`] if they fail to decode as this type. If the handler returns this error, the
-    /// message is dead-lettered.
+    /// [`Error::Codec`] if they fail to decode as this type. It says where and as which type, and
+    /// never quotes the contents. If the handler returns this error, the message is dead-lettered,
+    /// and the event `dead_lettered` says the same.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(self.payload()).map_err(|error| {
-            let reason = format!("the message cannot be read as `{}`: {error}", std::any::type_name::<T>());
-            Error::codec(self.source(), self.id().unwrap_or("?"), &reason)
+            let id = self.id().map(|id| format!(" `{}`", id.escape_debug())).unwrap_or_default();
+            let (type_name, failure) = (std::any::type_name::<T>(), json_failure(&error));
+            let reason = format!("the message{id} cannot be read as `{type_name}`: {failure}");
+            let error = Error::unreadable_message(self.source(), self.id(), &reason);
+            self.0.unreadable.get_or_init(|| reason);
+            error
         })
+    }
+
+    /// Why `json` failed, if it did.
+    pub(crate) fn unreadable(&self) -> Option<&String> {
+        self.0.unreadable.get()
     }
 }
 
@@ -171,6 +185,7 @@ impl MessageKey {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl KeyPart for MessageKey {
     fn write_to(&self, key: &mut KeyWriter<'_>) {
         key.group(|key| {
@@ -194,5 +209,26 @@ mod tests {
         assert!(matches!(delivery.key(), Err(Error::MissingKey { .. })));
         assert_eq!(Disposition::of(&delivery.key().unwrap_err()), Disposition::dead_letter("missing_key"));
         assert_eq!(Disposition::of(&delivery.json::<u32>().unwrap_err()), Disposition::dead_letter("codec"));
+    }
+
+    #[test]
+    fn the_error_of_an_unreadable_message_says_where_and_never_what_it_contains() {
+        for (payload, what) in [
+            (
+                "{\"card\":\n \"4111 1111\"}",
+                "a value is missing, or of another type than expected, at line 2, column 12",
+            ),
+            ("{\"card\": 4111 1111}", "it is no JSON at line 1, column 15"),
+            ("{\"card\": 4111", "it is cut off at line 1, column 13"),
+        ] {
+            let delivery = Delivery::new("orders", payload).with_id("m-1");
+            let error = delivery.json::<std::collections::BTreeMap<String, u64>>().unwrap_err().to_string();
+            for expected in ["`orders`", "`m-1`", "BTreeMap<alloc::string::String, u64>", what] {
+                assert!(error.contains(expected), "{expected}: {error}");
+            }
+            for never in ["4111", "forget", "stored record"] {
+                assert!(!error.contains(never), "{never}: {error}");
+            }
+        }
     }
 }

@@ -8,6 +8,7 @@
 mod broker;
 mod delivery;
 mod error;
+mod events;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
@@ -15,6 +16,8 @@ mod limits;
 #[cfg(test)]
 mod panics;
 mod publish;
+#[cfg(test)]
+mod reported;
 mod run;
 mod settings;
 mod settle;
@@ -22,6 +25,7 @@ mod settle;
 pub use crate::broker::{Broker, Deliveries, Fault, Room, Ticket};
 pub use crate::delivery::{Delivery, MessageKey};
 pub use crate::error::{BoxError, Error};
+pub use crate::events::{Decision, Outage, report};
 pub use crate::publish::{PublishError, Published, child_id};
 pub use crate::run::run;
 pub use crate::settings::Settings;

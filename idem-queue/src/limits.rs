@@ -231,7 +231,7 @@ impl Ticket for Refused {
 async fn a_dead_letter_that_is_refused_for_hours_is_kept_where_a_return_could_lose_it() {
     let ticket = Refused(AtomicU32::new(1_000));
     let delivery = Delivery::new("fake", "").with_id("m-1");
-    settle(&ticket, &delivery, &Disposition::dead_letter("poison"), false).await;
+    settle(&ticket, &delivery, &Disposition::dead_letter("poison"), None).await;
     assert_eq!(ticket.0.into_inner(), 0, "it is put aside at last");
 }
 

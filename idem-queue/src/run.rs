@@ -13,15 +13,16 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt as _, unfold};
-use idem_core::__private::outward;
-use idem_core::{__private::waiting_at_most, Dispose, Disposition, watch};
+use idem_core::__private::waiting_at_most;
+use idem_core::{Dispose, Disposition, watch};
 use tokio::sync::watch::{Receiver, Sender, channel};
 
 use crate::broker::{Broker, Deliveries, Fault, Room, Ticket};
 use crate::delivery::Delivery;
 use crate::error::Error;
+use crate::events::{self, Decision, Facts, Outage, report_with};
 use crate::settings::Settings;
-use crate::settle::{SOON, caught, disposition, settle};
+use crate::settle::{SOON, caught, disposition, not_handed_back, settle};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How long the first subscription may take, with everything that is checked before.
@@ -56,6 +57,7 @@ where
     if settings.concurrency == 0 {
         return Err(Error::Config { reason: "`concurrency` is 0, so no message is handled: make it 1 or more".into() });
     }
+    events::begin(broker.source());
     let room = Room::new(settings.concurrency);
     let mut shutdown = pin!(shutdown);
     let opened = match select(pin!(opened_within(STARTING, broker, &room)), shutdown.as_mut()).await {
@@ -135,10 +137,8 @@ async fn finish(
     if tokio::time::timeout(limit, async { while running.next().await.is_some() {} }).await.is_ok() {
         return;
     }
-    let left = running.len();
-    outward(
-        || tracing::warn!(target: "idem", source, left, decision = "shutdown_timed_out", "handlers are stopped; their messages come again"),
-    );
+    let left = Some(running.len());
+    report_with(Decision::ShutdownTimedOut, source, &Facts { left, ..Facts::default() });
     stop.send_replace(true);
     let _ = tokio::time::timeout(HANDING_BACK, async { while running.next().await.is_some() {} }).await;
 }
@@ -149,13 +149,13 @@ fn received<'b, B: Broker>(
     opened: Deliveries<'b, B::Ticket>,
     room: Arc<Room>,
 ) -> impl Stream<Item = Result<(Delivery, B::Ticket), Error>> + 'b {
-    unfold((Some(opened), room), move |(mut current, room)| async move {
+    unfold((Some(opened), room, None::<Outage>), move |(mut current, room, mut outage)| async move {
         let mut pause = FIRST_PAUSE;
         let source = broker.source();
         loop {
             let fault = match &mut current {
                 Some(deliveries) => match deliveries.next().await {
-                    Some(Ok(delivered)) => return Some((Ok(delivered), (current, room))),
+                    Some(Ok(delivered)) => return Some((Ok(delivered), (current, room, outage))),
                     Some(Err(fault)) => fault,
                     None => Fault::passing("the broker has ended the subscription"),
                 },
@@ -166,9 +166,9 @@ fn received<'b, B: Broker>(
                 }
                 None => match opened_within(OPENING, broker, &room).await {
                     Ok(deliveries) => {
-                        outward(
-                            || tracing::info!(target: "idem", source, decision = "consumer_recovered", "messages arrive again"),
-                        );
+                        if let Some(outage) = outage.take() {
+                            outage.end();
+                        }
                         current = Some(deliveries);
                         continue;
                     }
@@ -177,23 +177,22 @@ fn received<'b, B: Broker>(
             };
             // Before the pause: what it holds returns to the broker.
             current = None;
-            match fault {
-                Fault::Final(error @ Error::Disconnected { .. }) => return Some((Err(error), (None, room))),
+            let error = match fault {
+                Fault::Final(error @ Error::Disconnected { .. }) => {
+                    return Some((Err(error), (None, room, outage)));
+                }
                 // Conditions that were right at the start may be right again: a queue that is being
                 // created, a stream without a leader.
-                Fault::Final(error) => lost(source, &error),
-                Fault::Passing(error) => lost(source, &*error),
+                fault => fault.into_inner(),
+            };
+            match &outage {
+                Some(outage) => outage.continues(&error),
+                None => outage = Some(Outage::begin(source, &error)),
             }
             tokio::time::sleep(pause).await;
             pause = LONGEST_PAUSE.min(pause * 2);
         }
     })
-}
-
-fn lost(source: &str, error: &(dyn std::error::Error + 'static)) {
-    outward(
-        || tracing::warn!(target: "idem", source, decision = "consumer_lost", detail = %error, "no messages arrive; trying again"),
-    );
 }
 
 /// One delivery, from its arrival to its end.
@@ -206,7 +205,7 @@ where
     // In a block: the part of a handler before its future may panic as well.
     let outcome = AssertUnwindSafe(async { handler(delivery.clone()).await }).catch_unwind();
     let outcome = watch(waiting_at_most(settings.wait, outcome));
-    let outcome = while_kept_alive(&ticket, delivery.source(), outcome);
+    let outcome = while_kept_alive(&ticket, &delivery, outcome);
     let outcome = match select(pin!(outcome), pin!(stopped.wait_for(|stopped| *stopped))).await {
         Either::Left((outcome, _)) => Some(outcome),
         Either::Right(_) => None,
@@ -214,30 +213,29 @@ where
     // The handler is dropped by here, so it is stopped before another consumer can get the message.
     let Some((outcome, report)) = outcome else {
         if let Err(error) = caught(ticket.hand_back()).await {
-            let source = delivery.source();
-            outward(
-                || tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message was not handed back; the broker delivers it again when it notices"),
-            );
+            not_handed_back(&delivery, &error);
         }
         return;
     };
     let disposed = outcome.and_then(|ended| catch_unwind(AssertUnwindSafe(move || disposition(&ended, report))));
-    let panicked = disposed.is_err();
-    let disposition = disposed.unwrap_or(Disposition::Retry { after: SOON });
-    settle(&ticket, &delivery, &disposition, panicked).await;
+    let disposition = disposed.unwrap_or_else(|_| {
+        let facts = Facts { delivery: Some(&delivery), key: report.key(), ..Facts::default() };
+        report_with(Decision::HandlerPanicked, delivery.source(), &facts);
+        Disposition::Retry { after: SOON }
+    });
+    settle(&ticket, &delivery, &disposition, report.key()).await;
 }
 
 /// Tells the broker, while a handler runs, that it does.
-async fn while_kept_alive<T: Ticket, F: Future>(ticket: &T, source: &str, handled: F) -> F::Output {
+async fn while_kept_alive<T: Ticket, F: Future>(ticket: &T, delivery: &Delivery, handled: F) -> F::Output {
     let Some(every) = ticket.keep_alive_every() else { return handled.await };
     let kept_alive = async {
         loop {
             tokio::time::sleep(every).await;
             let kept_alive = tokio::time::timeout(every, caught(ticket.keep_alive())).await;
             if let Err(error) = kept_alive.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {
-                outward(
-                    || tracing::warn!(target: "idem", source, decision = "not_kept_alive", detail = %error, "the broker may deliver a message again while it is handled"),
-                );
+                let facts = Facts { delivery: Some(delivery), detail: Some(&error), ..Facts::default() };
+                report_with(Decision::NotKeptAlive, delivery.source(), &facts);
             }
         }
     };

@@ -1,16 +1,17 @@
 //! From a handler's result to a settled delivery.
 
+use std::fmt::Display;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use idem_core::__private::outward;
-use idem_core::{Dispose, Disposition, Report};
+use idem_core::{Dispose, Disposition, KeyDigest, Report};
 
 use crate::broker::Ticket;
 use crate::delivery::Delivery;
 use crate::error::BoxError;
+use crate::events::{Decision, Facts, report_with};
 
 /// The pause before a message comes again whose outcome is not recorded yet, or whose handler
 /// panicked.
@@ -50,8 +51,13 @@ pub(crate) fn disposition<E: Dispose>(ended: &Result<(), E>, report: Report) -> 
 ///
 /// If the process dies in between, the message is delivered again, and its key tells that it was
 /// handled.
-pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, disposition: &Disposition, panicked: bool) {
-    announce(delivery, disposition, panicked);
+pub(crate) async fn settle<T: Ticket>(
+    ticket: &T,
+    delivery: &Delivery,
+    disposition: &Disposition,
+    key: Option<KeyDigest>,
+) {
+    announce(delivery, disposition, key);
     let mut pause = FIRST_PAUSE;
     let mut tries = 0;
     while T::KEEPS || tries < TRIES {
@@ -66,26 +72,32 @@ pub(crate) async fn settle<T: Ticket>(ticket: &T, delivery: &Delivery, dispositi
         // A client may wait forever for the answer of a connection that has ended.
         let ended = tokio::time::timeout(LIMIT, caught(step)).await;
         let Err(error) = ended.unwrap_or_else(|_| Err("the broker did not answer in time".into())) else { return };
-        let source = delivery.source();
-        if ticket.is_void() {
-            outward(
-                || tracing::info!(target: "idem", source, decision = "not_settled", detail = %error, "the delivery was lost with its connection; the message comes again"),
-            );
+        let is_void = ticket.is_void();
+        let facts = Facts {
+            delivery: Some(delivery),
+            key,
+            detail: Some(&error),
+            tries: Some(tries),
+            is_void,
+            ..Facts::default()
+        };
+        report_with(Decision::NotSettled, delivery.source(), &facts);
+        if is_void {
             return;
         }
-        outward(
-            || tracing::warn!(target: "idem", source, decision = "not_settled", detail = %error, tries, "the broker has not accepted the settlement of a message"),
-        );
         paused(ticket, pause).await;
         pause = LONGEST_PAUSE.min(pause * 2);
     }
     let handed_back = tokio::time::timeout(LIMIT, caught(ticket.hand_back())).await;
     if let Err(error) = handed_back.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {
-        let source = delivery.source();
-        outward(
-            || tracing::warn!(target: "idem", source, decision = "not_handed_back", detail = %error, "the message was not handed back; the broker delivers it again when it notices"),
-        );
+        not_handed_back(delivery, &error);
     }
+}
+
+/// Reports a message that the broker still has to miss.
+pub(crate) fn not_handed_back(delivery: &Delivery, error: &BoxError) {
+    let facts = Facts { delivery: Some(delivery), detail: Some(error), ..Facts::default() };
+    report_with(Decision::NotHandedBack, delivery.source(), &facts);
 }
 
 /// A step whose panic is an error of that step: one message must not end the consumer.
@@ -103,24 +115,22 @@ async fn paused<T: Ticket>(ticket: &T, pause: Duration) {
     }
 }
 
-fn announce(delivery: &Delivery, disposition: &Disposition, panicked: bool) {
-    let (source, subject) = (delivery.source(), delivery.subject());
-    if panicked {
-        outward(
-            || tracing::error!(target: "idem", source, subject, decision = "handler_panicked", "the handler of a message panicked, or the disposition of its error; the message comes again"),
-        );
-    }
-    match disposition {
-        Disposition::Ack => outward(|| tracing::debug!(target: "idem", source, subject, decision = "acknowledged")),
+fn announce(delivery: &Delivery, disposition: &Disposition, key: Option<KeyDigest>) {
+    let mut facts = Facts { delivery: Some(delivery), key, ..Facts::default() };
+    let unreadable = delivery.unreadable();
+    let decision = match disposition {
+        Disposition::Ack => Decision::Acknowledged,
         Disposition::Retry { after } => {
-            outward(|| tracing::debug!(target: "idem", source, subject, decision = "comes_again", ?after));
+            facts.after = Some(*after);
+            Decision::ComesAgain
         }
         Disposition::DeadLetter { reason } => {
-            outward(
-                || tracing::warn!(target: "idem", source, subject, decision = "dead_lettered", %reason, "a message is dead-lettered"),
-            );
+            facts.reason = Some(reason);
+            facts.detail = unreadable.map(|unreadable| unreadable as &dyn Display);
+            Decision::DeadLettered
         }
-    }
+    };
+    report_with(decision, delivery.source(), &facts);
 }
 
 #[cfg(test)]

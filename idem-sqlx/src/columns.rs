@@ -122,6 +122,8 @@ pub(crate) struct FoundRow {
     pub(crate) record: Option<Record>,
     /// How long it is that record.
     pub(crate) left: Duration,
+    /// For a committed one: how long after that it stays as done.
+    pub(crate) then_done: Duration,
     pub(crate) revision: i64,
 }
 
@@ -134,10 +136,11 @@ impl Row {
     pub(crate) fn found(self) -> Result<FoundRow, StoreError> {
         let revision = self.revision;
         let Some(left) = length(self.left).filter(|left| !left.is_zero()) else {
-            return Ok(FoundRow { record: None, left: Duration::ZERO, revision });
+            return Ok(FoundRow { record: None, left: Duration::ZERO, then_done: Duration::ZERO, revision });
         };
+        let whole = left;
         let (record, left) = self.record(left).map_err(damaged)?;
-        Ok(FoundRow { record: Some(record), left, revision })
+        Ok(FoundRow { record: Some(record), left, then_done: whole.saturating_sub(left), revision })
     }
 
     fn record(self, left: Duration) -> Result<(Record, Duration), &'static str> {

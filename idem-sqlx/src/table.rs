@@ -2,6 +2,8 @@
 
 /// The version of the table that this crate reads and writes, as `migrate` marks it.
 pub(crate) const VERSION: &str = "idem schema 1";
+/// How the mark of each version begins.
+pub(crate) const MARK: &str = "idem schema ";
 
 /// The longest identifier that all three databases take.
 const LONGEST: usize = 63;

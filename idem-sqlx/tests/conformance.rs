@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(all(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use idem_sqlx::sqlx::postgres::PgPoolOptions;
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use idem_sqlx::sqlx::{self, MySqlPool, PgPool, SqlitePool};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
-use idem_testkit::{BoxError, MariaDbServer, PostgresServer, Subject, suite};
+use idem_testkit::{BoxError, MariaDbServer, MySqlServer, PostgresServer, Subject, suite};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
@@ -68,18 +69,19 @@ async fn postgres_conforms_where_transactions_are_serializable() {
     conforms_on_postgres(&["-c", "default_transaction_isolation=serializable"]).await;
 }
 
+/// On MariaDB and on MySQL.
 #[derive(Clone)]
-struct OnMariaDb {
-    server: Arc<MariaDbServer>,
+struct OnMySql {
+    url: String,
     pool: MySqlPool,
+    _server: Arc<dyn Any + Send + Sync>,
 }
 
-impl Subject for OnMariaDb {
+impl Subject for OnMySql {
     type Store = MySqlStore;
 
     async fn store(&self) -> Result<MySqlStore, BoxError> {
-        let pool =
-            MySqlPoolOptions::new().max_connections(4).test_before_acquire(false).connect(&self.server.url()).await?;
+        let pool = MySqlPoolOptions::new().max_connections(4).test_before_acquire(false).connect(&self.url).await?;
         Ok(MySqlStore::builder(pool).time_limit(LIMIT).build())
     }
 
@@ -94,11 +96,10 @@ impl Subject for OnMariaDb {
     }
 }
 
-async fn conforms_on_mariadb(args: &[&str]) {
-    let server = Arc::new(MariaDbServer::start_with(args).await.unwrap());
-    let pool = MySqlPool::connect(&server.url()).await.unwrap();
+async fn conforms_on_mysql(url: String, server: impl Any + Send + Sync) {
+    let pool = MySqlPool::connect(&url).await.unwrap();
     MySqlStore::new(pool.clone()).migrate().await.unwrap();
-    let subject = OnMariaDb { server, pool };
+    let subject = OnMySql { url, pool, _server: Arc::new(server) };
     let subject = move || subject.clone();
     suite::run_all(subject.clone()).await.assert_passed();
     suite::run_all_admin(subject).await.assert_passed();
@@ -106,12 +107,20 @@ async fn conforms_on_mariadb(args: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb_conforms() {
-    conforms_on_mariadb(&[]).await;
+    let server = MariaDbServer::start().await.unwrap();
+    conforms_on_mysql(server.url(), server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb_conforms_where_transactions_are_serializable() {
-    conforms_on_mariadb(&["--transaction-isolation=SERIALIZABLE"]).await;
+    let server = MariaDbServer::start_with(&["--transaction-isolation=SERIALIZABLE"]).await.unwrap();
+    conforms_on_mysql(server.url(), server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn real_mysql_conforms() {
+    let server = MySqlServer::start().await.unwrap();
+    conforms_on_mysql(server.url(), server).await;
 }
 
 #[derive(Clone)]

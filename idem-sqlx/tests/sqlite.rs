@@ -15,7 +15,7 @@ use idem_core::store::record::{RecordId, Removed};
 use idem_core::{Idempotency, Key, Store as _, StoreErrorKind};
 use idem_sqlx::SqliteStore;
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
-use idem_sqlx::sqlx::{self, AssertSqlSafe};
+use idem_sqlx::sqlx::{self, AssertSqlSafe, Executor as _};
 use tempfile::TempDir;
 
 fn url(dir: &Path) -> String {
@@ -357,5 +357,95 @@ async fn several_processes_share_a_file_and_one_is_killed() {
         let answer =
             idempotency.operation("orders").key(&key).run(async || Ok::<_, idem_core::Error>(key)).await.unwrap();
         assert_eq!(answer.into_inner(), key);
+    }
+}
+
+/// Steps that only read are answered meanwhile. They must not make the others wait on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_fail_in_time_while_another_process_writes() {
+    let (dir, store) = opened().await;
+    let idempotency = Idempotency::new(store.clone());
+    order(&idempotency, "k", 1).await.unwrap();
+    let pool = SqlitePool::connect(&url(dir.path())).await.unwrap();
+    let writer = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let calls: Vec<_> = (0..200)
+        .map(|number| {
+            let idempotency = idempotency.clone();
+            let store = store.clone();
+            tokio::spawn(async move {
+                let begun = Instant::now();
+                if number % 4 == 0 {
+                    order(&idempotency, &number.to_string(), number).await.unwrap_err();
+                } else {
+                    let id = RecordId::new("orders", &Key::encode(&number).unwrap()).unwrap();
+                    let _ = store.remove(&id).await;
+                    let _ = store.inspect(&id).await;
+                }
+                (number % 4 == 0).then(|| begun.elapsed())
+            })
+        })
+        .collect();
+    for call in calls {
+        if let Some(took) = call.await.unwrap() {
+            assert!(took < Duration::from_secs(2), "took {took:?}");
+        }
+    }
+    writer.rollback().await.unwrap();
+    order(&idempotency, "0", 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_step_may_take_for_ever() {
+    let (dir, _) = opened().await;
+    let pool = SqlitePoolOptions::new().max_connections(2).connect(&url(dir.path())).await.unwrap();
+    let store = SqliteStore::builder(pool).time_limit(Duration::MAX).build();
+    let idempotency = Idempotency::new(store);
+    let calls = (0..10).map(|number| {
+        let idempotency = idempotency.clone();
+        tokio::spawn(async move { order(&idempotency, &number.to_string(), number).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap().unwrap();
+    }
+}
+
+/// The application's file in one journal mode, with one attached in another, where the table is.
+async fn attached(dir: &Path, main: &str, other: &str) -> SqlitePool {
+    let attach = format!(
+        "ATTACH '{}/other.db' AS other; PRAGMA main.journal_mode = {main}; PRAGMA other.journal_mode = {other}",
+        dir.display()
+    );
+    let options = SqlitePoolOptions::new().max_connections(2).after_connect(move |on, _| {
+        let attach = AssertSqlSafe(attach.clone());
+        Box::pin(async move { on.execute(sqlx::raw_sql(attach)).await.map(drop) })
+    });
+    let url: SqliteConnectOptions = url(dir).parse().unwrap();
+    options.connect_with(url.create_if_missing(true)).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_table_in_an_attached_file_is_refused_where_a_crash_could_part_rows_and_record() {
+    for (main, other, is_atomic) in
+        [("WAL", "WAL", false), ("WAL", "DELETE", false), ("DELETE", "WAL", false), ("DELETE", "DELETE", true)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = attached(dir.path(), main, other).await;
+        let store = SqliteStore::builder(pool.clone()).table("other.idem_records").build();
+        let migrated = store.migrate().await;
+        assert_eq!(migrated.is_ok(), is_atomic, "{main}, {other}: {migrated:?}");
+        // As a team that runs its own migrations: a transaction may be the first to look.
+        let ddl = SqliteStore::SCHEMA.replace("EXISTS idem_records_", "EXISTS other.idem_records_");
+        let ddl = ddl.replace("EXISTS idem_records (", "EXISTS other.idem_records (");
+        sqlx::raw_sql(AssertSqlSafe(ddl)).execute(&pool).await.unwrap();
+        let idempotency = Idempotency::new(SqliteStore::builder(pool.clone()).table("other.idem_records").build());
+        let operation = idempotency.operation("orders").key("k");
+        let called = operation.transaction(&pool, async |_| Ok::<u32, idem_core::Error>(1)).await;
+        match called {
+            Ok(_) => assert!(is_atomic, "{main}, {other}"),
+            Err(error) => {
+                assert!(!is_atomic && error.to_string().contains("attached"), "{main}, {other}: {error}");
+                assert!(!error.is_retryable(), "{error}");
+            }
+        }
     }
 }

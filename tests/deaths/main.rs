@@ -1,6 +1,6 @@
 //! Deaths at each step of a call, over a real server behind a proxy: owners are killed and stopped,
 //! futures dropped, requests and replies lost. `matrix` has the driver; the tables next to it list
-//! what the next caller sees, on Redis, PostgreSQL and MariaDB alike. `options` and `store` have the
+//! what the next caller sees, on Redis, PostgreSQL, MariaDB and MySQL alike. `options` and `store` have the
 //! options of an operation under the same faults, `bad_input` records changed by hand, `keeper` many
 //! leases at once: these on Redis.
 
@@ -16,6 +16,7 @@ mod lost;
 mod matrix;
 mod options;
 mod owner;
+mod recognised;
 mod server;
 mod stopped;
 mod store;

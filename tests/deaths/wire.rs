@@ -31,6 +31,17 @@ pub(crate) enum Leg {
 }
 
 impl Step {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Claim,
+        Self::TakeOver,
+        Self::Renew,
+        Self::Commit,
+        Self::Release,
+        Self::Undo,
+        Self::Subscribe,
+        Self::Watch,
+    ];
+
     /// All that pass of this step.
     pub(crate) fn passing(self, kind: Kind, proxy: &Proxy) -> Passing {
         if kind != Kind::Redis {
@@ -75,12 +86,13 @@ impl Step {
         match self {
             Self::Claim => has("INSERT INTO"),
             Self::TakeOver => over_what_was_read && with("in_flight"),
-            Self::Renew => has("AS renewed (") || has("SET lease_until = UTC_TIMESTAMP(6)"),
+            // The only update that moves the end of a lease and leaves the record's state alone.
+            Self::Renew => has("UPDATE ") && has("lease_until = ") && !has("SET state = "),
             Self::Commit => has("UPDATE") && (has("AND owner = $") || has("AND owner = ? AND state = ")),
             Self::Release => over_what_was_read && with("released"),
             Self::Undo => has("DELETE FROM") && has("AND revision = "),
             Self::Subscribe => has("LISTEN"),
-            // MariaDB takes no mark: its waiters only look.
+            // MariaDB and MySQL take no mark: their waiters only look.
             Self::Watch => {
                 has("SET waited = true") || has("DIV 1000") && statement.starts_with(b"SELECT") && !with(FIRST)
             }

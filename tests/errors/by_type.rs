@@ -216,6 +216,65 @@ async fn p6_the_policy_of_the_type_holds_for_every_function_and_errors_overrides
     .await;
 }
 
+/// Its policy has a condition: one of the error inside.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ErrorPolicy)]
+enum Wrapped<E> {
+    #[idem(keep)]
+    Declined,
+    #[idem(inner)]
+    Inner(E),
+    #[serde(skip)]
+    Idempotency(String),
+}
+
+impl<E> From<idem::Error> for Wrapped<E> {
+    fn from(error: idem::Error) -> Self {
+        Self::Idempotency(error.to_string())
+    }
+}
+
+#[idempotent(key = id, name = "type.wrapped")]
+async fn wrapped(id: u64, error: Wrapped<Final>, runs: &AtomicU32) -> Answer<Wrapped<Final>> {
+    runs.fetch_add(1, Ordering::SeqCst);
+    Err(error)
+}
+
+#[idempotent(key = id, name = "type.wrapped_parameter")]
+async fn wrapped_parameter<E>(id: u64, error: Wrapped<E>, runs: &AtomicU32) -> Answer<Wrapped<E>>
+where
+    E: ErrorPolicy<Retries = idem::Never> + Serialize + serde::de::DeserializeOwned,
+{
+    runs.fetch_add(1, Ordering::SeqCst);
+    Err(error)
+}
+
+#[idempotent(key = id, name = "type.parameter")]
+async fn parameter<E>(id: u64, error: E, runs: &AtomicU32) -> Result<u32, E>
+where
+    E: From<idem::Error> + ErrorPolicy<Retries = idem::Never, Keeps = idem::Sometimes> + Serialize,
+    E: serde::de::DeserializeOwned,
+{
+    runs.fetch_add(1, Ordering::SeqCst);
+    Err(error)
+}
+
+#[tokio::test]
+async fn p6_a_policy_with_a_condition_holds_where_the_condition_is_met() {
+    let idempotency = Idempotency::new(idem::MemoryStore::new());
+    idem::scope(idempotency, async {
+        let runs = AtomicU32::new(0);
+        for (id, error) in [(1, Wrapped::Declined), (2, Wrapped::Inner(Final))] {
+            for _ in 0..2 {
+                assert_eq!(wrapped(id, error.clone(), &runs).await, Err(error.clone()));
+                assert_eq!(wrapped_parameter(id, error.clone(), &runs).await, Err(error.clone()));
+                assert_eq!(parameter(id, error.clone(), &runs).await, Err(error.clone()));
+            }
+            assert_eq!(runs.swap(0, Ordering::SeqCst), 3);
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn p6_a_type_s_policy_keeps_releases_retries_and_asks_the_error_inside() {
     let idempotency = Idempotency::new(idem::MemoryStore::new());

@@ -30,7 +30,7 @@ impl From<Error> for Told {
 over_both_stores! {
     async fn an_observing_duplicate_runs_its_body_and_the_record_keeps_the_owners_outcome(world: World) {
         let log = Log::default();
-        let _logging = tracing::subscriber::set_default(log.clone());
+        let _logging = crate::support::events::logging(log.clone());
         let idempotency = world.builder().await.observe().build();
         let guarding = world.process().await;
         drop(log.decisions());
@@ -64,7 +64,7 @@ over_both_stores! {
 
     async fn an_observing_call_waits_for_nobody_and_records_nothing_beside_the_owner(world: World) {
         let log = Log::default();
-        let _logging = tracing::subscriber::set_default(log.clone());
+        let _logging = crate::support::events::logging(log.clone());
         let idempotency = world.process().await;
         let call = || idempotency.operation("observe.in_flight").key("k").observe();
         let (bodies, begun, end) = (Bodies::default(), Notify::new(), Notify::new());
@@ -95,7 +95,7 @@ over_both_stores! {
 
     async fn p3_an_observing_owner_that_lost_its_lease_runs_on_and_its_late_commit_changes_nothing(world: World) {
         let log = Log::default();
-        let _logging = tracing::subscriber::set_default(log.clone());
+        let _logging = crate::support::events::logging(log.clone());
         let (builder, faults) = world.faulty().await;
         let (observing, guarding) = (builder.lease(LEASE).observe().build(), world.process().await);
         let taking_over = || guarding.operation("observe.late").key("k").lease(LEASE).wait(LONG);
@@ -125,7 +125,7 @@ over_both_stores! {
 #[tokio::test]
 async fn an_observing_call_fails_with_nothing_of_ours() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let (builder, faults) = World::memory().faulty().await;
     let idempotency = builder.observe().build();
     let call = || idempotency.operation("observe.fails");
@@ -163,7 +163,7 @@ async fn an_observing_call_fails_with_nothing_of_ours() {
 #[tokio::test]
 async fn an_observing_call_after_a_crash_runs_and_asks_nobody() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let idempotency = Idempotency::builder(MemoryStore::new()).lease(LEASE).build();
     let call = |key: &str| idempotency.operation("observe.crash").key(key);
     for key in ["asks", "rejects"] {

@@ -20,7 +20,7 @@ async fn owning(operation: Operation<'_>) -> Lease {
 #[tokio::test(start_paused = true)]
 async fn p12_a_refused_commit_and_a_refused_release_say_why_although_the_next_owner_gave_the_key_up() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let world = World::memory();
     let ((builder, faults), other) = (world.faulty().await, world.process().await);
     let late = builder.lease(LEASE).build();
@@ -41,7 +41,7 @@ async fn p12_a_refused_commit_and_a_refused_release_say_why_although_the_next_ow
 #[tokio::test(start_paused = true)]
 async fn p12_a_commit_that_is_repeated_by_hand_is_said_once() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let lease = owning(World::memory().process().await.operation("events.again").key("k")).await;
     for _ in 0..2 {
         lease.commit(&1_u32).await.unwrap();
@@ -52,7 +52,7 @@ async fn p12_a_commit_that_is_repeated_by_hand_is_said_once() {
 #[tokio::test(start_paused = true)]
 async fn p12_an_outcome_that_is_settled_where_there_was_no_record_says_so() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let idempotency = World::memory().builder().await.lease(LEASE).build();
     let call = |key: &'static str| idempotency.operation("events.settled").key(key);
     drop(owning(call("abandoned")).await);
@@ -70,7 +70,7 @@ async fn p12_an_outcome_that_is_settled_where_there_was_no_record_says_so() {
 #[tokio::test(start_paused = true)]
 async fn p12_a_commit_and_a_release_that_are_tried_again_are_said_to_be_delayed() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let (builder, faults) = World::memory().faulty().await;
     let idempotency = builder.build();
     let call = |key: &'static str| idempotency.operation("events.delayed").key(key);
@@ -88,7 +88,7 @@ async fn p12_a_commit_and_a_release_that_are_tried_again_are_said_to_be_delayed(
 #[tokio::test(start_paused = true)]
 async fn p9_a_commit_to_somebody_elses_data_is_not_tried_again() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let (builder, faults) = World::memory().faulty().await;
     let idempotency = builder.build();
     faults.always(Step::Commit, Fault::Fail(StoreErrorKind::Unreadable));
@@ -101,7 +101,7 @@ async fn p9_a_commit_to_somebody_elses_data_is_not_tried_again() {
 #[allow(clippy::disallowed_methods, reason = "it looks how long the tries went on")]
 async fn p9_a_commit_that_keeps_failing_is_tried_ever_more_seldom_and_given_up_after_ten_leases() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let (builder, faults) = World::memory().faulty().await;
     let idempotency = builder.lease(LEASE).build();
     faults.always(Step::Commit, Fault::LoseRequest);
@@ -118,7 +118,7 @@ async fn p9_a_commit_that_keeps_failing_is_tried_ever_more_seldom_and_given_up_a
 #[test]
 fn p9_a_commit_moves_from_one_ended_tokio_runtime_to_another_eight_times_and_is_given_up_then() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut here = runtime();
     let world = World::memory();
@@ -168,7 +168,7 @@ impl Codec for Large {
 #[tokio::test(start_paused = true)]
 async fn p9_outcomes_that_are_tried_again_take_no_more_than_64_mib() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let (builder, faults) = World::memory().faulty().await;
     let idempotency = builder.codec(Large).build();
     faults.always(Step::Commit, Fault::LoseRequest);
@@ -184,7 +184,7 @@ async fn p9_outcomes_that_are_tried_again_take_no_more_than_64_mib() {
 #[tokio::test(start_paused = true)]
 async fn p12_a_duplicate_says_that_it_waited_if_it_did_and_once() {
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let world = World::memory();
     let ((builder, faults), other) = (world.faulty().await, world.process().await);
     let idempotency = builder.build();
@@ -244,7 +244,7 @@ async fn p5_p12_a_transaction_that_runs_after_the_hold_has_ended_says_so() {
     };
     drop(call().begin().await.unwrap());
     let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let _logging = crate::support::events::logging(log.clone());
     let ran = call().transaction(&pool, async |_| Ok::<_, Error>(7)).await.unwrap();
     assert!(!ran.is_replayed());
     let said = log.decisions();

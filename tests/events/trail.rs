@@ -111,7 +111,7 @@ over_both_stores! {
             faults.next(Step::Commit, fault);
         }
         let log = Log::default();
-        let logging = tracing::subscriber::set_default(log.clone());
+        let logging = crate::support::events::logging(log.clone());
         assert!(call().audit("jane", "away").forget().await.unwrap());
         drop(logging);
         assert!(log.text().contains("missing in the trail"), "{}", log.text());

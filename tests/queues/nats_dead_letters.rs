@@ -6,7 +6,7 @@ use idem::nats::async_nats::HeaderMap;
 use idem::nats::async_nats::jetstream::message::PublishMessage;
 use idem::nats::async_nats::jetstream::{Context, stream};
 use idem::nats::{Consumer, Delivery};
-use idem::{Dispose, Disposition};
+use idem::{Dispose, Disposition, Idempotency, MemoryStore};
 use idem_testkit::NatsServer;
 use tokio::sync::oneshot;
 
@@ -108,4 +108,42 @@ async fn jetstream_an_empty_id_is_no_id() {
     make_streams(&context).await;
     publish(&context, PublishMessage::build().payload("poison".into()).header("Nats-Msg-Id", "")).await;
     assert_eq!(put_aside_until_last(&context, "poison").await, ["sequence-1", "sequence-2"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jetstream_an_id_of_a_publisher_is_never_the_sequence_of_another_message() {
+    let server = NatsServer::start().await.unwrap();
+    let context = context(&server.url()).await;
+    make_streams(&context).await;
+    for message in ["sequence-2", "", "Nats-Msg-Id:sequence-2"] {
+        let message = PublishMessage::build().payload(format!("id {message}").into()).header("Nats-Msg-Id", message);
+        publish(&context, message).await;
+    }
+    let idempotency = Idempotency::new(MemoryStore::new());
+    let handled = Mutex::new(Vec::new());
+    let (done, ended) = oneshot::channel();
+    let done = Mutex::new(Some(done));
+    let handler = async |delivery: Delivery| {
+        let message = String::from_utf8_lossy(delivery.payload()).into_owned();
+        let is_last = message == "id Nats-Msg-Id:sequence-2";
+        let call = idempotency.operation("t.sequences").key(&delivery.key()?);
+        let body = async || {
+            handled.lock().unwrap().push(message);
+            Ok::<_, idem::Error>(())
+        };
+        call.run(body).await?;
+        if is_last {
+            done.lock().unwrap().take().unwrap().send(()).unwrap();
+            return Err(idem::Error::missing_key("put aside"));
+        }
+        Ok(())
+    };
+    let consumer = Consumer::new(&context, "ORDERS", "workers").dead_letter("dead.orders").concurrency(1);
+    in_time("the last of three messages", Box::pin(consumer.run(handler, ended))).await.unwrap();
+    let all = ["id sequence-2", "id ", "id Nats-Msg-Id:sequence-2"];
+    assert_eq!(handled.into_inner().unwrap(), all, "one was acknowledged and not handled");
+    // A dead letter names the id as it was published.
+    let dead = dead_letters(&context).await;
+    let id = dead[0].headers.as_ref().unwrap().get("idem-message-id").unwrap();
+    assert_eq!(id.as_str(), "Nats-Msg-Id:sequence-2");
 }

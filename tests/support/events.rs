@@ -1,10 +1,21 @@
 //! What is called at each event.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::subscriber::{DefaultGuard, NoSubscriber};
+use tracing::{Dispatch, Event, Metadata, Subscriber};
+
+/// Has a subscriber see the events of this thread, beside tests on other threads.
+///
+/// While a process has one subscriber, the first thread at an event decides for all threads whether
+/// anybody wants it: often one without a subscriber. With a second one, all are asked.
+pub(crate) fn logging(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
+    static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
+    LazyLock::force(&SECOND);
+    tracing::subscriber::set_default(subscriber)
+}
 
 /// Counts events of `idem`, and calls something at each of them.
 pub(crate) struct AtEachEvent<F> {

@@ -20,8 +20,9 @@ pub(crate) enum World {
     Sqlite(SqliteFile),
     #[cfg(feature = "postgres")]
     Postgres(String),
+    /// On MariaDB or MySQL.
     #[cfg(feature = "mysql")]
-    MariaDb(String),
+    MySql(String),
 }
 
 /// A file that is removed with its world.
@@ -72,9 +73,18 @@ impl World {
 
     #[cfg(feature = "mysql")]
     pub(crate) async fn mariadb() -> Self {
-        let url = idem_testkit::MariaDbServer::shared().await.unwrap().url();
+        Self::on_mysql(idem_testkit::MariaDbServer::shared().await.unwrap().url()).await
+    }
+
+    #[cfg(feature = "mysql")]
+    pub(crate) async fn mysql() -> Self {
+        Self::on_mysql(idem_testkit::MySqlServer::shared().await.unwrap().url()).await
+    }
+
+    #[cfg(feature = "mysql")]
+    async fn on_mysql(url: String) -> Self {
         idem::MySqlStore::connect(&url).await.unwrap().migrate().await.unwrap();
-        Self::MariaDb(url)
+        Self::MySql(url)
     }
 
     /// Another process, as far as that can be had inside one.
@@ -91,7 +101,7 @@ impl World {
             #[cfg(feature = "postgres")]
             Self::Postgres(url) => Idempotency::builder(idem::PostgresStore::connect(url).await.unwrap()),
             #[cfg(feature = "mysql")]
-            Self::MariaDb(url) => Idempotency::builder(idem::MySqlStore::connect(url).await.unwrap()),
+            Self::MySql(url) => Idempotency::builder(idem::MySqlStore::connect(url).await.unwrap()),
         }
     }
 
@@ -105,7 +115,7 @@ impl World {
             #[cfg(feature = "postgres")]
             Self::Postgres(url) => faulty(FaultStore::new(idem::PostgresStore::connect(url).await.unwrap())),
             #[cfg(feature = "mysql")]
-            Self::MariaDb(url) => faulty(FaultStore::new(idem::MySqlStore::connect(url).await.unwrap())),
+            Self::MySql(url) => faulty(FaultStore::new(idem::MySqlStore::connect(url).await.unwrap())),
         }
     }
 }
@@ -166,6 +176,14 @@ macro_rules! over_all_stores {
                 super::$name(super::World::mariadb().await).await;
             })*
         }
+
+        #[cfg(feature = "mysql")]
+        mod real_mysql {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(super::World::mysql().await).await;
+            })*
+        }
     };
 }
 
@@ -206,7 +224,7 @@ impl Bodies {
 }
 
 /// Short enough for a test to wait for its end, long enough for a busy machine to renew it.
-pub(crate) const LEASE: Duration = Duration::from_millis(600);
+pub(crate) const LEASE: Duration = Duration::from_secs(1);
 /// Longer than anything here takes: a test that comes here hangs.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 

@@ -10,6 +10,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
+use crate::support::events::logging;
 use crate::{Res, TTL};
 
 #[derive(Clone, Default)]
@@ -47,7 +48,7 @@ impl Subscriber for Log {
 #[tokio::test(start_paused = true)]
 async fn p12_the_caller_cannot_tell_what_is_wrong_and_the_events_can() {
     let log = Log::default();
-    let _guard = tracing::subscriber::set_default(log.clone());
+    let _guard = logging(log.clone());
     let process = Idempotency::builder(MemoryStore::new()).log_keys().limit_token_failures(4, TTL).build();
     let issue = async |subject: &str, ttl| process.operation("t.log").issue(subject, ttl).await.unwrap().to_string();
     let expired = issue("subject-ada", Duration::from_secs(1)).await;

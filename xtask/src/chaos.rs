@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use crate::steps::Steps;
 use crate::workspace::Workspace;
-use crate::{redis, suite};
+use crate::{redis, servers, suite};
 
 const PACKAGE: &str = "idem-chaos";
 /// How long CI runs each topology, and the seed, so that its faults are the same each time.
@@ -25,6 +25,7 @@ enum Topology {
     Postgres,
     PostgresPair,
     Mariadb,
+    Mysql,
     Sqlite,
     /// The first three: all with Redis.
     Redis,
@@ -67,9 +68,10 @@ impl Topology {
             Self::Postgres => &["postgres"],
             Self::PostgresPair => &["postgres-pair"],
             Self::Mariadb => &["mariadb"],
+            Self::Mysql => &["mysql"],
             Self::Sqlite => &["sqlite"],
             Self::Redis => &["single", "sentinel", "cluster"],
-            Self::All => &["single", "sentinel", "cluster", "postgres", "postgres-pair", "mariadb", "sqlite"],
+            Self::All => &["single", "sentinel", "cluster", "postgres", "postgres-pair", "mariadb", "mysql", "sqlite"],
         }
     }
 
@@ -138,6 +140,9 @@ fn prepare(workspace: &Workspace, topology: Topology) -> Result<()> {
 
 fn ensure(workspace: &Workspace, topology: Topology) -> Result<()> {
     redis::ensure(workspace.shell())?;
+    if topology.names().contains(&"mysql") {
+        servers::MYSQL.find(workspace).context("the fault run on MySQL needs one")?;
+    }
     if topology.has_databases() { suite::ensure_databases(workspace.shell()) } else { Ok(()) }
 }
 

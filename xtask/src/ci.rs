@@ -5,7 +5,7 @@ use clap::ValueEnum;
 
 use crate::steps::Steps;
 use crate::workspace::{FACADE, Workspace};
-use crate::{alerts, chaos, deliveries, documents, fuzz, house, night, packages, redis, suite, tool};
+use crate::{alerts, chaos, deliveries, documents, fuzz, house, operator, packages, redis, suite, tool};
 
 /// In the order in which they run: cheap ones first.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -114,7 +114,7 @@ impl Step {
             Self::Docs => docs(workspace, full),
             Self::Features => features(workspace, full),
             Self::Msrv => packages::check_msrv(workspace, full),
-            Self::Test => suite::run(workspace, &[], if full { suite::Extent::Whole } else { suite::Extent::Short }),
+            Self::Test => suite::run(workspace, &[]),
             Self::Chaos => chaos::in_ci(workspace, full),
             Self::Explore => suite::explore(workspace),
             Self::Fuzz => fuzz::corpus(workspace),
@@ -154,17 +154,28 @@ fn docs(workspace: &Workspace, full: bool) -> Result<()> {
 /// checks those packages by themselves, and each feature.
 fn features(workspace: &Workspace, full: bool) -> Result<()> {
     for package in workspace.published()?.iter().filter(|package| full || package.name == FACADE) {
-        let check = || workspace.cargo().args(["check", "-p", &package.name, "--no-default-features"]);
-        check().run()?;
+        let check = |features: &str| {
+            let cargo = workspace.cargo().args(["check", "-p", &package.name, "--no-default-features"]);
+            cargo.args(["--features", features]).run()
+        };
+        let needs = |feature| INCOMPLETE.iter().find(|(of, name, _)| (*of, *name) == (&package.name, feature));
+        let none = needs("").map_or("", |(_, _, needed)| needed);
+        check(none)?;
         for feature in package.features().filter(|feature| full || OFTEN.contains(feature)) {
-            check().args(["--features", feature]).run()?;
+            let needed = needs(feature).map_or(none, |(_, _, needed)| needed);
+            check(&format!("{needed},{feature}"))?;
         }
     }
     Ok(())
 }
 
+/// Features that say what else they need if they are enabled alone, and what they are checked with:
+/// the package, the feature ("": no feature at all), and the other.
+const INCOMPLETE: [(&str, &str, &str); 3] =
+    [("idem-sqlx", "", "sqlx-08"), (FACADE, "sqlx-08", "sqlite"), (FACADE, "sqlx-tls", "sqlx-08-postgres")];
+
 /// The features that most changes concern.
-const OFTEN: [&str; 3] = ["redis", "axum", "http"];
+const OFTEN: [&str; 4] = ["redis", "axum", "http", "sqlx-08-sqlite"];
 
 /// The examples as they were built beside the tests.
 fn examples(workspace: &Workspace, full: bool) -> Result<()> {
@@ -185,7 +196,7 @@ fn examples(workspace: &Workspace, full: bool) -> Result<()> {
         example("inbox")?.run()?;
         let workers = programs.get("workers").context("cargo has built no example workers")?;
         let tools = workspace.programs(&["-p", "idem-cli", "--bins"])?;
-        night::run(workers, tools.get("idem").context("cargo has built no program idem")?, &server.url())?;
+        operator::run(workers, tools.get("idem").context("cargo has built no program idem")?, &server.url())?;
         // As the README has it: no features, no server.
         for name in ["quickstart", "payments"] {
             workspace.cargo().args(["run", "--example", name]).run()?;

@@ -14,14 +14,14 @@ mod fuzz;
 mod golden;
 mod house;
 mod modules;
-mod night;
+mod operator;
 mod packages;
 mod redis;
 mod runner;
+mod servers;
 mod steps;
 mod suite;
 mod tool;
-mod valkey;
 mod workspace;
 
 use std::process::ExitCode;
@@ -40,8 +40,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Run all tests of the workspace, doctests included; installs redis-server and Chromium if
-    /// there are none
+    /// Run all tests of the workspace, doctests included, as CI does; installs the servers and
+    /// Chromium if there are none. What takes longer is `night`
     Test {
         /// Arguments for the test runner; with any, the doctests are left out
         #[arg(last = true)]
@@ -60,7 +60,10 @@ enum Chore {
         #[arg(long)]
         list: bool,
     },
-    /// Run the HTTP layer with clients in Python and Node, which is a part of `test`
+    /// Run what takes too long for `test`: the largest worlds of the model, storms of 10,000
+    /// messages, clients in Python and Node, and the stores on PostgreSQL 18, Redis 8 and Valkey 9
+    Night,
+    /// Run the HTTP layer with clients in Python and Node, which is a part of `night`
     Clients,
     /// Look for circles among modules and for long files
     House {
@@ -102,7 +105,7 @@ enum Chore {
 fn main() -> ExitCode {
     let result = run(Cli::parse().chore);
     browser::remind();
-    valkey::remind();
+    servers::remind();
     clients::remind();
     alerts::remind();
     match result {
@@ -118,7 +121,8 @@ fn main() -> ExitCode {
 fn run(chore: Chore) -> Result<()> {
     let workspace = Workspace::open()?;
     match chore {
-        Chore::Test { args } => suite::run(&workspace, &args, suite::Extent::Whole),
+        Chore::Test { args } => suite::run(&workspace, &args),
+        Chore::Night => suite::night(&workspace),
         Chore::Ci { list: true, .. } => {
             ci::list();
             Ok(())

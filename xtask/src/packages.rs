@@ -8,15 +8,17 @@ use anyhow::{Context as _, Result, bail, ensure};
 use xshell::cmd;
 
 use crate::tool;
-use crate::workspace::{Package, Workspace};
+use crate::workspace::{FACADE, Package, Workspace};
 
 /// In every package, beside its code.
 const IN_EACH: [&str; 4] = ["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 
-/// A package that needs a newer compiler than the others, and the features of the facade with which
-/// it is used.
-const NEWER: (&str, [&str; 5]) = ("idem-sqlx", ["postgres", "mysql", "sqlite", "sqlx-tls", "sqlx-08"]);
-/// A package that needs that compiler because it uses the other.
+/// Dependencies that need a newer compiler than the packages state, and say so themselves.
+const NEWER: [&str; 2] = ["sqlx@0.9", "sqlx-core@0.9"];
+/// What brings them: features, by package.
+const NEWER_BY: [(&str, &str); 4] =
+    [("idem-sqlx", "sqlx-09"), (FACADE, "postgres"), (FACADE, "mysql"), (FACADE, "sqlite")];
+/// A package that states that compiler, because it always uses the dependency.
 const NEWER_TOO: &str = "idem-cli";
 
 /// No dependency of a published package, as the lock file has it, needs a newer compiler than the
@@ -24,9 +26,10 @@ const NEWER_TOO: &str = "idem-cli";
 /// that compiler, it is asked as well.
 pub(crate) fn check_msrv(workspace: &Workspace, ask_compiler: bool) -> Result<()> {
     let (newer, published): (Vec<_>, Vec<_>) =
-        workspace.published()?.into_iter().partition(|package| package.name == NEWER.0 || package.name == NEWER_TOO);
+        workspace.published()?.into_iter().partition(|package| package.name == NEWER_TOO);
     check_msrv_of(workspace, &newer, &[], ask_compiler)?;
-    check_msrv_of(workspace, &published, &["--prune", NEWER.0], ask_compiler)
+    let prune: Vec<_> = NEWER.iter().flat_map(|newer| ["--prune", newer]).collect();
+    check_msrv_of(workspace, &published, &prune, ask_compiler)
 }
 
 /// The same of packages that state one version, without what they use of those that state another.
@@ -62,9 +65,20 @@ fn check_msrv_of(workspace: &Workspace, published: &[Package], prune: &[&str], a
         return Ok(());
     }
     for package in published {
-        let features = package.features().filter(|feature| prune.is_empty() || !NEWER.1.contains(feature));
+        let is_newer = |feature| NEWER_BY.contains(&(&package.name, feature));
+        let features = package.features().filter(|feature| prune.is_empty() || !is_newer(feature));
         let features = features.collect::<Vec<_>>().join(",");
-        let check = ["check", "--locked", "--target-dir", "target/msrv", "-p", &package.name, "--features", &features];
+        let check = [
+            "check",
+            "--locked",
+            "--target-dir",
+            "target/msrv",
+            "-p",
+            &package.name,
+            "--no-default-features",
+            "--features",
+            &features,
+        ];
         cmd!(workspace.shell(), "rustup run {toolchain} cargo").args(check).run()?;
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! Programs that the chores need and a machine may not have.
 
+use std::sync::Once;
 use std::{env, fs};
 
 use anyhow::{Context, Result, bail};
@@ -56,10 +57,7 @@ fn install(shell: &Shell, package: Package, why: &str) -> Result<()> {
     let Package { program, apt, brew } = package;
     if exists("apt-get") {
         println!("{program} is not installed: installing {apt} with apt-get, because {why}");
-        if let Err(error) = apt_get(shell, &["update"]) {
-            // An unreachable source need not be the one that has the package.
-            println!("apt-get update failed, going on with the lists that are here: {error:#}");
-        }
+        update(shell);
         apt_get(shell, &["install", "--yes", "--no-install-recommends", apt])?;
     } else if cfg!(target_os = "macos") && exists("brew") {
         println!("{program} is not installed: installing {brew} with brew, because {why}");
@@ -75,6 +73,17 @@ fn install(shell: &Shell, package: Package, why: &str) -> Result<()> {
     Ok(())
 }
 
+/// Has apt read what there is, once for each run.
+fn update(shell: &Shell) {
+    static UPDATED: Once = Once::new();
+    UPDATED.call_once(|| {
+        if let Err(error) = apt_get(shell, &["update"]) {
+            // An unreachable source need not be the one that has the package.
+            println!("apt-get update failed, going on with the lists that are here: {error:#}");
+        }
+    });
+}
+
 /// A program, and the packages that bring it.
 #[derive(Clone, Copy)]
 pub(crate) struct Package {
@@ -86,7 +95,10 @@ pub(crate) struct Package {
 fn apt_get(shell: &Shell, args: &[&str]) -> Result<()> {
     let user = cmd!(shell, "id -u").quiet().read().context("cannot ask who runs this")?;
     // `env`, because sudo does not hand the environment on.
-    let needs_sudo = user.trim() != "0" && exists("sudo");
+    let needs_sudo = user.trim() != "0";
+    if needs_sudo && !exists("sudo") {
+        bail!("apt-get needs root, and there is no sudo: run `apt-get {}` as root", args.join(" "));
+    }
     let env = if needs_sudo { cmd!(shell, "sudo env") } else { cmd!(shell, "env") };
     env.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]).args(args).run()?;
     Ok(())

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 fn layer(idempotency: &Idempotency) -> IdempotencyLayer<Scoped> {
     let layer = IdempotencyLayer::new(idempotency.clone()).name("actix");
-    layer.scope(|parts| header(parts, http::header::AUTHORIZATION))
+    layer.scope(|parts| header(parts, http::HeaderName::from_static("x-user")))
 }
 
 /// Serves at a port of this machine, until the runtime ends.
@@ -34,7 +34,7 @@ macro_rules! serve {
 }
 
 fn post(path: &str, key: &str, more: &str) -> String {
-    format!("POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: alice\r\nidempotency-key: {key}\r\n{more}")
+    format!("POST {path} HTTP/1.1\r\nhost: x\r\nx-user: alice\r\nidempotency-key: {key}\r\n{more}")
 }
 
 const LAST: &str = "connection: close\r\ncontent-length: 2\r\n\r\n10";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
-use idem_testkit::{MariaDbServer, PostgresServer, Proxy};
+use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer, Proxy};
 use tokio::sync::Mutex;
 
 /// A database that was started, with its table. It keeps acknowledged writes over the death of its
@@ -15,6 +15,7 @@ pub(crate) enum Databases {
     Postgres(PostgresServer),
     PostgresPair(Box<Pair>),
     Mariadb(MariaDbServer),
+    Mysql(MySqlServer),
     Sqlite(PathBuf),
 }
 
@@ -34,6 +35,18 @@ struct Both {
     primary: PostgresServer,
     /// `None` only while there is a failover.
     standby: Option<PostgresServer>,
+}
+
+/// The same of whichever server it is, and something else of what is not one server.
+macro_rules! of_one_server {
+    ($databases:expr, $server:ident => $then:expr, $($other:pat => $else:expr,)*) => {
+        match $databases {
+            Self::Postgres($server) => $then,
+            Self::Mariadb($server) => $then,
+            Self::Mysql($server) => $then,
+            $($other => $else,)*
+        }
+    };
 }
 
 const SYNCHRONOUS: [&str; 2] = ["-c", "synchronous_standby_names=standby"];
@@ -61,6 +74,12 @@ impl Databases {
         Ok(Self::Mariadb(server))
     }
 
+    pub(crate) async fn mysql() -> Result<Self> {
+        let server = MySqlServer::start().await?;
+        MySqlStore::connect(server.url()).await?.migrate().await?;
+        Ok(Self::Mysql(server))
+    }
+
     pub(crate) async fn sqlite(folder: &Path) -> Result<Self> {
         let file = folder.join("records.db");
         SqliteStore::connect(in_file(&file)).await?;
@@ -70,19 +89,17 @@ impl Databases {
     /// The URL for a process of workers, whose proxy this is.
     pub(crate) fn url(&self, proxy: Option<&Proxy>) -> String {
         let through = proxy.map(|proxy| proxy.address().port());
-        match self {
-            Self::Postgres(server) => through.map_or_else(|| server.url(), |port| server.url_through(port)),
+        of_one_server! { self,
+            server => through.map_or_else(|| server.url(), |port| server.url_through(port)),
             Self::PostgresPair(pair) => through.map_or_else(|| pair.url.clone(), |port| pair.url_through(port)),
-            Self::Mariadb(server) => through.map_or_else(|| server.url(), |port| server.url_through(port)),
             Self::Sqlite(file) => in_file(file),
         }
     }
 
     pub(crate) async fn proxy(&self) -> Result<Option<Proxy>> {
-        let upstream = match self {
-            Self::Postgres(server) => server.url(),
+        let upstream = of_one_server! { self,
+            server => server.url(),
             Self::PostgresPair(pair) => pair.address.address().to_string(),
-            Self::Mariadb(server) => server.url(),
             Self::Sqlite(_) => return Ok(None),
         };
         Ok(Some(Proxy::start_opaque(&upstream).await?))
@@ -90,19 +107,14 @@ impl Databases {
 
     /// Kills the server. It is started again after a while, or another one takes its place at once.
     pub(crate) async fn kill(&self, length: Duration, down: impl Fn(bool)) -> Result<()> {
-        match self {
-            Self::Postgres(server) => {
+        of_one_server! { self,
+            server => {
                 server.kill()?;
                 after(length, down).await;
                 server.restart().await?;
-            }
-            Self::Mariadb(server) => {
-                server.kill()?;
-                after(length, down).await;
-                server.restart().await?;
-            }
+            },
             Self::PostgresPair(pair) => pair.fail_over().await?,
-            Self::Sqlite(_) => {}
+            Self::Sqlite(_) => {},
         }
         Ok(())
     }
@@ -110,17 +122,12 @@ impl Databases {
     /// Stops a server for a while: of a pair the standby every second time, without which nothing is
     /// acknowledged.
     pub(crate) async fn pause(&self, target: usize, length: Duration) -> Result<()> {
-        match self {
-            Self::Postgres(server) => {
+        of_one_server! { self,
+            server => {
                 server.pause()?;
                 tokio::time::sleep(length).await;
                 server.resume()?;
-            }
-            Self::Mariadb(server) => {
-                server.pause()?;
-                tokio::time::sleep(length).await;
-                server.resume()?;
-            }
+            },
             Self::PostgresPair(pair) => {
                 let both = pair.servers.lock().await;
                 let standby = both.standby.as_ref().filter(|_| !target.is_multiple_of(2));
@@ -128,8 +135,8 @@ impl Databases {
                 server.pause()?;
                 tokio::time::sleep(length).await;
                 server.resume()?;
-            }
-            Self::Sqlite(_) => {}
+            },
+            Self::Sqlite(_) => {},
         }
         Ok(())
     }

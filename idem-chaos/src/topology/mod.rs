@@ -29,6 +29,8 @@ pub(crate) enum Topology {
     PostgresPair,
     /// One `MariaDB`.
     Mariadb,
+    /// One `MySQL`.
+    Mysql,
     /// A file of SQLite, which all processes of workers share.
     Sqlite,
 }
@@ -42,6 +44,7 @@ impl Topology {
             Self::Postgres => "postgres",
             Self::PostgresPair => "postgres-pair",
             Self::Mariadb => "mariadb",
+            Self::Mysql => "mysql",
             Self::Sqlite => "sqlite",
         }
     }
@@ -50,7 +53,7 @@ impl Topology {
     /// servers' own addresses, so that no proxy is between; a file has no server.
     pub(crate) fn suffers(self, kind: Kind) -> bool {
         match self {
-            Self::Single | Self::Postgres | Self::PostgresPair | Self::Mariadb => true,
+            Self::Single | Self::Postgres | Self::PostgresPair | Self::Mariadb | Self::Mysql => true,
             Self::Sentinel | Self::Cluster => !kind.needs_proxy(),
             Self::Sqlite => matches!(kind, Kind::Kill | Kind::Pause),
         }
@@ -72,7 +75,9 @@ impl Topology {
     pub(crate) fn lease(self) -> Duration {
         match self {
             Self::Single | Self::Sentinel | Self::Cluster => Duration::from_millis(400),
-            Self::Postgres | Self::PostgresPair | Self::Mariadb | Self::Sqlite => Duration::from_millis(2_000),
+            Self::Postgres | Self::PostgresPair | Self::Mariadb | Self::Mysql | Self::Sqlite => {
+                Duration::from_millis(2_000)
+            }
         }
     }
 
@@ -106,6 +111,7 @@ impl Servers {
             Topology::Postgres => Self::Databases(Box::new(Databases::postgres().await?)),
             Topology::PostgresPair => Self::Databases(Box::new(Databases::postgres_pair().await?)),
             Topology::Mariadb => Self::Databases(Box::new(Databases::mariadb().await?)),
+            Topology::Mysql => Self::Databases(Box::new(Databases::mysql().await?)),
             Topology::Sqlite => Self::Databases(Box::new(Databases::sqlite(folder).await?)),
             Topology::Single => {
                 let server = KEEPS.into_iter().fold(RedisServer::builder(), RedisServerBuilder::arg);

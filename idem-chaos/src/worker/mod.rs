@@ -95,7 +95,7 @@ async fn work(args: &Args, journal: Journal) -> Result<()> {
     let idempotency = match place {
         Place::Redis(store) => perhaps_wrong(store, wrong, args, &journal),
         Place::Postgres(store, _) => perhaps_wrong(store, wrong, args, &journal),
-        Place::Mariadb(store, _) => perhaps_wrong(store, wrong, args, &journal),
+        Place::MySql(store, _) => perhaps_wrong(store, wrong, args, &journal),
         Place::Sqlite(store, _) => perhaps_wrong(store, wrong, args, &journal),
     };
     // Numbers that no other process gives.

@@ -30,7 +30,7 @@ fn time_limit(lease: Duration) -> Duration {
 pub(super) enum Place {
     Redis(RedisStore),
     Postgres(PostgresStore, PgPool),
-    Mariadb(MySqlStore, MySqlPool),
+    MySql(MySqlStore, MySqlPool),
     Sqlite(SqliteStore, SqlitePool),
 }
 
@@ -44,8 +44,8 @@ impl Place {
                 Self::Postgres(PostgresStore::builder(pool.clone()).time_limit(limit).build(), pool)
             }
             Some("mysql") => {
-                let pool = mariadb(url, limit)?;
-                Self::Mariadb(MySqlStore::builder(pool.clone()).time_limit(limit).build(), pool)
+                let pool = mysql(url, limit)?;
+                Self::MySql(MySqlStore::builder(pool.clone()).time_limit(limit).build(), pool)
             }
             Some("sqlite") => {
                 let pool = sqlite(url, limit)?;
@@ -60,7 +60,7 @@ impl Place {
         Ok(match self {
             Self::Redis(_) => Raw::Redis(Client::open(url)?.get_connection_manager().await?),
             Self::Postgres(_, pool) => Raw::Postgres(pool.clone()),
-            Self::Mariadb(_, pool) => Raw::Mariadb(pool.clone()),
+            Self::MySql(_, pool) => Raw::MySql(pool.clone()),
             Self::Sqlite(_, pool) => Raw::Sqlite(pool.clone()),
         })
     }
@@ -90,7 +90,7 @@ fn postgres(url: &str, limit: Duration) -> Result<PgPool> {
     Ok(pool.test_before_acquire(false).connect_lazy_with(options.disable_statement_logging()))
 }
 
-fn mariadb(url: &str, limit: Duration) -> Result<MySqlPool> {
+fn mysql(url: &str, limit: Duration) -> Result<MySqlPool> {
     let options: MySqlConnectOptions = url.parse()?;
     let pool = MySqlPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(limit);
     let pool = pool.test_before_acquire(false).after_connect(|on, _| {
@@ -112,7 +112,7 @@ fn sqlite(url: &str, limit: Duration) -> Result<SqlitePool> {
 pub(super) enum Raw {
     Redis(ConnectionManager),
     Postgres(PgPool),
-    Mariadb(MySqlPool),
+    MySql(MySqlPool),
     Sqlite(SqlitePool),
 }
 
@@ -135,7 +135,7 @@ impl Raw {
             Self::Postgres(pool) => {
                 carry_out!(pool, "DELETE FROM idem_records WHERE operation = $1 AND key = $2", operation, key);
             }
-            Self::Mariadb(pool) => {
+            Self::MySql(pool) => {
                 carry_out!(pool, "DELETE FROM idem_records WHERE operation = ? AND `key` = ?", operation, key);
             }
             Self::Sqlite(pool) => {
@@ -166,7 +166,7 @@ impl Raw {
                 codec,
                 payload
             ),
-            Self::Mariadb(pool) => carry_out!(
+            Self::MySql(pool) => carry_out!(
                 pool,
                 "UPDATE idem_records SET state = 'committed', owner = NULL, took_over = NULL, is_error = ?, codec = ?, outcome = ? WHERE operation = ? AND `key` = ?",
                 outcome.is_error,

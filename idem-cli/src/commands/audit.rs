@@ -13,6 +13,7 @@ use super::list::{of_cursor, tell, tell_of, valid};
 use crate::args::Audit;
 use crate::failure::Failure;
 use crate::print;
+use crate::progress::Progress;
 use crate::store::AnyStore;
 
 /// How many entries are read at a time.
@@ -28,9 +29,11 @@ pub(crate) async fn run(store: &AnyStore, args: &Audit, json: bool) -> Result<()
     listing.cursor = args.cursor.as_deref().map(Cursor::from_text);
     let most = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let (mut entries, mut seen) = (Vec::<Entry>::new(), HashSet::<RecordId>::new());
+    let mut progress = Progress::new();
     let cursor = loop {
         listing.limit = most - entries.len();
         let page = store.list(&listing).await.map_err(|error| of_cursor(error, &listing, args.cursor.as_deref()))?;
+        progress.add(&page);
         tell(&page.unreadable);
         let ids = page.records.into_iter().map(|listed| listed.id).filter(|id| seen.insert(id.clone()));
         let read = stream::iter(ids).map(|id| async move {
@@ -49,6 +52,7 @@ pub(crate) async fn run(store: &AnyStore, args: &Audit, json: bool) -> Result<()
             next => break next,
         }
     };
+    progress.clear();
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.age));
     if json {
         let decisions: Vec<_> = entries.iter().map(print::entry_object).collect();

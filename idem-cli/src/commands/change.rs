@@ -11,6 +11,7 @@ use idem_core::{CodecId, RecordState, StoreError, StoreErrorKind};
 use serde::de::IgnoredAny;
 
 use super::find;
+use super::pattern::{self, Wanted};
 use crate::args::{Change, Consent, Settle};
 use crate::ask;
 use crate::failure::Failure;
@@ -25,27 +26,33 @@ struct Action {
     then: &'static str,
     /// The state of the record afterwards, if there is one.
     state: Option<RecordState>,
-    /// Whether a record that is not abandoned may be changed: committed, released, issued.
-    any_state: bool,
+    /// The states in which a record may be changed, beside those of a lease; `None`: in all.
+    states: Option<&'static [RecordState]>,
 }
 
 const SETTLE: Action = Action {
     decision: "settled",
     then: "every duplicate gets this outcome",
     state: Some(RecordState::Committed),
-    any_state: false,
+    states: Some(&[RecordState::Abandoned, RecordState::Released]),
+};
+const REPLACE: Action = Action {
+    decision: "replaced",
+    then: "every duplicate gets this outcome; callers that got the one before keep it",
+    state: Some(RecordState::Committed),
+    states: Some(&[RecordState::Committed]),
 };
 const RELEASE: Action = Action {
     decision: "released",
     then: "the next call runs the body, as the next attempt",
     state: Some(RecordState::Released),
-    any_state: false,
+    states: Some(&[RecordState::Abandoned]),
 };
 const FORGET: Action = Action {
     decision: "forgotten",
     then: "the next call runs the body, as the first attempt",
     state: None,
-    any_state: true,
+    states: None,
 };
 
 pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Result<(), Failure> {
@@ -56,24 +63,48 @@ pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Resul
         ));
     }
     let text = read(&args.value)?;
+    let version = (!args.error).then_some(args.outcome_version);
+    if !args.other_shape && args.change.operation != trail::OPERATION {
+        compare(store, args, version, &text).await?;
+    }
     let outcome = Encoded::new(CodecId::JSON, text.into()).with_is_error(args.error);
     let outcome = outcome.with_metadata(metadata(args.outcome_version));
-    let intervention = |id| {
-        let settle = Intervention::settle(id, outcome.clone());
-        match args.ttl {
-            Some(ttl) => settle.keep_for(ttl),
-            None => settle,
-        }
+    let intervention = |id, info: &RecordInfo| match (&info.outcome, args.ttl) {
+        (Some(seen), _) if args.replace => Intervention::replace(id, seen.clone(), outcome.clone()),
+        (_, Some(ttl)) => Intervention::settle(id, outcome.clone()).keep_for(ttl),
+        (_, None) => Intervention::settle(id, outcome.clone()),
     };
-    carry_out(store, &args.change, json, &SETTLE, intervention).await
+    let action = if args.replace { &REPLACE } else { &SETTLE };
+    carry_out(store, &args.change, json, action, intervention).await
+}
+
+/// Refuses an outcome that is not like those that the operation's function recorded: its callers
+/// could not read it.
+async fn compare(store: &AnyStore, args: &Settle, version: Option<u32>, text: &str) -> Result<(), Failure> {
+    let operation = &args.change.operation;
+    let wanted = Wanted { operation: super::list::valid(operation)?, is_error: args.error, version };
+    let patterns = pattern::find(store, &wanted).await?;
+    let consent = "With `--other-shape` it is settled all the same; callers that cannot read it get an error";
+    if let Some(codec) = patterns.codec {
+        return Err(Failure::Refused(format!(
+            "other outcomes of `{operation}` are in the codec `{codec}`, and this program writes JSON; settle it in a program that has the codec (`Operation::settle`). {consent}"
+        )));
+    }
+    let value = serde_json::from_str(text).unwrap_or_default();
+    let Some(difference) = pattern::difference(&patterns.found, &value) else { return Ok(()) };
+    let names = patterns.found.iter().find_map(|pattern| pattern.info.outcome_type.as_deref());
+    let name = names.map_or_else(String::new, |name| format!(" (a `{}`)", print::shown(name)));
+    Err(Failure::Refused(format!(
+        "the outcome is not like others of `{operation}`{name}: {difference}; `idem show --pattern` shows one of them. {consent}"
+    )))
 }
 
 pub(crate) async fn forget(store: &AnyStore, args: &Change, json: bool) -> Result<(), Failure> {
-    carry_out(store, args, json, &FORGET, Intervention::forget).await
+    carry_out(store, args, json, &FORGET, |id, _| Intervention::forget(id)).await
 }
 
 pub(crate) async fn release(store: &AnyStore, args: &Change, json: bool) -> Result<(), Failure> {
-    carry_out(store, args, json, &RELEASE, Intervention::release).await
+    carry_out(store, args, json, &RELEASE, |id, _| Intervention::release(id)).await
 }
 
 /// What a record says of an outcome of this version: nothing of the first.
@@ -103,14 +134,14 @@ async fn carry_out(
     args: &Change,
     json: bool,
     action: &Action,
-    intervention: impl FnOnce(RecordId) -> Intervention,
+    intervention: impl FnOnce(RecordId, &RecordInfo) -> Intervention,
 ) -> Result<(), Failure> {
     let Change { consent, .. } = args;
     refuse_trail(&args.operation)?;
     let (id, info) = find(store, &args.operation, &args.key).await?;
     may_change(&info, action, consent)?;
     let who = ask::who();
-    let intervention = intervention(id.clone());
+    let intervention = intervention(id.clone(), &info);
     ask::confirm(consent, &question(&id, &info, action, &intervention.wish))?;
     let intervention = intervention
         .by(&who, consent.reason.as_deref().unwrap_or_default())
@@ -182,10 +213,16 @@ pub(super) fn without_entry(error: StoreError) -> Failure {
 }
 
 fn may_change(info: &RecordInfo, action: &Action, consent: &Consent) -> Result<(), Failure> {
+    let is_allowed = |state| action.states.is_none_or(|states| states.contains(&state));
     match info.state {
+        RecordState::InFlight if !is_allowed(RecordState::Abandoned) => Err(not_abandoned(info.state, action)),
         RecordState::InFlight if !consent.force => Err(alive(info.lease_left)),
-        RecordState::InFlight | RecordState::Abandoned => Ok(()),
-        _ if action.any_state => Ok(()),
+        RecordState::InFlight => Ok(()),
+        // What a function recorded is the truth, and stays.
+        RecordState::Committed if action.decision == REPLACE.decision && info.audit_age.is_none() => {
+            Err(not_abandoned(info.state, action))
+        }
+        state if is_allowed(state) => Ok(()),
         state => Err(not_abandoned(state, action)),
     }
 }
@@ -199,11 +236,20 @@ fn alive(lease_left: Option<std::time::Duration>) -> Failure {
 }
 
 fn not_abandoned(state: RecordState, action: &Action) -> Failure {
-    Failure::Refused(format!(
-        "the record is {}, not abandoned, so it cannot be {}; `forget` removes a record in any state",
-        print::state(state),
-        action.decision
-    ))
+    let found = print::state(state);
+    let forget = "`forget` removes a record in any state, and the next call runs the body again";
+    Failure::Refused(match (action.decision, state) {
+        ("replaced", RecordState::Committed) => {
+            "the outcome was recorded by the function and not by hand, so it is not replaced".to_owned()
+        }
+        ("replaced", _) => {
+            format!("the record is {found}, so no outcome can be replaced; `settle` without `--replace` records one")
+        }
+        ("settled", RecordState::Committed) => format!(
+            "the record is committed, so it cannot be settled; `settle --replace` replaces an outcome that was settled by hand. {forget}"
+        ),
+        (decision, _) => format!("the record is {found}, not abandoned, so it cannot be {decision}; {forget}"),
+    })
 }
 
 /// So many characters of an outcome are shown before it is recorded.
@@ -212,7 +258,7 @@ const MOST_SHOWN: usize = 300;
 fn question(id: &RecordId, info: &RecordInfo, action: &Action, wish: &Wish) -> String {
     // A wrong outcome cannot be taken back without a risk.
     let outcome = match wish {
-        Wish::Settle { outcome, .. } => {
+        Wish::Settle { outcome, .. } | Wish::Replace { outcome, .. } => {
             let text = String::from_utf8_lossy(&outcome.payload);
             let kind = if outcome.is_error { "error" } else { "value" };
             let version =

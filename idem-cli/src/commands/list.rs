@@ -6,16 +6,19 @@ use futures_util::stream::{self, StreamExt as _};
 use idem_core::record::{RecordId, is_valid_operation};
 use idem_core::store::admin::{Cursor, Listed, Listing, Unreadable};
 use idem_core::store::trail;
-use idem_core::{StoreError, StoreErrorKind};
+use idem_core::{KeyDigest, StoreError, StoreErrorKind};
 use serde_json::json;
 
 use crate::args::List;
 use crate::failure::Failure;
 use crate::print;
+use crate::progress::Progress;
 use crate::store::AnyStore;
 
 /// How many outcomes are read at a time.
 const AT_A_TIME: usize = 16;
+/// How many records are sorted by age together, and held in memory. More are printed in parts.
+const SORTED: usize = 10_000;
 
 pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(), Failure> {
     let mut listing = Listing::all();
@@ -26,30 +29,37 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
     listing.older_than = args.older_than;
     listing.digest = args.digest;
     listing.cursor = args.cursor.as_deref().map(Cursor::from_text);
-    let most = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let mut left = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let wants_trail = args.operation.as_deref() == Some(trail::OPERATION) || args.digest.is_some();
     let mut found_any = false;
-    let (mut records, mut seen) = (Vec::<Listed>::new(), HashSet::<RecordId>::new());
+    let (mut records, mut seen) = (Vec::<Listed>::new(), HashSet::<KeyDigest>::new());
+    let mut output = Output::new(json);
+    let mut progress = Progress::new();
     let cursor = loop {
-        listing.limit = most - records.len();
+        listing.limit = left.min(SORTED);
         let page = store.list(&listing).await.map_err(|error| of_cursor(error, &listing, args.cursor.as_deref()))?;
+        progress.add(&page);
         tell(&page.unreadable);
         found_any |= !page.unreadable.is_empty() || !page.records.is_empty();
         let is_wanted = |listed: &Listed| wants_trail || listed.id.operation() != trail::OPERATION;
-        records.extend(page.records.into_iter().filter(|listed| is_wanted(listed) && seen.insert(listed.id.clone())));
+        let before = records.len();
+        records.extend(page.records.into_iter().filter(|listed| is_wanted(listed) && seen.insert(listed.id.digest())));
+        left -= records.len() - before;
+        if records.len() >= SORTED {
+            progress.clear();
+            output.print(store, std::mem::take(&mut records)).await?;
+        }
         match page.next {
-            Some(cursor) if records.len() < most => listing = listing.after(cursor),
+            Some(cursor) if left > 0 => listing = listing.after(cursor),
             next => break next,
         }
     };
-    records.sort_by(Listed::oldest_first);
+    progress.clear();
+    output.print(store, records).await?;
+    output.end(cursor.as_ref())?;
     if json {
-        let records = with_outcomes(store, records).await?;
-        let cursor = cursor.as_ref().map(Cursor::as_str);
-        return Ok(print::json(&json!({ "records": records, "cursor": cursor }))?);
+        return Ok(());
     }
-    let rows: Vec<_> = records.iter().map(|listed| print::row(&listed.id, &listed.info)).collect();
-    print::table(&print::COLUMNS, &rows)?;
     if let Some(cursor) = cursor {
         print::aside(&format!("there may be more: --cursor {}", cursor.as_str()));
     } else if !found_any && args.cursor.is_none() {
@@ -58,6 +68,42 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
         );
     }
     Ok(())
+}
+
+/// A listing that is printed in parts.
+struct Output {
+    json: bool,
+    table: print::Table,
+    has_begun: bool,
+}
+
+impl Output {
+    fn new(json: bool) -> Self {
+        Self { json, table: print::Table::new(&print::COLUMNS), has_begun: false }
+    }
+
+    /// Prints more records, the oldest of these first.
+    async fn print(&mut self, store: &AnyStore, mut records: Vec<Listed>) -> Result<(), Failure> {
+        records.sort_by(Listed::oldest_first);
+        if !self.json {
+            let rows: Vec<_> = records.iter().map(|listed| print::row(&listed.id, &listed.info)).collect();
+            return Ok(self.table.rows(&rows)?);
+        }
+        for object in with_outcomes(store, records).await? {
+            print::text(if self.has_begun { "," } else { "{\"records\":[" })?;
+            print::text(&object.to_string())?;
+            self.has_begun = true;
+        }
+        Ok(())
+    }
+
+    fn end(&self, cursor: Option<&Cursor>) -> Result<(), Failure> {
+        if self.json {
+            let begin = if self.has_begun { "" } else { "{\"records\":[" };
+            print::line(&format!("{begin}],\"cursor\":{}}}", json!(cursor.map(Cursor::as_str))))?;
+        }
+        Ok(())
+    }
 }
 
 /// The records with their outcomes, which a listing leaves out.

@@ -3,6 +3,7 @@
 mod audit;
 mod change;
 mod list;
+mod pattern;
 mod purge;
 mod stats;
 
@@ -15,10 +16,13 @@ use idem_core::store::trail::Entry;
 use idem_core::{Key, KeyDigest, StoreError};
 use serde_json::{Value, json};
 
+use self::pattern::{Pattern, Patterns, Wanted};
 use crate::args::{Args, Command, Show, Which};
 use crate::doctor;
 use crate::failure::{self, Failure};
+use crate::place;
 use crate::print;
+use crate::progress::Progress;
 use crate::store::AnyStore;
 
 /// Carries the command out, and says the exit code.
@@ -41,19 +45,25 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
         _ => {}
     }
     let store = AnyStore::open(&args).await?;
-    match &args.command {
-        Command::List(list) => list::run(&store, list, args.json).await?,
-        Command::Show(show) => run_show(&store, show, args.json).await?,
-        Command::Settle(settle) => change::settle(&store, settle, args.json).await?,
-        Command::Forget(change) => change::forget(&store, change, args.json).await?,
-        Command::Release(change) => change::release(&store, change, args.json).await?,
-        Command::Stats => stats::run(&store, args.json).await?,
-        Command::Watch(watch) => stats::watch(&store, watch, args.json).await?,
-        Command::Purge(purge) => purge::run(&store, purge, args.json).await?,
-        Command::Audit(audit) => audit::run(&store, audit, args.json).await?,
-        Command::Completions { .. } | Command::Man | Command::Doctor => {}
+    match carry_out(&store, &args).await {
+        Ok(()) => Ok(failure::DONE),
+        Err(failure) => Err(place::explain(&store, &args, failure).await),
     }
-    Ok(failure::DONE)
+}
+
+async fn carry_out(store: &AnyStore, args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        Command::List(list) => list::run(store, list, args.json).await,
+        Command::Show(show) => run_show(store, show, args.json).await,
+        Command::Settle(settle) => change::settle(store, settle, args.json).await,
+        Command::Forget(change) => change::forget(store, change, args.json).await,
+        Command::Release(change) => change::release(store, change, args.json).await,
+        Command::Stats => stats::run(store, args.json).await,
+        Command::Watch(watch) => stats::watch(store, watch, args.json).await,
+        Command::Purge(purge) => purge::run(store, purge, args.json).await,
+        Command::Audit(audit) => audit::run(store, audit, args.json).await,
+        Command::Completions { .. } | Command::Man | Command::Doctor => Ok(()),
+    }
 }
 
 /// So many decisions about a record are shown, and so many about its whole operation.
@@ -80,13 +90,32 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
         print::aside(&format!("idem: the audit trail cannot be read: {error}"));
         Vec::new()
     });
+    let pattern = if show.pattern { pattern_of(store, id.operation()).await? } else { None };
     if json {
-        print::json(&with_decisions(print::object(&id, &info), &entries))?;
-    } else {
-        print::record(&id, &info)?;
-        print::entries(&entries)?;
+        let mut object = with_decisions(print::object(&id, &info), &entries);
+        if let (true, Value::Object(object)) = (show.pattern, &mut object) {
+            let pattern = pattern.map(|pattern| print::object(&pattern.id, &pattern.info));
+            object.insert("pattern".to_owned(), pattern.into());
+        }
+        return Ok(print::json(&object)?);
+    }
+    print::record(&id, &info)?;
+    print::entries(&entries)?;
+    if let Some(Pattern { id, info, value }) = pattern {
+        print::pattern(&id, &info, &value)?;
     }
     Ok(())
+}
+
+/// An outcome that the operation's function recorded.
+async fn pattern_of(store: &AnyStore, operation: &str) -> Result<Option<Pattern>, Failure> {
+    let wanted = Wanted { operation, is_error: false, version: None };
+    let Patterns { found, codec } = pattern::find(store, &wanted).await?;
+    if found.is_empty() {
+        let codec = codec.map_or_else(String::new, |codec| format!(" in JSON; others are in the codec `{codec}`"));
+        print::aside(&format!("no outcome of `{operation}` that a function recorded is there{codec}"));
+    }
+    Ok(found.into_iter().next())
 }
 
 /// What operators decided about a record that does not exist, if they did.
@@ -158,8 +187,10 @@ fn ids_of(operation: &str, key: &str) -> Vec<RecordId> {
 
 async fn find_digest(store: &AnyStore, digest: KeyDigest) -> Result<(RecordId, RecordInfo), Failure> {
     let mut listing = Listing::all().digest(digest);
+    let mut progress = Progress::new();
     loop {
         let page = store.list(&listing).await?;
+        progress.add(&page);
         if let Some(listed) = page.records.into_iter().next() {
             // With its outcome. It may have gone since.
             if let Some(info) = store.inspect(&listed.id).await? {

@@ -17,6 +17,7 @@ use crate::args::{Purge, State};
 use crate::ask;
 use crate::failure::Failure;
 use crate::print;
+use crate::progress::Progress;
 use crate::store::AnyStore;
 
 /// How many records are listed before they are removed.
@@ -181,8 +182,10 @@ async fn note(store: &AnyStore, args: &Purge) -> Result<Option<Noted>, Failure> 
 /// How many records would go, by state.
 async fn count(store: &AnyStore, mut listing: Listing, force: bool) -> Result<BTreeMap<&'static str, u64>, Failure> {
     let mut counted = BTreeMap::new();
+    let mut progress = Progress::new();
     loop {
         let page = store.list(&listing).await?;
+        progress.add(&page);
         for listed in page.records {
             if listed.info.state != RecordState::InFlight || force {
                 *counted.entry(print::state(listed.info.state)).or_default() += 1;

@@ -13,6 +13,7 @@ use super::list::tell;
 use crate::args::Watch;
 use crate::failure::Failure;
 use crate::print;
+use crate::progress::Progress;
 use crate::store::AnyStore;
 
 /// In the order of the columns.
@@ -64,8 +65,10 @@ async fn count(store: &AnyStore) -> Result<BTreeMap<String, Counts>, Failure> {
     let mut operations: BTreeMap<String, Counts> = BTreeMap::new();
     let mut seen = std::collections::HashSet::new();
     let mut listing = Listing::all().limit(PAGE);
+    let mut progress = Progress::new();
     loop {
         let page = store.list(&listing).await?;
+        progress.add(&page);
         tell(&page.unreadable);
         for listed in page.records {
             // The digest, which is short: a record may come twice.

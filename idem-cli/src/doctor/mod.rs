@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 
 use crate::args::Args;
 use crate::failure::{DONE, FOUND, Failure};
+use crate::place::{Missing, missing_table};
 use crate::print;
-use crate::store::AnyStore;
+use crate::store::{AnyStore, table_of};
 
 /// The findings of the doctor.
 #[derive(Default)]
@@ -75,28 +76,31 @@ async fn examine(store: &AnyStore, args: &Args, report: &mut Report) -> Result<(
     match store {
         AnyStore::Redis(store) => redis::examine(store, report).await,
         AnyStore::Postgres(_, pool) => {
-            table(store, report).await?;
-            sql::postgres(pool, sql::table_of(args), report).await
+            table(store, args, report).await?;
+            sql::postgres(pool, table_of(args), report).await
         }
         AnyStore::MySql(_, pool) => {
-            table(store, report).await?;
-            sql::mysql(pool, sql::table_of(args), report).await
+            table(store, args, report).await?;
+            sql::mysql(pool, table_of(args), report).await
         }
         AnyStore::Sqlite(_, pool) => {
-            table(store, report).await?;
-            sql::sqlite(pool, report).await
+            table(store, args, report).await?;
+            sql::sqlite(pool, table_of(args), report).await
         }
     }
 }
 
 /// Whether the table is there, and one of this version: as a first step of a store finds.
-async fn table(store: &AnyStore, report: &mut Report) -> Result<(), Failure> {
+async fn table(store: &AnyStore, args: &Args, report: &mut Report) -> Result<(), Failure> {
     let nothing = Key::encode("doctor").and_then(|key| RecordId::new("idem.doctor", &key));
     let Some(id) = nothing else { return Ok(()) };
     match store.inspect(&id).await {
         Ok(_) => report.fine("the table is there, and of this version"),
         Err(error) if matches!(error.kind(), StoreErrorKind::Refused | StoreErrorKind::Unreadable) => {
-            report.found_error(&error);
+            match missing_table(store, args).await {
+                Some(Missing { what, remedy }) => report.found(what, remedy),
+                None => report.found_error(&error),
+            }
         }
         Err(error) => return Err(error.into()),
     }

@@ -10,29 +10,21 @@ use idem_sqlx::sqlx::{self, AssertSqlSafe, Row as _};
 use tokio::time::timeout;
 
 use super::{Report, clock};
-use crate::args::Args;
 use crate::failure::Failure;
+use crate::store::quoted;
 
 /// PostgreSQL 12, as `server_version_num` has it.
 const OLDEST_POSTGRES: i32 = 120_000;
+/// What to do about a table that can only be read.
+const WRITABLE: &str = "connect to a server that may be written, and let its database and its transactions be so";
 /// How long a look at a whole file may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Between two looks at the clock.
 const BETWEEN: Duration = Duration::from_millis(300);
 
-pub(super) fn table_of(args: &Args) -> &str {
-    args.table.as_deref().unwrap_or("idem_records")
-}
-
 fn unavailable(error: &sqlx::Error) -> Failure {
     Failure::Unavailable(format!("the database cannot be asked: {error}"))
-}
-
-/// Each part of the name between quotation marks. A name that is none was found to be so before.
-fn quoted(table: &str, mark: char) -> String {
-    let part = |part: &str| format!("{mark}{}{mark}", part.replace(mark, ""));
-    table.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
 /// Judges the clock of a server, which says the microseconds since 1970.
@@ -196,7 +188,7 @@ pub(super) async fn mysql(pool: &MySqlPool, table: &str, report: &mut Report) ->
     version_of_mysql(setting("version"), report);
     let isolation = if setting("transaction_isolation").is_empty() { "tx_isolation" } else { "transaction_isolation" };
     report.fine(format!("isolation `{}`: every step is correct at every level", setting(isolation)));
-    if setting("read_only") == "ON" {
+    if setting("read_only") != "OFF" {
         report.found("this server is read-only", "connect to the primary");
     }
     match setting("innodb_flush_log_at_trx_commit") {
@@ -240,6 +232,13 @@ pub(super) async fn mysql(pool: &MySqlPool, table: &str, report: &mut Report) ->
             ),
         }
     }
+    // Each further way to be read-only: of transactions, of the database, of the storage engine.
+    let delete = format!("DELETE FROM {quoted} WHERE false");
+    if setting("read_only") == "OFF"
+        && let Err(error) = sqlx::query(AssertSqlSafe(delete)).execute(pool).await
+    {
+        report.found(format!("the table cannot be written: {error}"), WRITABLE);
+    }
     Ok(())
 }
 
@@ -259,7 +258,7 @@ fn version_of_mysql(version: &str, report: &mut Report) {
     }
 }
 
-pub(super) async fn sqlite(pool: &SqlitePool, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn sqlite(pool: &SqlitePool, table: &str, report: &mut Report) -> Result<(), Failure> {
     let one = async |question: &'static str| -> Result<String, sqlx::Error> {
         sqlx::query(question).fetch_one(pool).await?.try_get(0)
     };
@@ -274,11 +273,15 @@ pub(super) async fn sqlite(pool: &SqlitePool, report: &mut Report) -> Result<(),
             "PRAGMA journal_mode = WAL, once; or open it with `SqliteStore::connect`, which sets it",
         ),
     }
-    match sqlx::raw_sql("BEGIN IMMEDIATE; ROLLBACK").execute(pool).await {
+    // `BEGIN IMMEDIATE` alone would read a file that is read-only. Without the table, that is said.
+    let delete = format!("DELETE FROM {} WHERE false", quoted(table, '"'));
+    let explained = sqlx::query(AssertSqlSafe(format!("EXPLAIN {delete}"))).fetch_all(pool).await;
+    let step = if explained.is_ok() { delete } else { "SELECT 1".to_owned() };
+    match sqlx::raw_sql(AssertSqlSafe(format!("BEGIN IMMEDIATE; {step}; ROLLBACK"))).execute(pool).await {
         Ok(_) => report.fine("the file can be written"),
         Err(error) => report.found(
             format!("the file cannot be written: {error}"),
-            "give the service the rights to the file and to its directory, and look what holds a transaction open",
+            "give the service the rights to the file and to its directory (and no `mode=ro` in the URL), and look what holds a transaction open",
         ),
     }
     match timeout(LIMIT, one("PRAGMA quick_check(1)")).await {

@@ -278,6 +278,36 @@ async fn an_empty_listing_says_where_to_look() {
 }
 
 #[tokio::test]
+async fn a_mistyped_table_or_prefix_is_named() {
+    let (_dir, url, idempotency) = sqlite().await;
+    charge(&idempotency, "k").await.unwrap();
+    for command in [&["list"][..], &["show", OPERATION, "k"], &["doctor"]] {
+        let wrong = idem(&url, &[command, &["--table", "idem_record"]].concat());
+        let text = wrong.out.clone() + &wrong.err;
+        assert!(wrong.code > 0 && text.contains("no table `idem_record`"), "{wrong:?}");
+        assert!(text.contains("`idem_records`") && text.contains("`--table`"), "{wrong:?}");
+    }
+    let server = RedisServer::start().await.unwrap();
+    let url = server.url();
+    charge(&runtime(&url).await, "k").await.unwrap();
+    for command in [&["show", OPERATION, "k"][..], &["forget", OPERATION, "k", "--yes"]] {
+        let wrong = idem(&url, &[command, &["--prefix", "shop"]].concat()).with(3);
+        assert!(wrong.err.contains("with the prefix `shop`; check `--prefix`"), "{wrong:?}");
+    }
+    let other = idem(&url, &["show", OPERATION, "other"]).with(3);
+    assert!(!other.err.contains("--prefix"), "{other:?}");
+}
+
+#[tokio::test]
+async fn watch_without_a_pause_is_a_wrong_argument() {
+    let (_dir, url, _) = sqlite().await;
+    for interval in ["0s", "9ms"] {
+        let wrong = idem(&url, &["watch", "--interval", interval]).with(2);
+        assert!(wrong.err.contains("at least 10 ms"), "{wrong:?}");
+    }
+}
+
+#[tokio::test]
 async fn watch_counts_again_until_it_is_interrupted() {
     let (_dir, url, idempotency) = sqlite().await;
     let mut child = Command::new(env!("CARGO_BIN_EXE_idem"))

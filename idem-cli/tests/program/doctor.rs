@@ -1,5 +1,6 @@
 //! The doctor finds each defect, and nothing on a healthy store.
 
+use idem_sqlx::sqlx::mysql::MySqlPoolOptions;
 use idem_testkit::RedisServer;
 
 use crate::support::{idem, runtime, until};
@@ -54,6 +55,10 @@ pub(crate) async fn finds_a_postgres_that_forgets_or_has_no_table(url: &str) {
     let fine = report["fine"].to_string();
     assert!(fine.contains("PostgreSQL: the clock runs as this machine's does"), "{report}");
     assert!(report["notes"].to_string().contains("has no standby"), "{report}");
+    alter("ALTER ROLE CURRENT_USER SET default_transaction_read_only = on").await;
+    assert!(idem(url, &["doctor"]).with(1).out.contains("transactions are read-only here"));
+    let back = "SET default_transaction_read_only = off; ALTER ROLE CURRENT_USER RESET default_transaction_read_only";
+    idem_sqlx::sqlx::raw_sql(back).execute(&pool).await.unwrap();
     alter("ALTER SYSTEM SET synchronous_standby_names = 'none'").await;
     alter("SELECT pg_reload_conf()").await;
     until("a standby is asked for", async || idem(url, &["doctor"]).out.contains("no standby is connected")).await;
@@ -69,7 +74,8 @@ pub(crate) async fn finds_a_postgres_that_forgets_or_has_no_table(url: &str) {
 }
 
 pub(crate) async fn finds_a_mariadb_that_forgets_or_has_no_table(url: &str) {
-    let pool = idem_sqlx::sqlx::MySqlPool::connect(url).await.unwrap();
+    // One connection, which stays as it is when settings for new ones change.
+    let pool = MySqlPoolOptions::new().max_connections(1).connect(url).await.unwrap();
     let run = async |statement: &'static str| {
         idem_sqlx::sqlx::raw_sql(statement).execute(&pool).await.unwrap();
     };
@@ -86,6 +92,7 @@ pub(crate) async fn finds_a_mariadb_that_forgets_or_has_no_table(url: &str) {
     assert!(report["notes"].to_string().contains("no replica is seen"), "{report}");
     for (change, what, back) in [
         ("SET GLOBAL read_only = ON", "connect to the primary", "SET GLOBAL read_only = OFF"),
+        ("SET GLOBAL tx_read_only = ON", "the table cannot be written", "SET GLOBAL tx_read_only = OFF"),
         ("ALTER TABLE idem_records ENGINE = Aria", "ENGINE = InnoDB", "ALTER TABLE idem_records ENGINE = InnoDB"),
     ] {
         run(change).await;
@@ -104,6 +111,8 @@ async fn a_sqlite_file_that_is_not_in_wal_mode_is_found() {
     let url = format!("sqlite://{}/idem.db", dir.path().display());
     runtime(&url).await;
     idem(&url, &["doctor"]).with(0);
+    let read_only = idem(&format!("{url}?mode=ro"), &["doctor"]).with(1).out;
+    assert!(read_only.contains("the file cannot be written"), "{read_only}");
     let pool = idem_sqlx::sqlx::SqlitePool::connect(&url).await.unwrap();
     // The connections from before are closed in the background, and each of them keeps the mode.
     let switch = async || {

@@ -1,10 +1,10 @@
 //! What `settle` records: the version of the outcome, and how long it is kept.
 
-use idem_core::Error;
+use idem_core::{Abandoned, Begin, Error};
 use idem_sqlx::sqlx;
 use serde_json::json;
 
-use crate::support::{OPERATION, idem, idem_answering, killed_worker, runtime};
+use crate::support::{OPERATION, charge, idem, idem_answering, killed_worker, runtime};
 
 /// The operation's type was in euros, and is in cents since version 2.
 pub(crate) async fn an_outcome_of_a_later_version_is_replayed_as_it_is(url: &str) {
@@ -93,4 +93,95 @@ async fn a_change_that_was_made_ends_with_0_even_if_its_record_cannot_be_read_af
     );
     let audit = idem(&url, &["audit", "--json"]).with(0).json();
     assert_eq!(audit["decisions"][0]["result"], json!("done"));
+}
+
+#[tokio::test]
+async fn an_outcome_of_another_shape_is_settled_only_with_consent() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = url_in(&dir);
+    let idempotency = runtime(&url).await;
+    // The first outcome of an operation has nothing to be compared with.
+    killed_worker(&url, "first").await;
+    idem_answering(&url, &["settle", OPERATION, "first", "--value", "-", "--yes"], "\"by hand\"").with(0);
+    let call = idempotency.operation(OPERATION).key("charged").abandoned(Abandoned::Reject);
+    call.run(async || Ok::<_, Error>("receipt 1".to_owned())).await.unwrap();
+    killed_worker(&url, "k").await;
+    let settle = ["settle", OPERATION, "k", "--value", "-", "--yes"];
+    let refused = idem_answering(&url, &settle, "{\"receipt\":7}").with(4);
+    for says in ["is an object, and others have a string", "a `String`", "show --pattern", "--other-shape"] {
+        assert!(refused.err.contains(says), "{says}: {refused:?}");
+    }
+    let shown = idem(&url, &["show", OPERATION, "k", "--pattern"]).with(0).out;
+    assert!(shown.contains("pattern      \"receipt 1\" (of charged, a `String`)"), "{shown}");
+    let shown = idem(&url, &["show", OPERATION, "k", "--pattern", "--json"]).with(0).json();
+    assert_eq!((&shown["state"], &shown["pattern"]["key"]), (&json!("abandoned"), &json!("charged")));
+    assert_eq!(shown["pattern"]["outcome_type"], json!("String"));
+    let shown = idem(&url, &["show", OPERATION, "charged"]).with(0).out;
+    assert!(shown.contains("type         String"), "{shown}");
+    // There is no such error, so that nothing differs from it.
+    idem_answering(&url, &[&settle[..], &["--error"]].concat(), "7").with(0);
+    killed_worker(&url, "other").await;
+    let other = ["settle", OPERATION, "other", "--value", "-", "--yes", "--other-shape"];
+    idem_answering(&url, &other, "{\"receipt\":7}").with(0);
+    assert_eq!(charge(&idempotency, "other").await.unwrap(), json!({ "receipt": 7 }));
+}
+
+#[tokio::test]
+async fn an_outcome_in_json_is_not_settled_among_those_of_another_codec() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = url_in(&dir);
+    charge(&runtime(&url).await, "charged").await.unwrap();
+    let pool = sqlx::SqlitePool::connect(&url).await.unwrap();
+    sqlx::raw_sql("UPDATE idem_records SET codec = 'x'").execute(&pool).await.unwrap();
+    killed_worker(&url, "k").await;
+    let refused = idem_answering(&url, &["settle", OPERATION, "k", "--value", "-", "--yes"], "\"r\"").with(4);
+    assert!(refused.err.contains("in the codec `x`") && refused.err.contains("--other-shape"), "{refused:?}");
+    let shown = idem(&url, &["show", OPERATION, "k", "--pattern"]).with(0);
+    assert!(shown.err.contains("in the codec `x`") && !shown.out.contains("pattern"), "{shown:?}");
+}
+
+#[tokio::test]
+async fn an_outcome_that_was_settled_by_hand_is_replaced_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = url_in(&dir);
+    let idempotency = runtime(&url).await;
+    killed_worker(&url, "k").await;
+    let settle = ["settle", OPERATION, "k", "--value", "-", "--yes"];
+    let replace = |key| ["settle", OPERATION, key, "--value", "-", "--yes", "--replace"];
+    let early = idem_answering(&url, &replace("k"), "\"wrong\"").with(4);
+    assert!(early.err.contains("abandoned") && early.err.contains("without `--replace`"), "{early:?}");
+    idem_answering(&url, &settle, "\"wrong\"").with(0);
+    let again = idem_answering(&url, &settle, "\"right\"").with(4);
+    assert!(again.err.contains("settle --replace") && again.err.contains("runs the body again"), "{again:?}");
+    let before = idem(&url, &["show", OPERATION, "k", "--json"]).with(0).json();
+    let replaced = idem_answering(&url, &replace("k"), "\"right\"").with(0);
+    assert!(replaced.out.starts_with("replaced "), "{replaced:?}");
+    assert_eq!(charge(&idempotency, "k").await.unwrap(), json!("right"));
+    let shown = idem(&url, &["show", OPERATION, "k", "--json"]).with(0).json();
+    assert!(shown["expires_in_ms"].as_u64() <= before["expires_in_ms"].as_u64(), "{before} {shown}");
+    let decisions = shown["decisions"].as_array().unwrap().iter().map(|entry| entry["decision"].as_str().unwrap());
+    assert_eq!(decisions.collect::<Vec<_>>(), ["replaced", "settled"]);
+    idem_answering(&url, &[&replace("k")[..], &["--ttl", "1h"]].concat(), "1").with(2);
+
+    charge(&idempotency, "charged").await.unwrap();
+    let refused = idem_answering(&url, &replace("charged"), "\"right\"").with(4);
+    assert!(refused.err.contains("by the function"), "{refused:?}");
+    assert_eq!(charge(&idempotency, "charged").await.unwrap(), json!("charged by the worker"));
+}
+
+#[tokio::test]
+async fn work_that_was_done_after_all_is_recorded_when_no_attempt_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = url_in(&dir);
+    let idempotency = runtime(&url).await;
+    let call = || idempotency.operation(OPERATION).key("k").max_attempts(1);
+    let Begin::Execute(lease) = call().begin().await.unwrap() else { panic!() };
+    lease.release().await.unwrap();
+    let exhausted = call().run(async || Ok::<_, Error>("again".to_owned())).await.unwrap_err();
+    assert!(matches!(exhausted, Error::AttemptsExhausted { .. }), "{exhausted:?}");
+    let listed = idem(&url, &["list", "--state", "released", "--json"]).with(0).json();
+    assert_eq!(listed["records"][0]["key"], json!("k"));
+    idem_answering(&url, &["settle", OPERATION, "k", "--value", "-", "--yes"], "\"charged\"").with(0);
+    let replayed = call().run(async || Ok::<_, Error>("again".to_owned())).await.unwrap();
+    assert_eq!(replayed.into_inner(), "charged");
 }

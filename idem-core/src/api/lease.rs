@@ -10,13 +10,12 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::call::held::Held;
-use crate::call::keeping::{Keepable, encode_error};
+use crate::call::keeping::Keepable;
 use crate::call::recorded::Recorded;
 use crate::error::Error;
 use crate::lease::term::Term;
 use crate::observe::Decision;
 use crate::outcome::Storable;
-use crate::outcome::codec::CodecContext;
 use crate::runtime::Runtime;
 use crate::store::{Store, Transaction};
 use crate::task::current;
@@ -148,9 +147,8 @@ impl Lease {
     pub async fn commit<T: Storable<Via>, Via>(&self, value: &T) -> Result<(), Error> {
         match &self.guarded {
             Some(guarded) => {
-                let context = CodecContext::of_value(&guarded.term.id, guarded.term.attempt);
-                let outcome = guarded.runtime.codec.encode(context, &value.to_stored());
                 let mut held = guarded.held.lock().await;
+                let outcome = guarded.runtime.codec.encode(held.value_context(), &value.to_stored());
                 held.plan_commit(outcome);
                 guarded.answered(held.try_out().await)
             }
@@ -174,12 +172,12 @@ impl Lease {
     pub async fn commit_error<E: Keepable>(&self, error: &E, ttl: Option<Duration>) -> Result<(), Error> {
         let Some(guarded) = &self.guarded else { return Ok(()) };
         let Guard { term, runtime, .. } = &**guarded;
-        let encoded = encode_error(&runtime.codec, &term.id, term.attempt, error).map_err(|failure| Error::Config {
+        let mut held = guarded.held.lock().await;
+        let encoded = runtime.codec.encode(held.error_context(), error).map_err(|failure| Error::Config {
             operation: term.id.operation().into(),
             reason: format!("the error to keep cannot be written: {failure}").into(),
         });
         let encoded = encoded.inspect_err(|_| current::trouble())?;
-        let mut held = guarded.held.lock().await;
         held.plan_kept_error(encoded, ttl);
         guarded.answered(held.try_out().await)
     }
@@ -208,7 +206,7 @@ impl Lease {
         let Some(guarded) = &self.guarded else { return Ok(()) };
         let mut held = guarded.held.lock().await;
         let Some(recording) = held.recording(guarded.observes) else { return Ok(()) };
-        if recording.commit_in(tx, value).await.inspect_err(|_| current::trouble())? {
+        if recording.commit_in(tx, Some(value)).await.inspect_err(|_| current::trouble())? {
             held.mark_recorded_in_transaction();
             return Ok(());
         }

@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::lease::term::Term;
 use crate::observe::{self, BodyWatch, Decision, Observer};
 use crate::outcome::Outcome;
-use crate::outcome::codec::{CodecFailure, caught};
+use crate::outcome::codec::{CodecContext, CodecFailure, caught};
 use crate::policy::errors::{ErrorAction, Next, Then, Tries};
 use crate::policy::settings::Settings;
 use crate::record::{Encoded, RecordId};
@@ -282,7 +282,8 @@ where
                     } else if call.omits_outcome() {
                         held.plan_commit_without_outcome();
                     } else {
-                        held.plan_commit((self.witness.encode)(&runtime.codec, &term.id, term.attempt, &value));
+                        let encoded = (self.witness.encode)(&runtime.codec, held.value_context(), &value);
+                        held.plan_commit(encoded);
                     }
                     return AfterTry::For(Answer::Gives(Ok(Outcome::executed(value))));
                 }
@@ -319,7 +320,7 @@ where
             // As it stands.
             Then::Release => {}
             Then::Abandon => held.plan_release(true),
-            Then::Keep(ttl) => match self.encoded(runtime, &term, call, &error) {
+            Then::Keep(ttl) => match self.encoded(runtime, held.error_context(), call, &error) {
                 Ok(encoded) => held.plan_kept_error(encoded, ttl),
                 Err(failure) => {
                     observer.decided_because(Decision::ErrorNotKept, &term.id, term.attempt, &failure);
@@ -329,7 +330,13 @@ where
         AfterTry::For(Answer::Gives(Err(error)))
     }
 
-    fn encoded(&self, runtime: &Runtime, term: &Term, call: &Call, error: &E) -> Result<Encoded, CodecFailure> {
+    fn encoded(
+        &self,
+        runtime: &Runtime,
+        context: CodecContext<'_>,
+        call: &Call,
+        error: &E,
+    ) -> Result<Encoded, CodecFailure> {
         let Some(keeper) = &self.policy.keeper else {
             return Err("its policy says that no error of this type is kept".into());
         };
@@ -340,7 +347,7 @@ where
             if (keeper.has_ours)(error) {
                 return Err("an error of idem is among its sources, and is never kept".into());
             }
-            (keeper.encode)(&runtime.codec, &term.id, term.attempt, error)
+            (keeper.encode)(&runtime.codec, context, error)
         })
     }
 

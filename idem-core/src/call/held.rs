@@ -22,7 +22,7 @@ use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::lease::keeper::Enrolled;
 use crate::lease::term::Term;
 use crate::observe::Decision;
-use crate::outcome::codec::CodecFailure;
+use crate::outcome::codec::{CodecContext, CodecFailure, TypeLabel};
 use crate::policy::settings::{keep_for, keep_released, seconds};
 use crate::record::{AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
 use crate::runtime::Runtime;
@@ -67,8 +67,8 @@ struct Parts {
     sending: Option<Sending>,
     /// The outcome is not that of a body, but one that is known otherwise.
     settles: bool,
-    /// The version of the outcome's type.
-    version: u32,
+    /// What the record says of the outcome's type.
+    label: TypeLabel,
     trace: Option<Arc<CallTrace>>,
     /// The operator who records the outcome by hand, and the reason.
     audit: Option<Box<By>>,
@@ -132,7 +132,7 @@ impl Held {
             step: Stage::Running,
             sending: None,
             settles: false,
-            version: request.outcome_version(),
+            label: request.type_label(),
             trace: request.trace.clone(),
             audit: None,
             committed: false,
@@ -146,6 +146,20 @@ impl Held {
         &self.term
     }
 
+    /// The context in which the value of the body is written.
+    pub(crate) fn value_context(&self) -> CodecContext<'_> {
+        CodecContext::of_value(&self.term.id, self.term.attempt, self.label())
+    }
+
+    /// The same of an error that is kept.
+    pub(crate) fn error_context(&self) -> CodecContext<'_> {
+        CodecContext::of_error(&self.term.id, self.term.attempt, self.label())
+    }
+
+    fn label(&self) -> TypeLabel {
+        self.parts.as_ref().map(|parts| parts.label).unwrap_or_default()
+    }
+
     /// Whether the attempt before was cut off.
     pub(crate) fn after_abandoned(&self) -> bool {
         self.parts.as_ref().is_some_and(|parts| parts.origin == Origin::Abandoned)
@@ -154,8 +168,7 @@ impl Held {
     /// The body has ended, and this is its outcome.
     pub(crate) fn plan_commit(&mut self, outcome: Result<Encoded, CodecFailure>) {
         if let Some(parts) = &mut self.parts {
-            let noted = |outcome| traced(parts.trace.as_ref(), outcome).of_version(parts.version);
-            let outcome = parts.encoded(outcome).map(noted);
+            let outcome = parts.encoded(outcome).map(|outcome| traced(parts.trace.as_ref(), outcome));
             parts.step = Stage::Committing { outcome, own: None };
         }
     }
@@ -169,7 +182,7 @@ impl Held {
             fingerprint: parts.fingerprint,
             ttl: parts.times.ttl(),
             remember: parts.times.remember(),
-            version: parts.version,
+            label: parts.label,
             trace: parts.trace.clone(),
             observes,
         })
@@ -362,15 +375,22 @@ impl Parts {
                 Tried::Over(Ownership::Held)
             }
             Ok(Ownership::Lost) => Tried::Over(Box::pin(self.after_all()).await),
-            Err(error) if error.kind() == StoreErrorKind::Unreadable => Tried::Hopeless(error),
-            Err(error) if error.kind() == StoreErrorKind::TooLarge => {
-                if !self.leaves_out_outcome() {
-                    return Tried::Hopeless(error);
-                }
+            Err(error) if error.kind() == StoreErrorKind::TooLarge && self.leaves_out_outcome() => {
                 self.not_encoded(&error);
                 Box::pin(self.try_step()).await
             }
+            Err(error) if self.is_hopeless(&error) => Tried::Hopeless(error),
             Err(error) => Tried::Failed(error),
+        }
+    }
+
+    /// Whether the step would never be carried out. Without an outcome, none is too large: then the
+    /// store lacks something that it may have again.
+    fn is_hopeless(&self, error: &StoreError) -> bool {
+        match error.kind() {
+            StoreErrorKind::Unreadable => true,
+            StoreErrorKind::TooLarge => self.settles,
+            _ => false,
         }
     }
 
@@ -438,7 +458,7 @@ impl Parts {
             Tried::Hopeless(error) => {
                 self.give_up(&error);
                 let (operation, key) = (self.enrolled.term.id.operation().into(), self.enrolled.term.id.digest());
-                Err(Error::Codec { operation, key, reason: error.to_string().into() })
+                Err(Error::Codec { operation, key, reason: error.to_string().into(), is_message: false })
             }
         }
     }

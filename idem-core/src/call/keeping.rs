@@ -9,13 +9,13 @@ use crate::call::recorded::Recorded;
 use crate::error::Error;
 use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure};
 use crate::policy::errors::{ErrorAction, Never, Sometimes};
-use crate::record::{Encoded, RecordId};
+use crate::record::Encoded;
 
 /// An error that can be recorded.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be kept",
     label = "this keeps errors, which then must be stored",
-    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both",
+    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both; of a generic error, the type parameters are so too",
     note = "an `idem::Error` is never kept, alone or inside of another: mark the variant that holds one `#[serde(skip)]`"
 )]
 pub trait Keepable: Serialize + DeserializeOwned {}
@@ -26,7 +26,7 @@ impl<E: Serialize + DeserializeOwned> Keepable for E {}
 /// How kept errors of a type are written and read.
 #[derive(Debug)]
 pub struct Keeper<E> {
-    pub(crate) encode: fn(&AnyCodec, &RecordId, u64, &E) -> Result<Encoded, CodecFailure>,
+    pub(crate) encode: fn(&AnyCodec, CodecContext<'_>, &E) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<E, Error>,
     /// Whether an error of ours is among the sources of this one, as far as that can be seen.
     pub(crate) has_ours: fn(&E) -> bool,
@@ -38,25 +38,19 @@ impl<E> Keeper<E> {
     where
         E: Keepable,
     {
-        Self { encode: encode_error, decode: Recorded::decode_error, has_ours: |_| false }
+        Self {
+            encode: |codec, context, error| codec.encode(context, error),
+            decode: Recorded::decode_error,
+            has_ours: |_| false,
+        }
     }
-}
-
-/// Writes an error as an outcome.
-pub(crate) fn encode_error<E: Serialize>(
-    codec: &AnyCodec,
-    id: &RecordId,
-    attempt: u64,
-    error: &E,
-) -> Result<Encoded, CodecFailure> {
-    codec.encode(CodecContext::of_error(id, attempt), error)
 }
 
 /// Whether an error of type `E` must be such that it can be kept: if its policy keeps any.
 #[diagnostic::on_unimplemented(
     message = "`{E}` cannot be kept, as its error policy wants",
     label = "some errors of this type are kept, and then must be stored",
-    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both",
+    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both; of a generic error, the type parameters are so too",
     note = "the variant that holds an `idem::Error` is never kept: mark it `#[serde(skip)]`"
 )]
 pub trait KeepsErrors<E> {

@@ -21,7 +21,7 @@ pub(crate) enum Prepared<'a> {
 }
 
 impl Prepared<'_> {
-    /// Reports what there is to say of a call without a record.
+    /// Reports a call without a record; a watch is told of any other.
     pub(crate) fn announce(&self) {
         let (decision, operation) = match self {
             Self::Refused(error @ Error::Config { .. }) => (Decision::Misconfigured, error.operation()),
@@ -41,8 +41,9 @@ impl Prepared<'_> {
                 };
                 return Observer::observed_without_key(would, operation);
             }
+            Self::Guarded(_, request) => return watch::begins(&request.id),
             // Without a policy to ask, that was reported when the call was made.
-            Self::Refused(_) | Self::Unguarded(_, None) | Self::Guarded(..) => return,
+            Self::Refused(_) | Self::Unguarded(_, None) => return,
         };
         Observer::decided_without_key(decision, operation);
     }

@@ -93,7 +93,11 @@ impl Recorded {
             current::trouble();
         }
         self.observer.decided_because(Decision::Unreadable, &self.id, 0, &"the outcome is of another type");
-        let reason = format!("its outcome cannot be read: {why}").into();
-        Error::Codec { operation: self.id.operation().into(), key: self.id.digest(), reason }
+        Error::Codec {
+            operation: self.id.operation().into(),
+            key: self.id.digest(),
+            reason: format!("its outcome cannot be read: {why}").into(),
+            is_message: false,
+        }
     }
 }

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::base::clock;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
+use crate::outcome::codec::TypeLabel;
 use crate::outcome::versions::Versions;
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
 use crate::record::{Claim, Encoded, Owner, RecordId};
@@ -30,9 +31,12 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The version of the outcome's type.
-    pub(crate) fn outcome_version(&self) -> u32 {
-        self.versions.as_ref().map_or(1, |versions| versions.current)
+    /// What the record says of the outcome's type.
+    pub(crate) fn type_label(&self) -> TypeLabel {
+        TypeLabel {
+            version: self.versions.as_ref().map_or(1, |versions| versions.current),
+            is_named: self.settings.may_need_a_person(),
+        }
     }
 
     /// The claim that an owner sends.

@@ -9,7 +9,6 @@ mod open;
 
 use std::error::Error as StdError;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use crate::call::witness::Witness;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::observe::{self, BodyWatch, Decision, Observer};
 use crate::outcome::Outcome;
-use crate::outcome::codec::{CodecFailure, caught};
+use crate::outcome::codec::{CodecContext, CodecFailure, caught};
 use crate::policy::errors::{ErrorAction, Next, Then, Tries};
 use crate::policy::settings::{keep_for, seconds};
 use crate::record::{Commit, Encoded, Origin, Owner};
@@ -216,13 +215,13 @@ where
             }
             let call =
                 Call::new(request.id.clone(), attempt, from == Origin::Abandoned, AskMode::Nothing, runtime.identity());
-            open.attempt = attempt;
+            open.attempt = Some(attempt);
             let watch = BodyWatch::start();
             let returned = call.around(body.run(&mut *open.tx)).await;
             watch.stop(&request.id);
-            open.attempt = 0;
             let error = match (self.witness.split)(returned) {
                 Ok(value) => {
+                    open.attempt = None;
                     let outcome = self.encoded(runtime, request, &call, attempt, &value);
                     return match open.commit(store, &commit_of(request, owner, attempt, outcome, None)).await {
                         Ok(()) => {
@@ -235,7 +234,9 @@ where
                 Err(error) => error,
             };
             call.passes_on_trouble();
-            if let Some((encoded, own)) = self.kept(runtime, request, &call, &error) {
+            let kept = self.kept(runtime, request, &call, &error);
+            open.attempt = None;
+            if let Some((encoded, own)) = kept {
                 if let Err(error) = open.roll_back_body().await {
                     return Ran::Refused(error);
                 }
@@ -283,8 +284,8 @@ where
         if call.omits_outcome() {
             return None;
         }
-        let encoded = (self.witness.encode)(&runtime.codec, &request.id, attempt, value);
-        let encoded = encoded.map(|encoded| request.traced(encoded).of_version(request.outcome_version()));
+        let context = CodecContext::of_value(&request.id, attempt, request.type_label());
+        let encoded = (self.witness.encode)(&runtime.codec, context, value).map(|encoded| request.traced(encoded));
         let not_encoded = |failure: &CodecFailure| {
             runtime.observer.decided_because(Decision::NotEncoded, &request.id, attempt, failure);
         };
@@ -292,7 +293,7 @@ where
     }
 
     /// The error as it is recorded, and for how long if that has a time of its own; `None` if it is
-    /// not kept.
+    /// not kept. A panic of the policy ends the call as a panic of the body does.
     fn kept(
         &self,
         runtime: &Runtime,
@@ -300,10 +301,11 @@ where
         call: &Call,
         error: &E,
     ) -> Option<(Encoded, Option<Duration>)> {
-        let action = catch_unwind(AssertUnwindSafe(|| (self.policy.action)(error))).unwrap_or(ErrorAction::Release);
         // Without a lease, nothing is left to be tried again in place or to be abandoned: both are
         // a release.
-        let Next::Then(Then::Keep(own)) = Tries::new(Then::Release).next(action) else { return None };
+        let Next::Then(Then::Keep(own)) = Tries::new(Then::Release).next((self.policy.action)(error)) else {
+            return None;
+        };
         let keeper = self.policy.keeper.as_ref()?;
         let encoded = if call.is_troubled() {
             Err("a guarded call inside of it failed with an error of idem, which is never kept".into())
@@ -312,7 +314,8 @@ where
                 if (keeper.has_ours)(error) {
                     return Err("an error of idem is among its sources, and is never kept".into());
                 }
-                (keeper.encode)(&runtime.codec, &request.id, call.attempt(), error)
+                let context = CodecContext::of_error(&request.id, call.attempt(), request.type_label());
+                (keeper.encode)(&runtime.codec, context, error)
             })
         };
         match encoded {

@@ -5,8 +5,8 @@ use crate::call::recorded::Recorded;
 use crate::error::Error;
 use crate::outcome::Storable;
 use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure};
-use crate::policy::errors::{ErrorAction, ErrorPolicy, RunsOnce};
-use crate::record::{Encoded, RecordId};
+use crate::policy::errors::{ErrorAction, ErrorPolicy, HasErrorPolicy, RunsOnce};
+use crate::record::Encoded;
 
 /// The return type of a guarded function: a `Result`.
 #[diagnostic::on_unimplemented(
@@ -48,7 +48,7 @@ impl<T, E> Returned for Result<T, E> {
 pub struct Witness<R, T, E> {
     pub(crate) split: fn(R) -> Result<T, E>,
     pub(crate) join: fn(Result<T, E>) -> R,
-    pub(crate) encode: fn(&AnyCodec, &RecordId, u64, &T) -> Result<Encoded, CodecFailure>,
+    pub(crate) encode: fn(&AnyCodec, CodecContext<'_>, &T) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<T, Error>,
     pub(crate) fail: fn(Error) -> E,
 }
@@ -63,7 +63,7 @@ where
     Witness {
         split: R::into_result,
         join: R::from_result,
-        encode: |codec, id, attempt, value| codec.encode(CodecContext::of_value(id, attempt), &value.to_stored()),
+        encode: |codec, context, value| codec.encode(context, &value.to_stored()),
         decode: Recorded::decode_outcome,
         fail: R::Err::from,
     }
@@ -94,18 +94,44 @@ impl<R, T, E> Witness<R, T, E> {
     {
         Policy { action: E::action, keeper: E::Keeps::keeper() }
     }
+
+    /// What is done with them as their type says, where the body runs once.
+    pub fn errors_by_policy_without_retries(&self) -> Policy<fn(&E) -> ErrorAction, E>
+    where
+        E: ErrorPolicy<Keeps: KeepsErrors<E>, Retries: RunsOnce>,
+    {
+        self.errors_by_policy()
+    }
 }
 
 impl<R, T, E: ErrorPolicy> Witness<R, T, E> {
     /// What is done with them as their type says, where the function says nothing.
     ///
-    /// This is found before [`NoPolicy`]'s method of the same name, if the type has a policy.
+    /// This is found before the methods of [`ConditionalPolicy`] and [`NoPolicy`] of the same name,
+    /// if the type has a policy.
     pub fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>
     where
-        E::Keeps: KeepsErrors<E>,
-        E::Retries: RunsOnce,
+        E: ErrorPolicy<Keeps: KeepsErrors<E>, Retries: RunsOnce>,
     {
-        self.errors_by_policy()
+        self.errors_by_policy_without_retries()
+    }
+}
+
+/// The errors of a type whose policy has a condition that is not met, such as a policy of the error
+/// inside. This is an error at the type.
+pub trait ConditionalPolicy<E> {
+    /// This is found before [`NoPolicy`]'s method of the same name, which is of a reference.
+    fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>
+    where
+        E: ErrorPolicy<Keeps: KeepsErrors<E>, Retries: RunsOnce>;
+}
+
+impl<R, T, E: HasErrorPolicy> ConditionalPolicy<E> for Witness<R, T, E> {
+    fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>
+    where
+        E: ErrorPolicy<Keeps: KeepsErrors<E>, Retries: RunsOnce>,
+    {
+        self.errors_by_policy_without_retries()
     }
 }
 
@@ -116,7 +142,7 @@ pub trait NoPolicy<E> {
     fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>;
 }
 
-impl<R, T, E> NoPolicy<E> for Witness<R, T, E> {
+impl<R, T, E> NoPolicy<E> for &Witness<R, T, E> {
     fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E> {
         Policy::unlisted()
     }

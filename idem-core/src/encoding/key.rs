@@ -384,7 +384,7 @@ impl KeyPart for Cow<'_, str> {
     }
 }
 
-#[diagnostic::do_not_recommend]
+// Shown in messages, which then name the `T` that is none.
 impl<T: KeyPart> KeyPart for Option<T> {
     fn write_to(&self, key: &mut KeyWriter<'_>) {
         match self {

@@ -123,19 +123,58 @@ pub trait Dispose {
     fn disposition(&self) -> Disposition;
 }
 
+/// A type that derives [`Dispose`], under conditions that are not stated here.
+pub trait HasDisposition {}
+
+impl<E: HasDisposition + ?Sized> HasDisposition for Box<E> {}
+
 /// An error inside of another, which is asked if it is [`Dispose`]. See [`NoDisposition`].
 #[derive(Debug)]
 pub struct Inside<'a, E: ?Sized>(pub &'a E);
 
 impl<E: Dispose + ?Sized> Inside<'_, E> {
-    /// Found before the method of [`NoDisposition`].
+    /// Found before the methods of [`ConditionalDisposition`] and [`NoDisposition`].
     pub fn disposition(&self) -> Disposition {
         self.0.disposition()
     }
 
     /// As [`disposition`](Self::disposition), for an error inside whose policy is asked. Found
-    /// before the method of `DispositionByPolicy`.
+    /// before the methods of [`ConditionalDisposition`] and `DispositionByPolicy`.
     pub fn disposition_by_policy(&self, _: &'static str) -> Disposition {
+        self.0.disposition()
+    }
+}
+
+/// An error inside whose [`Dispose`] has a condition that is not met. This is an error at its type.
+pub trait ConditionalDisposition {
+    /// The type of the error inside.
+    type Error: ?Sized;
+
+    /// Found before the method of [`NoDisposition`], which is of a reference.
+    fn disposition(&self) -> Disposition
+    where
+        Self::Error: Dispose;
+
+    /// Found before the method of `DispositionByPolicy`, which is of a reference.
+    fn disposition_by_policy(&self, reason: &'static str) -> Disposition
+    where
+        Self::Error: Dispose;
+}
+
+impl<E: HasDisposition + ?Sized> ConditionalDisposition for Inside<'_, E> {
+    type Error = E;
+
+    fn disposition(&self) -> Disposition
+    where
+        E: Dispose,
+    {
+        self.0.disposition()
+    }
+
+    fn disposition_by_policy(&self, _: &'static str) -> Disposition
+    where
+        E: Dispose,
+    {
         self.0.disposition()
     }
 }
@@ -148,7 +187,7 @@ pub trait NoDisposition {
     }
 }
 
-impl<E: ?Sized> NoDisposition for Inside<'_, E> {}
+impl<E: ?Sized> NoDisposition for &Inside<'_, E> {}
 
 /// The disposition of a message whose handler failed with an unmarked error.
 pub fn comes_again() -> Disposition {

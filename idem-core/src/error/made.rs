@@ -84,7 +84,30 @@ impl Error {
 
     /// Makes a [`Codec`](Self::Codec).
     pub fn codec<K: KeyPart + ?Sized>(operation: &str, key: &K, reason: &str) -> Self {
-        Self::made(operation, key, |operation, key| Self::Codec { operation, key, reason: reason.into() })
+        Self::made(operation, key, |operation, key| Self::Codec {
+            operation,
+            key,
+            reason: reason.into(),
+            is_message: false,
+        })
+    }
+
+    /// Makes a [`Codec`](Self::Codec) of a message that failed to decode: for adapters of queues, and
+    /// for handlers that decode messages themselves. `reason` says what is wrong, without the
+    /// message's contents: errors are logged.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// use idem::{Disposition, Error};
+    ///
+    /// let error = Error::unreadable_message("orders", Some("m-1"), "the message `m-1` is no CBOR");
+    /// assert_eq!(Disposition::of(&error), Disposition::dead_letter("codec"));
+    /// ```
+    pub fn unreadable_message(source: &str, id: Option<&str>, reason: &str) -> Self {
+        let key = KeyDigest::of(&format!("{source}:{}", id.unwrap_or_default()));
+        Self::Codec { operation: source.into(), key, reason: reason.into(), is_message: true }
     }
 
     /// Makes a [`MissingKey`](Self::MissingKey).

@@ -14,7 +14,7 @@ impl fmt::Display for Error {
             ),
             Self::Duplicate { operation, key, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: a call with this key was carried out before, and its outcome stays; to replace it, `forget` the key first"
+                "operation `{operation}`, key {key}: a call with this key was carried out before, and its outcome stays; send a new key for new work (`forget` would let the next call with this key run the body again)"
             ),
             Self::AlreadyDone { operation, key, .. } => write!(
                 f,
@@ -26,11 +26,11 @@ impl fmt::Display for Error {
             ),
             Self::Abandoned { operation, key, attempt, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle`, `release` or `forget` the key, in code or with the program `idem`"
+                "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle` the key, or `release` it if the work was certainly not done, so that the next call runs the body; in code or with the program `idem`"
             ),
             Self::AttemptsExhausted { operation, key, attempts, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: {attempts} attempts were made, the most that the operation allows; find out why, then `settle` or `forget` the key"
+                "operation `{operation}`, key {key}: {attempts} attempts were made, the most that the operation allows; find out why, then `settle` the key if the work was done after all; `forget` lets the next call run the body again"
             ),
             Self::LeaseLost { operation, key, attempt, .. } => write!(
                 f,
@@ -59,9 +59,13 @@ impl fmt::Display for Error {
             Self::Store { operation, key, source, .. } => {
                 write!(f, "operation `{operation}`, key {key}: the store failed: {source}")
             }
+            Self::Codec { operation, reason, is_message: true, .. } => write!(
+                f,
+                "source `{operation}`: {reason}; another delivery would fail in the same way: correct the producer, or the type that it is read as"
+            ),
             Self::Codec { operation, key, reason, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: the stored record is unreadable: {reason}; no body ran; repair or `forget` the key"
+                "operation `{operation}`, key {key}: the stored record is unreadable: {reason}; no body ran; do not `forget` the key unless the body may run again: deploy the code that reads the record, or repair it (an outcome that was settled by hand: `idem settle --replace`)"
             ),
             Self::NotInstalled { operation, .. } => write!(
                 f,

@@ -168,15 +168,17 @@ pub enum Error {
     },
     /// The value at the key failed to decode. It is another program's data, a damaged record, a
     /// record of a later version, or an outcome whose type has changed. No body ran, and nothing
-    /// was changed.
+    /// was changed. Or a message of a queue failed to decode, and `is_message` is true.
     #[non_exhaustive]
     Codec {
-        /// The operation's name.
+        /// The operation's name; the source of a message.
         operation: Arc<str>,
-        /// A digest of the key.
+        /// A digest of the key; of a message, a digest of its source and its id.
         key: KeyDigest,
-        /// What is wrong with it.
+        /// What is wrong with it, without its contents.
         reason: Arc<str>,
+        /// Whether it is a message, and not a stored value.
+        is_message: bool,
     },
     /// There is no runtime: none is installed, and the call is not inside a
     /// [`scope`](crate::scope).

@@ -13,6 +13,10 @@ const TYPES: &str = "https://docs.rs/idem-rs/latest/idem/guide/http/#";
 /// The media type of [`problem_json`].
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
+/// The challenge of a 401, which has to name a scheme (RFC 9110, 15.5.2). It is the one that no
+/// browser asks its user about.
+pub const CHALLENGE: &str = "Bearer";
+
 /// Returns the body of a problem. Its member `error` is what Stripe's clients look for.
 pub fn problem_json(status: u16, code: &str, message: &str) -> String {
     let body = json!({

@@ -9,20 +9,21 @@ use crate::call::execution::{Again, Execution};
 pub use crate::call::keeping::{Keepable, Keeper, KeepsErrors, Opaque, Policy};
 pub use crate::call::part::BodyPart;
 use crate::call::transaction::{InTransaction, OneThreadOnce};
-pub use crate::call::witness::{FromIdempotency, NoPolicy, Returned, Witness, outcome_of};
+pub use crate::call::witness::{ConditionalPolicy, FromIdempotency, NoPolicy, Returned, Witness, outcome_of};
 pub use crate::encoding::key::{CanBeMissing, KeyOf, NeverMissing, PerhapsMissing};
 use crate::encoding::key::{KeyPart, KeyWriter};
 use crate::error::Error;
-pub use crate::error::disposition::{Inside, NoDisposition, comes_again};
+pub use crate::error::disposition::{ConditionalDisposition, HasDisposition, Inside, NoDisposition, comes_again};
 pub use crate::error::problem::{
-    PROBLEM_JSON, problem_json, problem_pause, problem_title, problem_type, whole_seconds,
+    CHALLENGE, PROBLEM_JSON, problem_json, problem_pause, problem_title, problem_type, whole_seconds,
 };
 pub use crate::macros::lent::{Lent, Taken};
 pub use crate::macros::site::{Name, Site, checked_name};
-pub use crate::observe::outward;
 use crate::observe::{Decision, Observer};
+pub use crate::observe::{consumers_lost, message_decided, outward};
 use crate::outcome::Outcome;
 pub use crate::outcome::Storable;
+pub use crate::outcome::codec::json_failure;
 use crate::policy::errors::ErrorAction;
 pub use crate::policy::errors::{DispositionByPolicy, RunsOnce};
 use crate::runtime::handle::Idempotency;
@@ -77,6 +78,7 @@ pub fn decided_at_the_edge(operation: &str, code: Option<&'static str>) {
     match code {
         None => Observer::decided_without_key(Decision::PassedWithoutKey, operation),
         Some("missing_key") => Observer::decided_without_key(Decision::RejectedMissingKey, operation),
+        Some("config") => Observer::decided_without_key(Decision::Misconfigured, operation),
         Some(_) => Observer::decided_without_key_because(Decision::RejectedInvalid, operation, code),
     }
 }
@@ -256,7 +258,7 @@ pub fn upgrades<R: Returned, Old, F: Fn(Old) -> R::Ok>(upgrade: F) -> F {
 #[diagnostic::on_unimplemented(
     message = "an argument of type `{Self}` cannot be used again, as this retry wants",
     label = "each try needs arguments of its own",
-    note = "take an argument that is `Clone`, such as an `Arc`, or a reference, shared or exclusive; or handle the error in the body"
+    note = "take an argument that is `Clone` (a type parameter has the bound `Clone`), such as an `Arc`, or a reference, shared or exclusive; or handle the error in the body"
 )]
 pub trait UsedAgain: Clone {}
 

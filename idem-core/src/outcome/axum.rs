@@ -4,14 +4,14 @@
 //! response's body as a stream is none of them, since it can be read only once.
 
 use axum::Json;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{Html, IntoResponse, NoContent, Redirect, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::Error;
-use crate::error::problem::{PROBLEM_JSON, problem_json, problem_pause, whole_seconds};
+use crate::error::problem::{CHALLENGE, PROBLEM_JSON, problem_json, problem_pause, whole_seconds};
 use crate::outcome::{Storable, sealed};
 
 /// A value that is stored without the type around it.
@@ -86,7 +86,10 @@ impl Storable<InForm> for Redirect {
     type Stored = (u16, String);
 
     fn to_stored(&self) -> impl Serialize {
-        (self.status_code().as_u16(), self.location())
+        // By its response, because axum before 0.8.5 has no accessors.
+        let response = self.clone().into_response();
+        let location = response.headers().get(LOCATION).map_or(&[][..], HeaderValue::as_bytes);
+        (response.status().as_u16(), String::from_utf8_lossy(location).into_owned())
     }
 
     fn from_stored((status, location): (u16, String)) -> Option<Self> {
@@ -211,7 +214,8 @@ with_headers! {
 
 /// As problem+json (RFC 9457), with the [status](crate::ErrorKind::http_status), the
 /// [code](crate::ErrorKind::code) and the [message](crate::ErrorKind::client_message) of the
-/// error's kind, and a `Retry-After` for `InFlight`, `Throttled`, `LeaseLost` and `Store`.
+/// error's kind, a `Retry-After` for `InFlight`, `Throttled`, `LeaseLost` and `Store`, and
+/// `WWW-Authenticate: Bearer` for a 401.
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let body = problem_json(self.http_status(), self.code(), self.client_message());
@@ -220,6 +224,9 @@ impl IntoResponse for Error {
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         if let Some(pause) = problem_pause(&self) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(whole_seconds(pause)));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
         }
         response
     }

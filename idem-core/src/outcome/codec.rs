@@ -13,30 +13,64 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::record::{CodecId, Encoded, RecordId};
+use crate::record::{CodecId, Encoded, Metadata, RecordId, short_type_name};
 
 /// Any error that a codec can have.
 pub type CodecFailure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The context of the outcome that a [`Codec`] encodes or decodes.
 ///
-/// Operation, key, attempt and kind are the same when an outcome is written and when it is read. A
-/// codec that encrypts binds them to the ciphertext as associated data, so that an outcome that was
-/// copied to another key, or from a value to an error, is refused.
+/// Operation, key, attempt, kind and version are the same when an outcome is written and when it is
+/// read. A codec that encrypts binds them to the ciphertext as associated data, so that an outcome
+/// that was copied to another key, from a value to an error, or to another version is refused.
 #[derive(Clone, Copy)]
 pub struct CodecContext<'a> {
     id: &'a RecordId,
     attempt: u64,
     is_error: bool,
+    label: TypeLabel,
+}
+
+/// What a record says of the type of its outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TypeLabel {
+    /// The version of the type.
+    pub(crate) version: u32,
+    /// Whether the record names the type.
+    pub(crate) is_named: bool,
+}
+
+impl Default for TypeLabel {
+    fn default() -> Self {
+        Self { version: 1, is_named: false }
+    }
 }
 
 impl<'a> CodecContext<'a> {
-    pub(crate) fn of_value(id: &'a RecordId, attempt: u64) -> Self {
-        Self { id, attempt, is_error: false }
+    pub(crate) fn of_value(id: &'a RecordId, attempt: u64, label: TypeLabel) -> Self {
+        Self { id, attempt, is_error: false, label }
     }
 
-    pub(crate) fn of_error(id: &'a RecordId, attempt: u64) -> Self {
-        Self { id, attempt, is_error: true }
+    /// Errors have no versions.
+    pub(crate) fn of_error(id: &'a RecordId, attempt: u64, label: TypeLabel) -> Self {
+        Self { id, attempt, is_error: true, label: TypeLabel { version: 1, ..label } }
+    }
+
+    /// The context in which a recorded outcome was written, as its record says.
+    fn of_recorded(id: &'a RecordId, attempt: u64, outcome: &Encoded) -> Self {
+        let label = TypeLabel { version: outcome.version(), ..TypeLabel::default() };
+        if outcome.is_error { Self::of_error(id, attempt, label) } else { Self::of_value(id, attempt, label) }
+    }
+
+    /// What the record says of an outcome of this type besides; mostly nothing.
+    fn metadata<T: ?Sized>(self) -> Option<Arc<Metadata>> {
+        let TypeLabel { version, is_named } = self.label;
+        if version <= 1 && !is_named {
+            return None;
+        }
+        let version = Some(version).filter(|version| *version > 1);
+        let type_name = is_named.then(|| short_type_name(std::any::type_name::<T>()));
+        Some(Arc::new(Metadata { version, type_name, ..Metadata::default() }))
     }
 
     /// Returns the operation's name.
@@ -59,13 +93,23 @@ impl<'a> CodecContext<'a> {
     pub fn is_error(&self) -> bool {
         self.is_error
     }
+
+    /// Returns the [version](crate::Operation::outcome_version) of the value's type, 1 or more. An
+    /// error that is kept has version 1.
+    pub fn version(&self) -> u32 {
+        self.label.version
+    }
 }
 
 impl fmt::Debug for CodecContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Keys may be personal data.
-        let Self { id, attempt, is_error } = self;
-        f.debug_struct("CodecContext").field("id", id).field("attempt", attempt).field("is_error", is_error).finish()
+        f.debug_struct("CodecContext")
+            .field("id", self.id)
+            .field("attempt", &self.attempt)
+            .field("is_error", &self.is_error)
+            .field("version", &self.version())
+            .finish()
     }
 }
 
@@ -207,7 +251,7 @@ impl AnyCodec {
                 Self::Json => (CodecId::JSON, json(value)?),
                 Self::Other(codec) => (codec.id(), codec.encode(context, &value)?.into()),
             };
-            Ok(Encoded { is_error: context.is_error, codec, payload, metadata: None })
+            Ok(Encoded { is_error: context.is_error, codec, payload, metadata: context.metadata::<T>() })
         })
     }
 
@@ -225,7 +269,7 @@ impl AnyCodec {
                 let codec = if outcome.codec == codec.id() { Some(&**codec) } else { codec.earlier(outcome.codec) };
                 let codec = codec.ok_or_else(|| foreign(outcome.codec))?;
                 let mut value = None;
-                let context = CodecContext { id, attempt, is_error: outcome.is_error };
+                let context = CodecContext::of_recorded(id, attempt, outcome);
                 let read = codec.decode(context, &outcome.payload, &mut |deserializer| {
                     value = Some(erased_serde::deserialize(deserializer)?);
                     Ok(())
@@ -250,24 +294,29 @@ fn foreign(codec: CodecId) -> CodecFailure {
 /// What is said of a failure to read an outcome. Errors are logged, and what a decoder says may
 /// quote what it read.
 fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -> CodecFailure {
-    use serde_json::error::Category;
-
     if let Some(Unquoted(text)) = error.downcast_ref() {
         return format!("the codec `{codec}` cannot read it: {text}").into();
     }
-    let Some(error) = error.downcast_ref::<serde_json::Error>() else {
-        return format!(
-            "the codec `{codec}` cannot read it (what it says is left out, since it may quote the outcome)"
-        )
-        .into();
-    };
+    match error.downcast_ref::<serde_json::Error>() {
+        Some(error) => json_failure(error).into(),
+        None => {
+            format!("the codec `{codec}` cannot read it (what it says is left out, since it may quote the outcome)")
+                .into()
+        }
+    }
+}
+
+/// Returns what is wrong with JSON, and where, without any of its contents.
+pub fn json_failure(error: &serde_json::Error) -> String {
+    use serde_json::error::Category;
+
     let what = match error.classify() {
         Category::Data => "a value is missing, or of another type than expected,",
         Category::Syntax => "it is no JSON",
         Category::Eof => "it is cut off",
         Category::Io => "it cannot be read",
     };
-    format!("{what} at line {}, column {}", error.line(), error.column()).into()
+    format!("{what} at line {}, column {}", error.line(), error.column())
 }
 
 /// Writes a value as JSON, in one allocation of the right length: it is written where the thread
@@ -308,7 +357,7 @@ mod tests {
     }
 
     fn encode<T: Serialize + ?Sized>(value: &T) -> Encoded {
-        AnyCodec::Json.encode(CodecContext::of_value(&id(), 1), value).unwrap()
+        AnyCodec::Json.encode(CodecContext::of_value(&id(), 1, TypeLabel::default()), value).unwrap()
     }
 
     fn decode<T: DeserializeOwned>(outcome: &Encoded) -> Result<T, CodecFailure> {

@@ -1,10 +1,13 @@
 //! Outcomes that are encrypted before they reach the store: XChaCha20-Poly1305, bound to the record
 //! that they belong to.
 //!
-//! The stored bytes are `1`, the length and the id of the encryption key, the length and the id of
+//! The stored bytes are `2`, the length and the id of the encryption key, the length and the id of
 //! the codec inside, a nonce of 24 random bytes, and the ciphertext with its tag. The part before
-//! the nonce is associated data, and so are operation, key, attempt and kind of the outcome. So a
-//! ciphertext that was copied from another record is refused like a changed one.
+//! the nonce is associated data, and so are operation, key, attempt, kind and version of the
+//! outcome. So a ciphertext that was copied from another record is refused like a changed one.
+//!
+//! The form `1` does not bind the version, and is still read. The two have different domains, so
+//! that neither is taken for the other where the first byte is changed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,22 +20,23 @@ use crate::error::ConfigError;
 use crate::outcome::codec::{Codec, CodecContext, CodecFailure, Json, Unquoted};
 use crate::record::CodecId;
 
-/// The version of the form above.
-const FORM: u8 = 1;
+/// The form above.
+const FORM: u8 = 2;
+/// The same without the version of the outcome's type.
+const FORM_WITHOUT_VERSION: u8 = 1;
 const NONCE: usize = 24;
-/// The prefix of the associated data, which separates it from all other uses.
-const DOMAIN: &[u8] = b"idem outcome 1";
 const MAX_KEY_ID: usize = 64;
 
 /// Encrypts outcomes with XChaCha20-Poly1305, so that a store holds only what the service can read:
 /// for [`Builder::codec`](crate::Builder::codec).
 ///
-/// A ciphertext is bound to its operation, key and attempt, and to whether it is a value or an
-/// error. One that was changed, cut short or copied to another record is refused with
+/// A ciphertext is bound to its operation, key and attempt, to whether it is a value or an error,
+/// and to the [version](crate::Operation::outcome_version) of its type. One that was changed, cut
+/// short, copied to another record or given another version is refused with
 /// [`Error::Codec`](crate::Error::Codec), and no body runs.
 ///
 /// These stay visible to readers of the store: operation and key, state, attempt and times, audit,
-/// trace, the version of the outcome's type, and the fingerprint (a digest, which can be guessed if
+/// trace, the name and the version of the outcome's type, and the fingerprint (a digest, which can be guessed if
 /// the request can). Also whether the outcome is an error, its size, and the ids of the encryption
 /// key and of the codec inside. Put no secret into a key.
 ///
@@ -48,6 +52,14 @@ const MAX_KEY_ID: usize = 64;
 ///
 /// To begin on a store that holds outcomes which are not encrypted, see
 /// [`reads_unencrypted`](Self::reads_unencrypted).
+///
+/// # Outcomes that do not bind their version
+///
+/// Outcomes whose first byte is `1` are of an earlier form, which binds all but the version of the
+/// type. They are read, and no longer written. Whoever can write to the store can give such an
+/// outcome another version, so that an [upgrade](crate::Operation::upgrade) runs on a value that it
+/// was not made for. To be rid of them, rotate to a new key once all processes write the form `2`,
+/// and leave the old key out when the longest `ttl` has passed.
 ///
 /// # Examples
 ///
@@ -150,7 +162,7 @@ impl EncryptedCodec {
         getrandom::fill(&mut nonce).map_err(|error| {
             Unquoted::boxed(format!("the operating system has no random bytes to encrypt the outcome with: {error}"))
         })?;
-        let aad = associated(context, &sealed);
+        let aad = associated(FORM, context, &sealed);
         let encrypted = key.cipher().encrypt(&XNonce::from(nonce), Payload { msg: plain, aad: &aad });
         let encrypted = encrypted.map_err(|_| Unquoted::boxed("the outcome is too large to be encrypted"))?;
         sealed.extend_from_slice(&nonce);
@@ -159,7 +171,7 @@ impl EncryptedCodec {
     }
 
     fn open(&self, context: CodecContext<'_>, sealed: &[u8]) -> Result<(&dyn Codec, Vec<u8>), CodecFailure> {
-        let Some(Sealed { header, key_id, inner, nonce, encrypted }) = Sealed::read(sealed) else {
+        let Some(Sealed { form, header, key_id, inner, nonce, encrypted }) = Sealed::read(sealed) else {
             return Err(Unquoted::boxed("it is cut short, or of a form that this version of idem does not know"));
         };
         let Some(codec) = self.inside(inner) else {
@@ -173,10 +185,10 @@ impl EncryptedCodec {
                 "it was encrypted with the key `{key_id}`, which this runtime does not have; give it to `KeyRing::reads`"
             )));
         };
-        let payload = Payload { msg: encrypted, aad: &associated(context, header) };
+        let payload = Payload { msg: encrypted, aad: &associated(form, context, header) };
         let plain = key.cipher().decrypt(&XNonce::from(nonce), payload).map_err(|_| {
             Unquoted::boxed(format!(
-                "it was not encrypted for this record (operation, key, attempt and kind) with the key `{key_id}` as this runtime has it, or was changed since"
+                "it was not encrypted for this record (operation, key, attempt, kind and version) with the key `{key_id}` as this runtime has it, or was changed since"
             ))
         })?;
         Ok((codec, plain))
@@ -195,6 +207,7 @@ impl fmt::Debug for EncryptedCodec {
 
 /// What is stored, in its parts.
 struct Sealed<'a> {
+    form: u8,
     header: &'a [u8],
     key_id: &'a str,
     inner: CodecId,
@@ -211,8 +224,8 @@ impl<'a> Sealed<'a> {
         let (nonce, encrypted) = rest.split_first_chunk::<NONCE>()?;
         let (key_id, inner) = (std::str::from_utf8(key_id).ok()?, CodecId::parse(inner)?);
         // What is printed of it comes from the store.
-        let is_whole = *form == FORM && check_key_id(key_id).is_ok();
-        is_whole.then_some(Self { header, key_id, inner, nonce: *nonce, encrypted })
+        let is_whole = matches!(*form, FORM | FORM_WITHOUT_VERSION) && check_key_id(key_id).is_ok();
+        is_whole.then_some(Self { form: *form, header, key_id, inner, nonce: *nonce, encrypted })
     }
 }
 
@@ -222,16 +235,23 @@ fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::from(*len))
 }
 
-/// Returns the associated data of a ciphertext.
-fn associated(context: CodecContext<'_>, header: &[u8]) -> Vec<u8> {
+/// Returns the associated data of a ciphertext. Its prefix separates it from that of the other form
+/// and from all other uses.
+fn associated(form: u8, context: CodecContext<'_>, header: &[u8]) -> Vec<u8> {
     let mut data = Vec::with_capacity(128);
-    data.extend_from_slice(DOMAIN);
+    data.extend_from_slice(match form {
+        FORM_WITHOUT_VERSION => b"idem outcome 1",
+        _ => b"idem outcome 2",
+    });
     for part in [header, context.operation().as_bytes(), context.key().as_bytes()] {
         data.extend_from_slice(&(part.len() as u64).to_be_bytes());
         data.extend_from_slice(part);
     }
     data.extend_from_slice(&context.attempt().to_be_bytes());
     data.push(u8::from(context.is_error()));
+    if form != FORM_WITHOUT_VERSION {
+        data.extend_from_slice(&context.version().to_be_bytes());
+    }
     data
 }
 
@@ -388,8 +408,8 @@ impl fmt::Debug for KeyRing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::codec::AnyCodec;
-    use crate::record::{Encoded, RecordId};
+    use crate::outcome::codec::{AnyCodec, TypeLabel};
+    use crate::record::{Encoded, Metadata, RecordId};
 
     fn ring(writes: &str, reads: &[&str]) -> KeyRing {
         let key = |id: &str| EncryptionKey::new([id.as_bytes()[0]; 32]);
@@ -406,7 +426,37 @@ mod tests {
     }
 
     fn encode(codec: &AnyCodec, text: &str) -> Encoded {
-        codec.encode(CodecContext::of_value(&id("orders", "o-1"), 3), text).unwrap()
+        encode_version(codec, text, 1)
+    }
+
+    fn encode_version(codec: &AnyCodec, text: &str, version: u32) -> Encoded {
+        let label = TypeLabel { version, ..TypeLabel::default() };
+        codec.encode(CodecContext::of_value(&id("orders", "o-1"), 3, label), text).unwrap()
+    }
+
+    /// An outcome as one of another version, as somebody with access to the store can say.
+    fn as_version(outcome: &Encoded, version: Option<u32>) -> Encoded {
+        let metadata = version.map(|version| Arc::new(Metadata { version: Some(version), ..Metadata::default() }));
+        Encoded { metadata, ..outcome.clone() }
+    }
+
+    /// What the form without a version was: written out, so that it stays readable whatever becomes
+    /// of the code above.
+    fn without_version(text: &str) -> Encoded {
+        let mut sealed = b"\x01\x01a\x01j".to_vec();
+        let mut aad = b"idem outcome 1".to_vec();
+        for part in [&sealed[..], b"orders", b"o-1"] {
+            aad.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            aad.extend_from_slice(part);
+        }
+        aad.extend_from_slice(&3_u64.to_be_bytes());
+        aad.push(0);
+        let json = serde_json::to_vec(text).unwrap();
+        let cipher = EncryptionKey::new([b'a'; 32]).cipher();
+        let encrypted = cipher.encrypt(&XNonce::from([7; NONCE]), Payload { msg: &json, aad: &aad }).unwrap();
+        sealed.extend_from_slice(&[7; NONCE]);
+        sealed.extend_from_slice(&encrypted);
+        Encoded { is_error: false, codec: EncryptedCodec::ID, payload: sealed.into(), metadata: None }
     }
 
     fn decode(codec: &AnyCodec, (id, attempt): (&RecordId, u64), outcome: &Encoded) -> Result<String, String> {
@@ -437,6 +487,39 @@ mod tests {
         }
         let as_error = Encoded { is_error: true, ..outcome };
         assert!(mine(&codec, &as_error).is_err(), "a value is no error");
+    }
+
+    #[test]
+    fn an_outcome_of_another_version_is_refused() {
+        let codec = codec("a", &[]);
+        let [first, second] = [1, 2].map(|version| encode_version(&codec, "jane", version));
+        assert_eq!(first.metadata, None);
+        assert_eq!(second.version(), 2);
+        for (outcome, said) in [(&first, None), (&second, Some(2))] {
+            assert_eq!(mine(&codec, &as_version(outcome, said)), Ok("jane".to_owned()));
+        }
+        for (outcome, said) in [(&first, Some(2)), (&second, None), (&second, Some(3))] {
+            let refused = mine(&codec, &as_version(outcome, said)).unwrap_err();
+            assert!(refused.contains("not encrypted for this record"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn the_form_without_a_version_is_read_and_neither_form_is_taken_for_the_other() {
+        let codec = codec("a", &[]);
+        let [old, new] = [without_version("jane"), encode(&codec, "jane")];
+        assert_eq!((old.payload[0], new.payload[0]), (1, 2));
+        assert_eq!(mine(&codec, &old), Ok("jane".to_owned()));
+        // The version of an old one is not bound.
+        assert_eq!(mine(&codec, &as_version(&old, Some(2))), Ok("jane".to_owned()));
+        for outcome in [old, new] {
+            let mut bytes = outcome.payload.to_vec();
+            bytes[0] ^= 3;
+            let refused = mine(&codec, &Encoded { payload: bytes.into(), ..outcome }).unwrap_err();
+            assert!(refused.contains("not encrypted for this record"), "{refused}");
+        }
+        let other = decode(&codec, (&id("orders", "o-2"), 3), &without_version("jane"));
+        assert!(other.unwrap_err().contains("not encrypted for this record"));
     }
 
     #[test]
@@ -477,7 +560,7 @@ mod tests {
 
     #[test]
     fn outcomes_from_before_the_encryption_are_read_only_where_that_is_said() {
-        let plain = AnyCodec::Json.encode(CodecContext::of_value(&id("orders", "o-1"), 3), "jane").unwrap();
+        let plain = encode(&AnyCodec::Json, "jane");
         assert!(mine(&codec("a", &[]), &plain).is_err());
         let codec = AnyCodec::Other(Arc::new(EncryptedCodec::new(ring("a", &[])).reads_unencrypted()));
         assert_eq!(mine(&codec, &plain), Ok("jane".to_owned()));

@@ -63,6 +63,11 @@ pub enum UnkeptAction {
 }
 
 /// The result of a policy: [`ErrorAction`], which can keep errors, or [`UnkeptAction`]. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "a policy gives an action for each error, not `{Self}`",
+    label = "neither `ErrorAction` nor `UnkeptAction`",
+    note = "write for example `|error: &OrderError| ErrorAction::Keep`; for errors that are not `Serialize`, `UnkeptAction::Release`"
+)]
 pub trait Action: sealed::Action {
     /// Whether errors can be kept.
     type Keeps: Frequency;
@@ -250,7 +255,7 @@ impl Tries {
 ///
 /// ```
 /// # use idem_core as idem;
-/// use idem::{ErrorAction, ErrorPolicy, Frequency, Never};
+/// use idem::{ErrorAction, ErrorPolicy, Frequency, HasErrorPolicy, Never};
 ///
 /// struct Traced<E> {
 ///     error: E,
@@ -265,6 +270,9 @@ impl Tries {
 ///         self.error.action()
 ///     }
 /// }
+///
+/// // A function that returns `Traced<E>` of an `E` without a policy then does not compile.
+/// impl<E> HasErrorPolicy for Traced<E> {}
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no error policy",
@@ -285,6 +293,17 @@ pub trait ErrorPolicy {
     fn action(&self) -> ErrorAction;
 }
 
+/// Says that a type has an [`ErrorPolicy`], under conditions that are not stated here.
+///
+/// An annotated function whose error type has no policy treats errors as
+/// [`Builder::default_error`](crate::Builder::default_error) says. If the policy has a condition, as
+/// `E: ErrorPolicy` for the error inside, and a type does not meet it, that type has no policy
+/// either. With this trait, without conditions, the function then does not compile. The derive
+/// implements it.
+pub trait HasErrorPolicy {}
+
+impl<E: HasErrorPolicy + ?Sized> HasErrorPolicy for Box<E> {}
+
 impl<E: ErrorPolicy + ?Sized> ErrorPolicy for Box<E> {
     type Keeps = <E::Keeps as Frequency>::Or<Never>;
     type Retries = <E::Retries as Frequency>::Or<Never>;
@@ -301,7 +320,7 @@ pub trait DispositionByPolicy {
     fn disposition_by_policy(&self, reason: &'static str) -> Disposition;
 }
 
-impl<E: ErrorPolicy> DispositionByPolicy for Inside<'_, E> {
+impl<E: ErrorPolicy> DispositionByPolicy for &Inside<'_, E> {
     fn disposition_by_policy(&self, reason: &'static str) -> Disposition {
         if self.0.action().keeps() { Disposition::dead_letter(reason) } else { comes_again() }
     }

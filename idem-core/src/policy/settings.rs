@@ -193,6 +193,11 @@ impl Settings {
         }
     }
 
+    /// Whether a record may have to be settled, because no call goes on with it.
+    pub(crate) fn may_need_a_person(&self) -> bool {
+        self.abandoned == Abandoned::Reject || self.reconciles || self.max_attempts().is_some()
+    }
+
     /// From which age on an abandoned record may be claimed, although it is rejected before.
     pub(crate) fn take_over_after(&self) -> Option<Duration> {
         (self.abandoned == Abandoned::Reject).then(|| self.hold())

@@ -76,6 +76,10 @@ pub struct RecordInfo {
     /// In flight, abandoned and committed: the W3C trace context (`traceparent`) of the call that
     /// ran, where the runtime [keeps traces](crate::Builder::trace_context).
     pub trace: Option<Arc<str>>,
+    /// Committed: the Rust type of the outcome or of the error that is kept, without its modules,
+    /// such as `Option<Receipt>`; at most 48 bytes. Operations whose records may wait for a person
+    /// record it: with `abandoned = reject` or `reconcile`, or with `max_attempts`.
+    pub outcome_type: Option<Arc<str>>,
 }
 
 impl RecordInfo {
@@ -108,7 +112,19 @@ impl RecordInfo {
             Record::InFlight(held) => held.trace.clone(),
             _ => metadata.and_then(|metadata| metadata.trace.clone()),
         };
-        let (attempt, fingerprint) = (record.attempt(), record.fingerprint());
-        Self { state, attempt, fingerprint, is_error, outcome, audit_age, lease_age, lease_left, expires_in, trace }
+        let outcome_type = metadata.and_then(|metadata| metadata.type_name.clone());
+        Self {
+            state,
+            attempt: record.attempt(),
+            fingerprint: record.fingerprint(),
+            is_error,
+            outcome,
+            audit_age,
+            lease_age,
+            lease_left,
+            expires_in,
+            trace,
+            outcome_type,
+        }
     }
 }

@@ -11,6 +11,9 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 pub(crate) const MAX_WHO: usize = 128;
 /// The longest [`Audit::why`], in bytes.
 pub(crate) const MAX_WHY: usize = 512;
+/// The longest [`Metadata::type_name`], in bytes.
+const MAX_TYPE_NAME: usize = 48;
+
 /// Data that is kept with an outcome, outside it. Most outcomes have none, and their records are
 /// written as before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,6 +25,9 @@ pub struct Metadata {
     pub trace: Option<Arc<str>>,
     /// The operator who recorded the outcome by hand.
     pub audit: Option<Audit>,
+    /// The Rust type of the outcome without its modules, such as `Option<Receipt>`: 1 to 48 bytes.
+    /// Kept where a person may have to settle a record, to say what duplicates decode.
+    pub type_name: Option<Arc<str>>,
 }
 
 /// The operator who changed a record by hand, and the reason.
@@ -59,6 +65,9 @@ impl Metadata {
             let [who, why] = [who, why].map(|text| BASE64.encode(text.as_bytes()));
             parts.push(format!("a{};{who};{why}", kept_for.as_millis()));
         }
+        if let Some(name) = &self.type_name {
+            parts.push(format!("n{}", BASE64.encode(name.as_bytes())));
+        }
         parts.join(",")
     }
 
@@ -73,6 +82,7 @@ impl Metadata {
                 ("v", version) => metadata.version = Some(version.parse().ok().filter(|version| *version > 1)?),
                 ("t", trace) => metadata.trace = Some(is_trace(trace).then(|| trace.into())?),
                 ("a", audit) => metadata.audit = Some(Audit::parse(audit)?),
+                ("n", name) => metadata.type_name = Some(parse_type_name(name)?),
                 _ => return None,
             }
         }
@@ -97,6 +107,39 @@ impl Audit {
     }
 }
 
+/// Returns a type's name as Rust gives it, without modules and references, and cut to the room that
+/// a record has for it.
+pub(crate) fn short_type_name(full: &str) -> Arc<str> {
+    let mut short = String::with_capacity(MAX_TYPE_NAME);
+    // Where the path that is being read begins.
+    let mut path = 0;
+    let mut rest = full;
+    while let Some(next) = rest.chars().next() {
+        let after_module = rest.strip_prefix("::");
+        match after_module {
+            Some(_) => short.truncate(path),
+            None if next == '&' => {}
+            None => short.push(next),
+        }
+        // `{{closure}}` is the module of a type in an async function.
+        if after_module.is_none() && !(next.is_alphanumeric() || matches!(next, '_' | '{' | '}')) {
+            path = short.len();
+        }
+        rest = after_module.unwrap_or_else(|| rest.get(next.len_utf8()..).unwrap_or_default());
+    }
+    if short.len() > MAX_TYPE_NAME {
+        let end = (0..=MAX_TYPE_NAME - 2).rev().find(|end| short.is_char_boundary(*end));
+        short.truncate(end.unwrap_or_default());
+        short.push_str("..");
+    }
+    short.into()
+}
+
+fn parse_type_name(text: &str) -> Option<Arc<str>> {
+    let name = String::from_utf8(BASE64.decode(text).ok()?).ok()?;
+    (1..=MAX_TYPE_NAME).contains(&name.len()).then(|| name.into())
+}
+
 /// Whether a text is a `traceparent` of version 00, as W3C Trace Context has it.
 pub(crate) fn is_trace(text: &str) -> bool {
     let is_hex = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f'));
@@ -112,25 +155,60 @@ mod tests {
 
     fn whole() -> Metadata {
         let audit = Audit::new("jane", "ticket 7: paid, see \"bank\"", Duration::from_secs(60));
-        Metadata { version: Some(2), trace: Some(TRACE.into()), audit }
+        Metadata { version: Some(2), trace: Some(TRACE.into()), audit, type_name: Some("Receipt".into()) }
     }
 
     #[test]
     fn what_is_written_is_read_and_nothing_else() {
         let longest = Audit::new(&"w".repeat(MAX_WHO), &"y".repeat(MAX_WHY), Duration::from_millis(u64::MAX));
         assert!(longest.is_some());
-        let longest = Metadata { version: Some(u32::MAX), audit: longest, ..whole() };
+        let type_name = Some("n".repeat(MAX_TYPE_NAME).into());
+        let longest = Metadata { version: Some(u32::MAX), audit: longest, type_name, ..whole() };
         for metadata in [whole(), longest, Metadata { audit: None, ..whole() }, Metadata { version: None, ..whole() }] {
             let text = metadata.to_text();
             assert!(text.len() <= Metadata::MOST_TEXT && !text.contains([' ', '"']), "{text}");
             assert_eq!(Metadata::parse(&text), Some(metadata));
         }
-        assert_eq!(whole().to_text(), format!("v2,t{TRACE},a60000;amFuZQ;dGlja2V0IDc6IHBhaWQsIHNlZSAiYmFuayI"));
+        assert_eq!(
+            whole().to_text(),
+            format!("v2,t{TRACE},a60000;amFuZQ;dGlja2V0IDc6IHBhaWQsIHNlZSAiYmFuayI,nUmVjZWlwdA")
+        );
         let upper = TRACE.to_uppercase();
-        for text in
-            ["", "v1", "v02", "v2,", "v2,v2", "x1", "t00-1", &format!("t{upper}"), "a1;;", "a1;amFuZQ", "a1;amFuZQ;;"]
-        {
+        for text in [
+            "",
+            "v1",
+            "v02",
+            "v2,",
+            "v2,v2",
+            "x1",
+            "t00-1",
+            &format!("t{upper}"),
+            "a1;;",
+            "a1;amFuZQ",
+            "a1;amFuZQ;;",
+            "n",
+            "n!",
+            "nUmVjZWlwdA,v2",
+        ] {
             assert_eq!(Metadata::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_type_is_named_without_its_modules_and_in_no_more_than_its_room() {
+        struct Receipt;
+        for (full, short) in [
+            (std::any::type_name::<Receipt>(), "Receipt"),
+            (std::any::type_name::<()>(), "()"),
+            (std::any::type_name::<&Option<Vec<(u32, Receipt)>>>(), "Option<Vec<(u32, Receipt)>>"),
+            ("a::B<c::D, [u8; 4]>", "B<D, [u8; 4]>"),
+            ("a::b::{{closure}}::Receipt", "Receipt"),
+            (&"x".repeat(60), &format!("{}..", "x".repeat(46))),
+            (&"é".repeat(60), &format!("{}..", "é".repeat(23))),
+        ] {
+            assert_eq!(&*short_type_name(full), short);
+            let metadata = Metadata { type_name: Some(short_type_name(full)), ..Metadata::default() };
+            assert_eq!(Metadata::parse(&metadata.to_text()), Some(metadata), "{full}");
         }
     }
 

@@ -13,7 +13,7 @@ pub use self::codec_id::CodecId;
 pub use self::ids::{Owner, RecordId, is_valid_operation};
 pub use self::info::{RecordInfo, RecordState};
 pub use self::metadata::{Audit, Metadata};
-pub(crate) use self::metadata::{MAX_WHO, MAX_WHY, is_trace};
+pub(crate) use self::metadata::{MAX_WHO, MAX_WHY, is_trace, short_type_name};
 pub use self::state::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Record};
 pub use self::steps::{
     AsClaimed, Claim, Claimed, Commit, Issue, Issued, Ownership, Release, ReleaseTo, Removed, Renewal,

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::record::codec_id::CodecId;
 use crate::record::ids::Owner;
-use crate::record::metadata::Metadata;
+use crate::record::metadata::{Audit, Metadata};
 
 /// The value that a store holds for one (operation, key).
 ///
@@ -118,12 +118,9 @@ impl Encoded {
         self.metadata.as_ref().and_then(|metadata| metadata.version).unwrap_or(1)
     }
 
-    /// Notes the version of the value's type, unless that is the first. Errors have none.
-    pub(crate) fn of_version(mut self, version: u32) -> Self {
-        if version > 1 && !self.is_error {
-            self.describe(|metadata| metadata.version = Some(version));
-        }
-        self
+    /// Returns the operator who recorded it by hand.
+    pub(crate) fn audit(&self) -> Option<&Audit> {
+        self.metadata.as_ref()?.audit.as_ref()
     }
 
     /// Changes what else is known of it.

@@ -55,7 +55,7 @@ impl Runtime {
         let (operation, key) = (id.operation().into(), id.digest());
         if error.kind() == StoreErrorKind::Unreadable {
             self.observer.decided_because(Decision::Unreadable, id, 0, &error);
-            return Error::Codec { operation, key, reason: error.to_string().into() };
+            return Error::Codec { operation, key, reason: error.to_string().into(), is_message: false };
         }
         let met_another = error.kind() == StoreErrorKind::Conflict;
         let decision = if met_another { Decision::Conflict } else { Decision::StoreFailed };

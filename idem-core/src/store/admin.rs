@@ -30,19 +30,20 @@
 //! # }
 //! ```
 
+mod intervention;
+
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 
+pub use self::intervention::{Intervened, Intervention, OnIntervention, Wish};
 use super::Store;
 use crate::encoding::key::{Key, KeyDigest};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::policy::settings;
-use crate::record::{Audit, Encoded, Record, RecordId, RecordInfo, RecordState};
+use crate::record::{RecordId, RecordInfo, RecordState};
 
 /// A store whose records an operator can list and decide about.
 ///
@@ -78,14 +79,27 @@ pub trait AdminStore: Store {
     /// | another [attempt](Intervention::only_attempt) or [state](Intervention::only_state) than the operator looked at | `Changed` | `Changed` | `Changed` |
     /// | in flight, alive, without `force` | `Alive` | `Alive` | `Alive` |
     /// | abandoned; or in flight with `force` | committed under its attempt, with its fingerprint: `Done` | released with its attempt: `Done` | removed: `Done` |
+    /// | released, and the operator [saw it](Intervention::only_state) released | committed under its attempt: `Done` | `NotAbandoned` | removed: `Done` |
     /// | any other | `NotAbandoned` | `NotAbandoned` | removed: `Done` |
+    ///
+    /// `Replace` corrects an outcome that an operator has settled:
+    ///
+    /// | found | `Replace` |
+    /// | --- | --- |
+    /// | nothing | `Nothing` |
+    /// | another attempt or state than the operator looked at | `Changed` |
+    /// | the very outcome that was seen, settled by hand (its metadata has an [audit](crate::record::Audit)) | the new one stands in its place, with the attempt, the fingerprint, the trace and all times as they were: `Done` |
+    /// | another outcome, or one that has expired since | `Changed` |
+    /// | any other, and an outcome without an audit | `NotAbandoned` |
     ///
     /// Whoever waits for a record that is written over or removed is woken. The owner's later
     /// commit, renewal or release is [`Lost`](crate::record::Ownership::Lost), unless it commits
-    /// the very outcome that was settled.
+    /// the very outcome that was settled. A process with a
+    /// [`local_cache`](crate::Builder::local_cache) may answer a replaced outcome until its cache
+    /// drops it.
     ///
     /// Cancellation: a dropped future may or may not have carried it out. Sent again after it was,
-    /// a `Settle` is `NotAbandoned`.
+    /// a `Settle` is `NotAbandoned`, and a `Replace` is `Changed`.
     ///
     /// # Errors
     ///
@@ -232,13 +246,23 @@ pub struct Page {
     pub unreadable: Vec<Unreadable>,
     /// The position of the next page; `None` if this was the last one.
     pub next: Option<Cursor>,
+    /// How many records the store looked at for this page, those that do not match among them: for
+    /// a display of progress. 0 if the store does not count them.
+    pub looked_at: usize,
 }
 
 impl Page {
     /// For stores: a page of records, which it sorts.
     pub fn new(mut records: Vec<Listed>, unreadable: Vec<Unreadable>, next: Option<Cursor>) -> Self {
         records.sort_by(Listed::oldest_first);
-        Self { records, unreadable, next }
+        Self { records, unreadable, next, looked_at: 0 }
+    }
+
+    /// For stores: sets how many records were looked at.
+    #[must_use]
+    pub fn with_looked_at(mut self, records: usize) -> Self {
+        self.looked_at = records;
+        self
     }
 }
 
@@ -284,170 +308,6 @@ impl Unreadable {
     }
 }
 
-/// An operator's decision about a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Intervention {
-    /// Which record.
-    pub id: RecordId,
-    /// The new state.
-    pub wish: Wish,
-    /// Also if the record is in flight and alive: a body runs, and goes on until its owner notices.
-    pub force: bool,
-    /// Only while it is at this attempt: the one that the operator looked at.
-    pub attempt: Option<u64>,
-    /// Only while it is in this state, as the operator saw it. In flight and abandoned count as one
-    /// state here (`force` tells them apart). So do committed and done, and issued and expired.
-    pub state: Option<RecordState>,
-    /// The operator, and the reason. A settled outcome keeps both.
-    pub by: Option<(Arc<str>, Arc<str>)>,
-}
-
-/// The state that an operator wants for a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wish {
-    /// Record this outcome.
-    Settle {
-        /// The outcome for every duplicate.
-        outcome: Encoded,
-        /// How long it is kept from now. `None`: for the `hold` of the record that is settled,
-        /// which is at least the operation's `ttl` and `remember`.
-        ttl: Option<Duration>,
-    },
-    /// Give the key up, so that the next call runs the body as the next attempt. The attempt is
-    /// kept for the record's `hold`, at least ten leases.
-    Release,
-    /// Remove the record, so that the next call runs the body as the first attempt.
-    Forget,
-}
-
-impl Intervention {
-    /// Settles a record with an outcome.
-    ///
-    /// ```
-    /// # use idem_core as idem;
-    /// use idem::store::AdminStore;
-    /// use idem::store::admin::{Intervened, Intervention};
-    /// use idem::store::record::{Encoded, RecordId};
-    /// use idem::{CodecId, Key, MemoryStore};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), idem::StoreError> {
-    /// let id = RecordId::new("orders.create", &Key::encode("o-1").unwrap()).unwrap();
-    /// let receipt = Encoded::new(CodecId::JSON, r#"{"number":7}"#.into());
-    /// let settled = MemoryStore::new().intervene(&Intervention::settle(id, receipt)).await?;
-    /// assert_eq!(settled, Intervened::Nothing); // this key has no record
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn settle(id: RecordId, outcome: Encoded) -> Self {
-        Self { id, wish: Wish::Settle { outcome, ttl: None }, force: false, attempt: None, state: None, by: None }
-    }
-
-    /// Releases a record.
-    pub fn release(id: RecordId) -> Self {
-        Self { id, wish: Wish::Release, force: false, attempt: None, state: None, by: None }
-    }
-
-    /// Removes a record.
-    pub fn forget(id: RecordId) -> Self {
-        Self { id, wish: Wish::Forget, force: false, attempt: None, state: None, by: None }
-    }
-
-    /// Sets how long a settled outcome is kept, from now: 1 ms to 100 years. Anything else is taken
-    /// for the nearest of the two. Nothing else has such a length.
-    #[must_use]
-    pub fn keep_for(mut self, length: Duration) -> Self {
-        if let Wish::Settle { ttl, .. } = &mut self.wish {
-            // A record that is kept for no time is gone, and the next call runs the body.
-            *ttl = Some(settings::keep_for(length));
-        }
-        self
-    }
-
-    /// Notes who intervenes, and why. A settled outcome keeps it as its [`Audit`]. For releases and
-    /// removals, [`Trail::intervene`](super::trail::Trail::intervene) keeps it in the store.
-    ///
-    /// `who` has 1 to 128 bytes, `why` up to 512. Anything else is not kept.
-    #[must_use]
-    pub fn by(mut self, who: &str, why: &str) -> Self {
-        self.by = Some((who.into(), why.into()));
-        self
-    }
-
-    /// Acts also under a body that runs.
-    #[must_use]
-    pub fn force(mut self, force: bool) -> Self {
-        self.force = force;
-        self
-    }
-
-    /// Acts only while the record is at this attempt.
-    #[must_use]
-    pub fn only_attempt(mut self, attempt: u64) -> Self {
-        self.attempt = Some(attempt);
-        self
-    }
-
-    /// Acts only while the record is in this [state](Self::state).
-    #[must_use]
-    pub fn only_state(mut self, state: RecordState) -> Self {
-        self.state = Some(state);
-        self
-    }
-}
-
-/// The result of an [`Intervention`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Intervened {
-    /// It was carried out.
-    Done {
-        /// The record's attempt.
-        attempt: u64,
-    },
-    /// The key has no record.
-    Nothing,
-    /// A body runs. Nothing was changed.
-    Alive {
-        /// Its attempt.
-        attempt: u64,
-        /// How long until its lease runs out, unless it is renewed.
-        lease_left: Duration,
-    },
-    /// There is nothing to settle or to release. Nothing was changed.
-    NotAbandoned {
-        /// The record's state.
-        state: RecordState,
-    },
-    /// The record is at another attempt than the operator looked at, or in another state. Nothing
-    /// was changed.
-    Changed {
-        /// The attempt that it is at.
-        attempt: u64,
-    },
-}
-
-/// The effect of an intervention on the record that it found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OnIntervention {
-    /// Nothing is written.
-    Answer(Intervened),
-    /// This is written in place of the record, if that is still there.
-    Put {
-        /// What is written.
-        record: Record,
-        /// Its expiry, from now.
-        expires_in: Duration,
-        /// Only if the lease has run out by the store's clock, else the answer is
-        /// [`Intervened::Alive`].
-        if_ran_out: bool,
-    },
-    /// The record is removed, if it is still there.
-    Remove {
-        /// Likewise.
-        if_ran_out: bool,
-    },
-}
-
 impl RecordId {
     /// Reads `operation:key`, as [`as_str`](Self::as_str) gives it and stores keep it. `None` if it
     /// is none.
@@ -463,92 +323,9 @@ impl RecordId {
     }
 }
 
-impl Record {
-    /// Returns the effect of an intervention on this record. (Without a record, it is
-    /// [`Intervened::Nothing`].)
-    ///
-    /// A token whose time is over counts as issued here.
-    pub fn on_intervention(&self, intervention: &Intervention) -> OnIntervention {
-        let attempt = self.attempt();
-        let is_other = |state| kind(state) != kind(self.state_without_time());
-        if intervention.attempt.is_some_and(|wanted| wanted != attempt) || intervention.state.is_some_and(is_other) {
-            return OnIntervention::Answer(Intervened::Changed { attempt });
-        }
-        let state = match self {
-            Self::InFlight(held) => {
-                let if_ran_out = !intervention.force;
-                let (record, expires_in) = match &intervention.wish {
-                    Wish::Settle { outcome, ttl } => {
-                        let (fingerprint, kept_for) = (held.fingerprint, ttl.unwrap_or(held.hold));
-                        let mut outcome = outcome.clone();
-                        // A replay links to the call that was cut off.
-                        if let Some(trace) = &held.trace {
-                            outcome.describe(|metadata| metadata.trace = Some(trace.clone()));
-                        }
-                        if let Some((who, why)) = &intervention.by {
-                            outcome.describe(|metadata| metadata.audit = Audit::new(who, why, kept_for));
-                        }
-                        (Self::Committed { attempt, fingerprint, outcome }, kept_for)
-                    }
-                    Wish::Release => {
-                        let keep = held.hold.max(held.lease.saturating_mul(10));
-                        (Self::Released { attempt, questions: held.questions }, keep)
-                    }
-                    Wish::Forget => return OnIntervention::Remove { if_ran_out },
-                };
-                return OnIntervention::Put { record, expires_in, if_ran_out };
-            }
-            _ => self.state_without_time(),
-        };
-        match intervention.wish {
-            Wish::Forget => OnIntervention::Remove { if_ran_out: false },
-            _ => OnIntervention::Answer(Intervened::NotAbandoned { state }),
-        }
-    }
-
-    /// Its state, as far as that does not depend on the time.
-    fn state_without_time(&self) -> RecordState {
-        match self {
-            Self::Issued { .. } => RecordState::Issued,
-            Self::InFlight(_) => RecordState::InFlight,
-            Self::Released { .. } => RecordState::Released,
-            Self::Committed { .. } => RecordState::Committed,
-            Self::Done { .. } => RecordState::Done,
-        }
-    }
-}
-
-/// The states that time alone distinguishes, as one.
-fn kind(state: RecordState) -> RecordState {
-    match state {
-        RecordState::Abandoned => RecordState::InFlight,
-        RecordState::Expired => RecordState::Issued,
-        RecordState::Done => RecordState::Committed,
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_settled_outcome_is_kept_for_some_time_and_not_for_ever() {
-        let id = RecordId::new("o", &Key::encode("k").unwrap()).unwrap();
-        let outcome = Encoded::new(crate::CodecId::JSON, "1".into());
-        for (asked, kept) in [
-            (Duration::ZERO, Duration::from_millis(1)),
-            (Duration::from_micros(1), Duration::from_millis(1)),
-            (Duration::from_secs(1), Duration::from_secs(1)),
-            (Duration::MAX, settings::MAX_LENGTH),
-        ] {
-            let Wish::Settle { ttl, .. } = Intervention::settle(id.clone(), outcome.clone()).keep_for(asked).wish
-            else {
-                panic!("another wish")
-            };
-            assert_eq!(ttl, Some(kept));
-        }
-    }
 
     #[test]
     fn a_cursor_reads_back_and_another_stores_cursor_is_refused() {

@@ -71,7 +71,7 @@ const END: &str = "end";
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decision {
-    /// What was decided: `settled`, `released`, `forgotten` or `purged`.
+    /// What was decided: `settled`, `replaced`, `released`, `forgotten` or `purged`.
     pub name: Box<str>,
     /// The operation of the record.
     pub operation: Box<str>,
@@ -90,7 +90,7 @@ pub struct Decision {
 
 impl Decision {
     /// Makes a decision about one record, as the operator found it. `name` is `settled`,
-    /// `released` or `forgotten`.
+    /// `replaced`, `released` or `forgotten`.
     pub fn about(id: &RecordId, name: &str, found: Option<&RecordInfo>) -> Self {
         Self {
             digest: Some(id.digest()),
@@ -489,6 +489,7 @@ impl<S: AdminStore> Trail<'_, S> {
         }
         let name = match intervention.wish {
             Wish::Settle { .. } => "settled",
+            Wish::Replace { .. } => "replaced",
             Wish::Release => "released",
             Wish::Forget => "forgotten",
         };

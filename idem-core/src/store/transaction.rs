@@ -59,7 +59,8 @@ pub trait Transaction<S: Store>: Send {
     /// `COMMIT` of this transaction.
     fn roll_back_later(&mut self);
 
-    /// Makes sure that nothing that this transaction has done so far is ever written.
+    /// Makes sure that nothing of this transaction is ever written: neither what it has done so
+    /// far, nor what its caller does in it from now on.
     fn doom(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Claims the key, as [`Store::claim`] does, in this transaction.

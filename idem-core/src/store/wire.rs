@@ -30,7 +30,8 @@
 //! - A record is written in the lowest version that can express it. So a rolling deployment in
 //!   which both versions run shares all records but those that need the addition: keys whose
 //!   abandoned record was taken over, or whose question stayed without an answer (2), outcomes
-//!   with metadata, and records in flight with a trace (3).
+//!   with metadata (from operations with `abandoned = reject` or `reconcile` or with `max_attempts`,
+//!   all of them), and records in flight with a trace (3).
 //! - A record of a later version is an error ([`WireError::Version`]), from every step, and is left
 //!   untouched. The caller gets [`Error::Codec`](crate::Error::Codec), and no body runs. Upgrade
 //!   the process, or wait until the record has ended.

@@ -227,7 +227,8 @@ impl Call {
     ///
     /// Use it for values that are too large to record, or that the store must not have. The caller
     /// gets its value, and a duplicate gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). It
-    /// holds for this try of the body. Kept errors are recorded all the same.
+    /// holds for this try of the body, and for a [`commit_in`](Self::commit_in) after it. Kept
+    /// errors are recorded all the same.
     ///
     /// # Examples
     ///
@@ -264,8 +265,8 @@ impl Call {
     ///
     /// Commit soon: while the transaction is open, it locks the record, so the lease is not
     /// renewed. After the commit the lease has ended, and the body may go on. If the body runs
-    /// unguarded, this does nothing. If the value fails to encode, the call is recorded as done,
-    /// without it.
+    /// unguarded, this does nothing. If the value fails to encode, or the body has called
+    /// [`omit_outcome`](Self::omit_outcome), the call is recorded as done, without it.
     ///
     /// In [observe mode](crate::Operation::observe), a call that is not the owner any more writes
     /// nothing, and its transaction stays as it is.
@@ -274,8 +275,9 @@ impl Call {
     ///
     /// [`Error::LeaseLost`] if another caller is the owner now, and [`Error::Store`] if the
     /// database failed. Then the transaction is rolled back immediately, so nothing of it is
-    /// written. [`Error::Config`] if the runtime has another store than the transaction's database,
-    /// or if the call is [in a transaction](crate::Operation::run_in) itself.
+    /// written, nor what is done in it later. [`Error::Config`] if the runtime has another store
+    /// than the transaction's database, or if the call is
+    /// [in a transaction](crate::Operation::run_in) itself.
     ///
     /// # Cancellation safety
     ///
@@ -308,6 +310,7 @@ impl Call {
             return Err(Error::config(self.operation(), why));
         };
         // If a call that only observes has written nothing, its outcome is committed as any other.
+        let value = Some(value).filter(|_| !self.omits_outcome());
         let is_written = recording.commit_in(tx, value).await.inspect_err(|_| trouble())?;
         self.0.recorded.store(is_written, Ordering::Relaxed);
         Ok(())

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::lease::term::Term;
 use crate::observe::Decision;
 use crate::outcome::Storable;
-use crate::outcome::codec::{CodecContext, CodecFailure};
+use crate::outcome::codec::{CodecContext, TypeLabel};
 use crate::record::{Commit, Encoded, Ownership};
 use crate::runtime::Runtime;
 use crate::runtime::trace::{CallTrace, traced};
@@ -21,30 +21,35 @@ pub(crate) struct Recording {
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) ttl: Duration,
     pub(crate) remember: Duration,
-    /// Of the outcome's type.
-    pub(crate) version: u32,
+    /// What the record says of the outcome's type.
+    pub(crate) label: TypeLabel,
     pub(crate) trace: Option<Arc<CallTrace>>,
     /// The call only observes: no failure of ours is one of its transaction.
     pub(crate) observes: bool,
 }
 
 impl Recording {
-    /// Writes the outcome in a transaction, if the record still is the owner's. If it is not,
-    /// nothing of the transaction is ever written. `false`: nothing was written of an observing
-    /// call, and its transaction is as it was.
-    pub(crate) async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<bool, Error>
+    /// Writes the outcome in a transaction, if the record still is the owner's; `None`: that there
+    /// was one. If it is not the owner's, nothing of the transaction is ever written. `false`:
+    /// nothing was written of an observing call, and its transaction is as it was.
+    pub(crate) async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: Option<&T>) -> Result<bool, Error>
     where
         X: Transaction<S>,
         S: Store,
         T: Storable<Via>,
     {
-        let encoded =
-            self.runtime.codec.encode(CodecContext::of_value(&self.term.id, self.term.attempt), &value.to_stored());
-        let encoded = encoded.map(|encoded| traced(self.trace.as_ref(), encoded).of_version(self.version));
+        let Self { runtime, term, .. } = self;
+        let encoded = value.and_then(|value| {
+            let context = CodecContext::of_value(&term.id, term.attempt, self.label);
+            let encoded = runtime.codec.encode(context, &value.to_stored()).inspect_err(|failure| {
+                runtime.observer.decided_because(Decision::NotEncoded, &term.id, term.attempt, failure);
+            });
+            encoded.ok().map(|encoded| traced(self.trace.as_ref(), encoded))
+        });
         self.try_commit_in(tx, encoded).await
     }
 
-    async fn try_commit_in<X, S>(&self, tx: &mut X, encoded: Result<Encoded, CodecFailure>) -> Result<bool, Error>
+    async fn try_commit_in<X, S>(&self, tx: &mut X, outcome: Option<Encoded>) -> Result<bool, Error>
     where
         X: Transaction<S>,
         S: Store,
@@ -56,15 +61,12 @@ impl Recording {
             }
             return Err(Error::other_store::<S>(term.id.operation()));
         };
-        let not_encoded = |failure: &CodecFailure| {
-            runtime.observer.decided_because(Decision::NotEncoded, &term.id, term.attempt, failure);
-        };
         let commit = Commit {
             id: term.id.clone(),
             owner: term.owner,
             attempt: term.attempt,
             fingerprint: *fingerprint,
-            outcome: encoded.inspect_err(not_encoded).ok(),
+            outcome,
             ttl: *ttl,
             remember: *remember,
             as_claimed: None,

@@ -1,9 +1,11 @@
 //! Whether the guarded calls of a future ran their bodies or replayed.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::encoding::key::KeyDigest;
+use crate::record::RecordId;
 use crate::task::current::{self, Call};
 
 tokio::task_local! {
@@ -49,6 +51,7 @@ pub async fn watch<F: Future>(future: F) -> (F::Output, Report) {
         outer: current(),
         unguarded: AtomicUsize::new(0),
         counts: Default::default(),
+        last: Mutex::new(None),
     });
     let output = WATCH.scope(watch.clone(), future).await;
     (output, watch.report())
@@ -61,6 +64,7 @@ pub struct Report {
     replayed: u32,
     failed: u32,
     unrecorded: u32,
+    key: Option<KeyDigest>,
 }
 
 impl Report {
@@ -93,6 +97,12 @@ impl Report {
     pub fn unrecorded(&self) -> u32 {
         self.unrecorded
     }
+
+    /// Returns the digest of the key of the last call, as the call's events have it; `None` if no
+    /// call had a key. `idem show --digest` finds its record.
+    pub fn key(&self) -> Option<KeyDigest> {
+        self.key
+    }
 }
 
 /// The result of one call.
@@ -111,13 +121,17 @@ struct Watch {
     /// How many bodies without a record run inside. The watch does not count their calls.
     unguarded: AtomicUsize,
     counts: [AtomicU32; 4],
+    /// The record of the last call.
+    last: Mutex<Option<RecordId>>,
 }
 
 impl Watch {
     fn report(&self) -> Report {
         let [executed, replayed, failed, unrecorded] =
             self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
-        Report { executed, replayed, failed, unrecorded }
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = last.as_ref().map(RecordId::digest);
+        Report { executed, replayed, failed, unrecorded, key }
     }
 
     /// Whether a call here is one of those that the watch is about.
@@ -159,6 +173,16 @@ pub(crate) fn saw(seen: Seen) {
         let here = current::innermost();
         for watch in chain(watch).filter(|watch| watch.is_about(here.as_ref())) {
             watch.counts[seen as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    });
+}
+
+/// Reports the record that a call is about.
+pub(crate) fn begins(id: &RecordId) {
+    let _ = WATCH.try_with(|watch| {
+        let here = current::innermost();
+        for watch in chain(watch).filter(|watch| watch.is_about(here.as_ref())) {
+            *watch.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
         }
     });
 }

@@ -13,7 +13,7 @@ use super::pause::{backoff, now, with_jitter};
 use super::received::received;
 use super::verdict::{Effect, Verdict};
 use super::{IdempotencyClient, RequestKey, Source};
-use crate::key::IdempotencyKey;
+use crate::key::{IdempotencyKey, InvalidKey, only_value};
 
 /// How long a lookup may take beyond the deadline.
 const FOR_A_LOOKUP: Duration = Duration::from_secs(5);
@@ -158,8 +158,9 @@ fn unknown(
 impl IdempotencyClient {
     /// The key of a request, which then has it as its header; `None` if it needs none.
     fn key(&self, request: &mut Request, extensions: &Extensions) -> Result<Option<IdempotencyKey>> {
-        if let Some(key) = IdempotencyKey::from_headers(request.headers(), &self.header).map_err(Error::middleware)? {
-            return Ok(Some(key));
+        // As the caller has set it: whether a raw comma means something is the server's to say.
+        if let Some(value) = only_value(request.headers(), &self.header).map_err(Error::middleware)? {
+            return IdempotencyKey::from_text(value).map(Some).map_err(Error::middleware);
         }
         let text = match extensions.get::<RequestKey>() {
             Some(RequestKey(Source::Given(key))) => key.clone(),
@@ -173,10 +174,11 @@ impl IdempotencyClient {
             },
         };
         // A quotation mark at its beginning would make it a quoted string.
-        let key =
-            if text.starts_with('"') { None } else { Some(text.parse::<IdempotencyKey>().map_err(Error::middleware)?) };
-        let key = key.ok_or_else(|| Error::middleware(crate::key::InvalidKey::Quotes))?;
-        let value = HeaderValue::from_str(key.as_str()).map_err(Error::middleware)?;
+        if text.starts_with('"') {
+            return Err(Error::middleware(InvalidKey::Quotes));
+        }
+        let key = IdempotencyKey::from_text(text.as_bytes()).map_err(Error::middleware)?;
+        let value = HeaderValue::from_str(&key.to_value()).map_err(Error::middleware)?;
         request.headers_mut().insert(self.header.clone(), value);
         Ok(Some(key))
     }

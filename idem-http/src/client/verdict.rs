@@ -57,7 +57,14 @@ impl Verdict {
             _ => (false, Effect::Answer),
         };
         let hint = |value| ["x-should-retry", "stripe-should-retry"].into_iter().any(|name| is(headers, name, value));
-        let retry = effect != Effect::Answer && !hint("false") && (retry || (status.is_server_error() && hint("true")));
+        let (retry, effect) = if hint("false") {
+            (false, effect)
+        } else if hint("true") && status.is_server_error() {
+            // Also where the status alone would be the answer, such as 501.
+            (true, Effect::Possible)
+        } else {
+            (retry, effect)
+        };
         Self { retry, after: suggested(headers), effect }
     }
 
@@ -143,7 +150,8 @@ mod tests {
                 let no = judge(*status, &[("x-should-retry", "false")], "");
                 assert_eq!(no, (false, *effect), "{status}");
                 let yes = judge(*status, &[("stripe-should-retry", "true")], "");
-                assert_eq!(yes, (*effect != Answer && !matches!(status, 401 | 403), *effect), "{status}");
+                let asked = if *status >= 500 { (true, Possible) } else { (*retry, *effect) };
+                assert_eq!(yes, asked, "{status}");
             }
         }
     }

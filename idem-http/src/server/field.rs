@@ -28,7 +28,7 @@ pub(super) fn in_body(headers: &HeaderMap, body: &[u8], pointer: &str) -> Result
     };
     match found {
         FieldValue::Nothing => Ok(None),
-        FieldValue::Text(key) => Ok(Some(key.parse()?)),
+        FieldValue::Text(key) => Ok(Some(IdempotencyKey::from_text(key.as_bytes())?)),
         FieldValue::Other => Err(Problem::INVALID_KEY),
         FieldValue::Unclear => Err(Problem::UNCLEAR_KEY),
     }

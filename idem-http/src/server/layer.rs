@@ -11,8 +11,9 @@ use idem_core::{Idempotency, StoreFailure};
 use tower_layer::Layer;
 
 use super::service::Idempotent;
-use super::settings::{KeyOf, KeyScope, Settings};
+use super::settings::{KeyOf, Settings};
 use crate::problem::{Problem, Response};
+use crate::scope::KeyScope;
 
 /// The state of a layer without a scope: call [`scope`](IdempotencyLayer::scope) or
 /// [`unscoped`](IdempotencyLayer::unscoped).
@@ -22,6 +23,22 @@ pub enum NeedsScope {}
 /// The state of a layer with a scope.
 #[derive(Debug, Clone, Copy)]
 pub enum Scoped {}
+
+/// A state in which a layer or a lookup can serve requests: [`Scoped`]. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "nothing says whose keys these are: call `.scope(..)`, or `.unscoped()`",
+    label = "has no scope",
+    note = "`.scope(|parts| ..)` finds the owner of a key, such as the user, in each request: two owners never share a record",
+    note = "`.unscoped()` lets all clients share their keys, for a service with a single client"
+)]
+pub trait HasScope: sealed::HasScope {}
+
+impl HasScope for Scoped {}
+
+mod sealed {
+    pub trait HasScope {}
+    impl HasScope for super::Scoped {}
+}
 
 /// Guards whole responses by the Idempotency-Key header, in front of any tower service.
 ///
@@ -34,20 +51,23 @@ pub enum Scoped {}
 /// # Examples
 ///
 /// ```
-/// use axum::{Router, http::header::AUTHORIZATION, routing::post};
+/// use axum::{Router, routing::post};
 /// use idem_core::{Idempotency, MemoryStore};
-/// use idem_http::{IdempotencyLayer, header};
+/// use idem_http::IdempotencyLayer;
+///
+/// /// The authenticated user: a layer outside of this one puts it into the request's extensions.
+/// #[derive(Clone)]
+/// struct User(String);
 ///
 /// async fn charge() -> &'static str {
 ///     "charged"
 /// }
 ///
-/// let app: Router = Router::new().route("/v1/charges", post(charge)).layer(
-///     IdempotencyLayer::new(Idempotency::new(MemoryStore::new()))
-///         .name("payments")
-///         .scope(|parts| header(parts, AUTHORIZATION))
-///         .required(true),
-/// );
+/// let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new()))
+///     .name("payments")
+///     .scope(|parts| parts.extensions.get::<User>().map(|user| user.0.clone()))
+///     .required(true);
+/// let app: Router = Router::new().route("/v1/charges", post(charge)).route_layer(layer);
 /// ```
 ///
 /// Without a scope, this does not compile:
@@ -70,11 +90,16 @@ impl IdempotencyLayer {
         Self { settings: Arc::new(Settings::new(idempotency)), scope: PhantomData }
     }
 
-    /// Sets how the owner of a key is found in a request, such as the user or the API key.
+    /// Sets how the owner of a key is found in a request: the authenticated user or account.
     ///
-    /// Two owners never share a record. If `scope` returns `None`, the request gets 401. A credential
-    /// that is renewed, such as an access token, is not an owner: with a new one, the same key would
-    /// run again.
+    /// Two owners never share a record. If `scope` returns `None`, the request gets 401.
+    ///
+    /// The owner is a part of the record's key, which the store holds in clear. So a token of the
+    /// request, as of `Authorization: Bearer`, `Cookie` or `X-Api-Key`, is stored as a digest. A
+    /// password (`Authorization: Basic`) could be guessed from one: if `scope` returns it, the
+    /// request gets 500 with the code `config`, and nothing runs. The event `credential_in_scope`
+    /// names the header. A [`ScopeSecret`](crate::ScopeSecret) digests passwords as well. A renewed
+    /// credential, such as an access token, is another owner, and the same key runs again.
     pub fn scope<F>(mut self, scope: F) -> IdempotencyLayer<Scoped>
     where
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
@@ -88,6 +113,14 @@ impl IdempotencyLayer {
     /// Use it only if the service has a single client. With several clients, one can get another
     /// one's response.
     pub fn unscoped(self) -> IdempotencyLayer<Scoped> {
+        IdempotencyLayer { settings: self.settings, scope: PhantomData }
+    }
+}
+
+impl<S: HasScope> IdempotencyLayer<S> {
+    /// As it is, for adapters of the layer.
+    #[doc(hidden)]
+    pub fn scoped(self) -> IdempotencyLayer<Scoped> {
         IdempotencyLayer { settings: self.settings, scope: PhantomData }
     }
 }
@@ -221,6 +254,17 @@ impl<S> IdempotencyLayer<S> {
         self
     }
 
+    /// Releases the key if the response is 400, 422 or `INVALID_ARGUMENT` of gRPC, whatever
+    /// [`keep`](Self::keep) says. Default: such a response is recorded, and a request that was
+    /// corrected needs another key.
+    ///
+    /// For services that answer so before a request has any effect, such as by an extractor: the
+    /// corrected request runs with the same key.
+    pub fn release_validation_errors(mut self) -> Self {
+        self.set().releases_invalid = true;
+        self
+    }
+
     /// Leaves a header of responses out of the record.
     ///
     /// `Date`, `Set-Cookie` and the headers of a connection are always left out.
@@ -239,7 +283,8 @@ impl<S> IdempotencyLayer<S> {
     }
 }
 
-/// Returns the text of a header: for [`scope`](IdempotencyLayer::scope).
+/// Returns the text of a header: for [`scope`](IdempotencyLayer::scope), if a gateway in front of
+/// the service puts the authenticated user into a header.
 ///
 /// `None` if the header is missing, empty, occurs more than once, or has other characters than
 /// visible ASCII, spaces and tabs.
@@ -247,9 +292,9 @@ impl<S> IdempotencyLayer<S> {
 /// # Examples
 ///
 /// ```
-/// let request = http::Request::builder().header("authorization", "Bearer 7").body(()).unwrap();
+/// let request = http::Request::builder().header("x-user", "alice").body(()).unwrap();
 /// let (parts, ()) = request.into_parts();
-/// assert_eq!(idem_http::header(&parts, http::header::AUTHORIZATION).as_deref(), Some("Bearer 7"));
+/// assert_eq!(idem_http::header(&parts, http::HeaderName::from_static("x-user")).as_deref(), Some("alice"));
 /// assert_eq!(idem_http::header(&parts, http::header::HOST), None);
 /// ```
 pub fn header(parts: &request::Parts, name: HeaderName) -> Option<String> {
@@ -258,7 +303,7 @@ pub fn header(parts: &request::Parts, name: HeaderName) -> Option<String> {
     values.next().is_none().then(|| value.to_owned())
 }
 
-impl<I> Layer<I> for IdempotencyLayer<Scoped> {
+impl<I, S: HasScope> Layer<I> for IdempotencyLayer<S> {
     type Service = Idempotent<I>;
 
     fn layer(&self, inner: I) -> Idempotent<I> {

@@ -20,9 +20,9 @@ use tower_service::Service;
 use super::body::{Body, Read, Whole, read, read_unary};
 use super::field::in_body;
 use super::route::operation;
-use super::settings::{KeyOf, KeyScope, Settings, is_grpc};
+use super::settings::{KeyOf, Settings, is_grpc};
 use crate::key::IdempotencyKey;
-use crate::problem::{Problem, Response};
+use crate::problem::{Problem, Response, challenged};
 use crate::stored::{Recording, Stored};
 
 /// The header that marks a replay.
@@ -159,12 +159,9 @@ where
         }
         Ok(key) => key,
     };
-    let scope = match &settings.scope {
-        KeyScope::Shared => None,
-        KeyScope::PerClient(scope) => match scope(&parts).filter(|scope| !scope.is_empty()) {
-            Some(scope) => Some(scope),
-            None => return refused(Problem::NO_SCOPE),
-        },
+    let scope = match settings.scope.owner(&parts) {
+        Ok(scope) => scope,
+        Err(problem) => return refused(problem),
     };
     if body.size_hint().lower() > u64::try_from(settings.max_body).unwrap_or(u64::MAX) {
         return refused(Problem::TOO_LARGE);
@@ -445,5 +442,5 @@ fn refusal(settings: &Settings, problem: &Problem) -> Answer {
 }
 
 pub(crate) fn whole(response: Response) -> Answer {
-    response.map(|text| Body::from(Bytes::from(text)))
+    challenged(response).map(|text| Body::from(Bytes::from(text)))
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{self as names, HeaderName};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, request, response};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, response};
 use idem_core::{Idempotency, Operation, StoreFailure};
 
 use super::body::is_of_type;
 use crate::problem::{Problem, Response, problem_json};
+use crate::scope::{FromParts, KeyScope};
 
 type Keep = Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>;
-type FromParts = Arc<dyn Fn(&request::Parts) -> Option<String> + Send + Sync>;
 
 /// Everything that can be set, shared by all requests once the layer is in place.
 #[derive(Clone)]
@@ -28,6 +28,7 @@ pub(super) struct Settings {
     pub(super) compares: bool,
     /// `None`: the default, which also looks at the status of gRPC.
     pub(super) keep: Option<Keep>,
+    pub(super) releases_invalid: bool,
     pub(super) problem: Arc<dyn Fn(&Problem) -> Response + Send + Sync>,
     pub(super) not_recorded: HashSet<HeaderName>,
     pub(super) times: Times,
@@ -42,14 +43,6 @@ pub(super) struct Times {
     pub(super) wait: Option<Duration>,
     pub(super) max_attempts: Option<u64>,
     pub(super) store_failure: Option<StoreFailure>,
-}
-
-/// Who shares a key.
-#[derive(Clone)]
-pub(crate) enum KeyScope {
-    /// All clients.
-    Shared,
-    PerClient(FromParts),
 }
 
 /// The source of the key.
@@ -74,6 +67,7 @@ impl Settings {
             mismatch: None,
             compares: true,
             keep: None,
+            releases_invalid: false,
             problem: Arc::new(problem_json),
             not_recorded: HashSet::new(),
             times: Times::default(),
@@ -106,6 +100,10 @@ impl Settings {
 
     /// Whether a response is recorded, by its head.
     pub(super) fn keeps(&self, parts: &response::Parts) -> bool {
+        let is_invalid = matches!(parts.status.as_u16(), 400 | 422) || is_invalid_by_grpc(&parts.headers);
+        if self.releases_invalid && is_invalid {
+            return false;
+        }
         match &self.keep {
             Some(keep) => keep(parts),
             None => is_kept(parts.status) && (!is_grpc(&parts.headers) || is_kept_by_grpc(&parts.headers)),
@@ -114,6 +112,9 @@ impl Settings {
 
     /// Whether a response of gRPC is recorded, by its trailers.
     pub(super) fn keeps_trailers(&self, trailers: &HeaderMap) -> bool {
+        if self.releases_invalid && is_invalid_by_grpc(trailers) {
+            return false;
+        }
         self.keep.is_some() || is_kept_by_grpc(trailers)
     }
 
@@ -128,10 +129,12 @@ impl Settings {
 }
 
 /// Never recorded. The length is known from the body.
-const OF_A_CONNECTION: [HeaderName; 10] = [
+const OF_A_CONNECTION: [HeaderName; 12] = [
     names::CONNECTION,
     HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
     names::PROXY_AUTHENTICATE,
+    HeaderName::from_static("proxy-authentication-info"),
     names::TE,
     names::TRAILER,
     names::TRANSFER_ENCODING,
@@ -165,4 +168,9 @@ pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
 fn is_kept_by_grpc(headers: &HeaderMap) -> bool {
     let status = headers.get("grpc-status").map(HeaderValue::as_bytes);
     status.is_none_or(|status| matches!(status, b"0" | b"3" | b"5" | b"9" | b"11"))
+}
+
+/// Whether the status of gRPC in these headers or trailers is `INVALID_ARGUMENT`.
+fn is_invalid_by_grpc(headers: &HeaderMap) -> bool {
+    headers.get("grpc-status").is_some_and(|status| status.as_bytes() == b"3")
 }

@@ -56,3 +56,15 @@ async fn an_author_who_says_what_is_kept_decides_for_grpc_too() {
         assert_eq!(sent_twice(14, in_trailers, &site, app).await, 1);
     }
 }
+
+#[tokio::test]
+async fn an_invalid_argument_releases_the_key_if_validation_errors_do() {
+    for in_trailers in [false, true] {
+        for (status, runs) in [(3, 2), (9, 1)] {
+            let site = Site::new();
+            let layer = layer(&site.idempotency).keep(|_| true).release_validation_errors();
+            let app = site.router_of(layer, move |_| response(status, in_trailers));
+            assert_eq!(sent_twice(status, in_trailers, &site, app).await, runs, "{status} {in_trailers}");
+        }
+    }
+}

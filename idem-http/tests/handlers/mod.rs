@@ -20,7 +20,8 @@ fn with(keys: &[&str], body: &'static str) -> Request<Body> {
     request.body(Body::from(body)).unwrap()
 }
 
-const INVALID: [&[&str]; 6] = [&[""], &["a b"], &["\"a"], &["a", "a"], &["\"a\"", "a"], &["\u{e4}"]];
+const INVALID: [&[&str]; 9] =
+    [&[""], &["a b"], &["\"a"], &["a", "a"], &["\"a\"", "a"], &["\u{e4}"], &["a,b"], &["k;v=1"], &["\"a\", \"b\""]];
 
 #[tokio::test]
 async fn a_handler_that_takes_a_key_gets_no_request_without_a_valid_one() {
@@ -40,7 +41,7 @@ async fn a_handler_that_takes_a_key_gets_no_request_without_a_valid_one() {
         assert_eq!((refused.status, &*refused.code()), (StatusCode::BAD_REQUEST, "invalid_key"), "{keys:?}");
     }
     assert_eq!(runs.load(SeqCst), 0);
-    for key in ["k", "\"k\""] {
+    for key in ["k", "\"k\"", "\"k\";v=1"] {
         assert_eq!(send(&app, with(&[key], "")).await.text, "k");
     }
 }

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::http::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING, UPGRADE,
-};
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING, UPGRADE};
 use axum::http::{HeaderMap, HeaderName, Method, Request, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::post;
@@ -20,7 +18,7 @@ use idem_http::{IdempotencyLayer, MarkReplays, header};
 use tokio_stream::StreamExt as _;
 use tower::ServiceExt as _;
 
-use crate::support::{Received, Site, layer, request, send};
+use crate::support::{Received, Site, USER, layer, request, send};
 
 fn empty(key: &str) -> Request<Body> {
     request(key).body(Body::empty()).unwrap()
@@ -189,6 +187,8 @@ async fn headers_of_one_response_are_not_those_of_another() {
             ("connection", "x-hop, Keep-Alive"),
             ("x-hop", "1"),
             ("keep-alive", "timeout=5"),
+            ("proxy-connection", "keep-alive"),
+            ("proxy-authentication-info", "nextnonce=x"),
             ("transfer-encoding", "chunked"),
             ("upgrade", "x"),
             ("content-length", "4"),
@@ -208,7 +208,7 @@ async fn headers_of_one_response_are_not_those_of_another() {
     for name in [CONNECTION, TRANSFER_ENCODING, UPGRADE] {
         assert!(!again.headers.contains_key(&name), "{name}");
     }
-    for name in ["x-hop", "keep-alive", "set-cookie", "date"] {
+    for name in ["x-hop", "keep-alive", "proxy-connection", "proxy-authentication-info", "set-cookie", "date"] {
         assert!(!again.headers.contains_key(name), "{name}: {:?}", again.headers);
     }
     // axum states the length of the body that it has.
@@ -251,16 +251,16 @@ async fn a_content_type_has_no_case_so_no_form_hides_its_key() {
 #[tokio::test]
 async fn closures_that_panic_share_no_key_and_lock_none() {
     let as_user = |user: &str, key: &str| {
-        let request = Request::post("/charges").header("idempotency-key", key).header(AUTHORIZATION, user);
+        let request = Request::post("/charges").header("idempotency-key", key).header(USER, user);
         request.body(Body::from("10")).unwrap()
     };
     let bug = |text: Option<String>| text.map(|text| if text == "bug" { panic!("a bug") } else { text });
     let site = Site::new();
     let base = || IdempotencyLayer::new(site.idempotency.clone());
     let by_key = HeaderName::from_static("idempotency-key");
-    let key_from = base().name("a").scope(|parts| header(parts, AUTHORIZATION));
+    let key_from = base().name("a").scope(|parts| header(parts, USER));
     let key_from = key_from.key_from(move |parts| bug(header(parts, by_key.clone())));
-    let keep = base().name("b").scope(|parts| header(parts, AUTHORIZATION)).keep(|parts| {
+    let keep = base().name("b").scope(|parts| header(parts, USER)).keep(|parts| {
         assert!(parts.headers["x-count"] != "1", "a bug");
         true
     });
@@ -285,10 +285,10 @@ async fn closures_that_panic_share_no_key_and_lock_none() {
 async fn a_lookup_is_for_no_cache_and_says_which_methods_it_has() {
     let site = Site::new();
     let lookup = idem_http::lookup(site.idempotency.clone()).name("tests").route("POST", "/charges");
-    let lookup = lookup.scope(|parts| header(parts, AUTHORIZATION));
+    let lookup = lookup.scope(|parts| header(parts, USER));
     let app = site.app(|n| n.to_string().into_response()).route_service("/charges/{key}", lookup);
     let ask = async |method: Method| {
-        let request = Request::builder().method(method).uri("/charges/k").header(AUTHORIZATION, "alice");
+        let request = Request::builder().method(method).uri("/charges/k").header(USER, "alice");
         send(&app, request.body(Body::empty()).unwrap()).await
     };
     let unknown = ask(Method::GET).await;

@@ -4,12 +4,11 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::AUTHORIZATION;
 use axum::http::{Request, StatusCode};
 use axum::routing::post;
 use idem_core::{Idempotency, MemoryStore};
 
-use crate::support::{Received, Site, layer, request, send};
+use crate::support::{Received, Site, USER, layer, request, send};
 
 fn is_replay(received: &Received) -> bool {
     received.headers.contains_key("idempotent-replayed")
@@ -20,7 +19,7 @@ fn charge(key: &str) -> Request<Body> {
 }
 
 fn charge_of(user: &str, path: &str) -> Request<Body> {
-    let request = Request::post(path).header(AUTHORIZATION, user).header("idempotency-key", "k");
+    let request = Request::post(path).header(USER, user).header("idempotency-key", "k");
     request.body(Body::from("10")).unwrap()
 }
 
@@ -123,7 +122,7 @@ async fn a_fallback_behind_a_layer_is_guarded_path_by_path_and_behind_a_route_la
         assert!(got.text == expected && !is_replay(&got), "{}", got.text);
     }
     // Another method of a guarded route is no request of that route.
-    let other = Request::patch("/charges").header(AUTHORIZATION, "alice").header("idempotency-key", "k");
+    let other = Request::patch("/charges").header(USER, "alice").header("idempotency-key", "k");
     let other = send(&open, other.body(Body::empty()).unwrap()).await;
     assert!(other.status == StatusCode::METHOD_NOT_ALLOWED && !is_replay(&other));
 }

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Request, StatusCode};
 use axum::response::IntoResponse;
 use idem_core::{Abandoned, Error, Idempotency, MemoryStore};
 use idem_http::header;
+use tower::ServiceExt as _;
 
-use crate::support::{Received, Site, layer, request, send};
+use crate::support::{Received, Site, USER, layer, request, send};
 
 /// A form, compressed in two ways.
 const GZIP: [&[u8]; 2] = [
@@ -62,15 +63,21 @@ async fn a_key_is_1_to_255_visible_characters() {
     let app = site.router(layer(&site.idempotency));
     let keyed = |key: &[u8]| {
         let key = HeaderValue::from_bytes(key).unwrap();
-        let request = Request::post("/charges").header(AUTHORIZATION, "alice").header("idempotency-key", key);
+        let request = Request::post("/charges").header(USER, "alice").header("idempotency-key", key);
         request.body(Body::empty()).unwrap()
     };
-    for visible in (b'!'..=b'~').map(|byte| vec![b'a', byte]).chain([vec![b'x'; 255], b"~".to_vec()]) {
+    let needs_quotes = |byte: &u8| matches!(byte, b',' | b';');
+    let raw = (b'!'..=b'~').filter(|byte| !needs_quotes(byte)).map(|byte| vec![b'a', byte]);
+    let quoted = [&b"\"a,\""[..], b"\"a;\""].map(<[u8]>::to_vec);
+    for visible in raw.chain(quoted).chain([vec![b'x'; 255], b"~".to_vec()]) {
         assert_eq!(send(&app, keyed(&visible)).await.status, StatusCode::OK, "{}", visible.escape_ascii());
     }
     let runs = site.runs.load(SeqCst);
-    let invalid: [&[u8]; 9] = [b"", b"\t", b"a\tb", b"a b", b"a\xff", "ä".as_bytes(), b"\"a", b"\"a\"b", &[b'x'; 256]];
-    for key in invalid {
+    let long = vec![b'x'; 256];
+    let invalid: [&[u8]; 9] = [b"", b"\t", b"a\tb", b"a b", b"a\xff", "ä".as_bytes(), b"\"a", b"\"a\"b", &long];
+    // Two lines that a proxy has joined, and parameters of a raw key.
+    let separated: [&[u8]; 7] = [b"a,b", b"a,", b",a", b"k;v=1", b"\"a\",\"b\"", b"\"a\", \"b\"", b"\"k\";"];
+    for key in invalid.into_iter().chain(separated) {
         let refused = send(&app, keyed(key)).await;
         assert_eq!(
             (refused.status, &*refused.code()),
@@ -87,7 +94,7 @@ async fn the_key_can_come_from_any_part_of_the_request_and_is_checked_there_too(
     let site = Site::new();
     let app =
         site.router(layer(&site.idempotency).key_from(|parts| parts.uri.query().map(str::to_owned)).required(true));
-    let asked = |uri: &str| Request::post(uri).header(AUTHORIZATION, "alice").body(Body::empty()).unwrap();
+    let asked = |uri: &str| Request::post(uri).header(USER, "alice").body(Body::empty()).unwrap();
     for replayed in [false, true] {
         assert_eq!(is_replay(&send(&app, asked("/charges?k")).await), replayed);
     }
@@ -102,7 +109,7 @@ async fn the_key_can_come_from_any_part_of_the_request_and_is_checked_there_too(
 async fn an_owner_that_is_empty_is_none() {
     let site = Site::new();
     let app = site.router(layer(&site.idempotency));
-    let nobody = Request::post("/charges").header(AUTHORIZATION, "").header("idempotency-key", "k");
+    let nobody = Request::post("/charges").header(USER, "").header("idempotency-key", "k");
     let refused = send(&app, nobody.body(Body::empty()).unwrap()).await;
     assert_eq!((refused.status, &*refused.code()), (StatusCode::UNAUTHORIZED, "no_scope"));
     assert_eq!(site.runs.load(SeqCst), 0);
@@ -112,10 +119,10 @@ async fn an_owner_that_is_empty_is_none() {
 async fn a_scope_that_panics_shares_no_key() {
     let site = Site::new();
     let scoped = idem_http::IdempotencyLayer::new(site.idempotency.clone())
-        .scope(|parts| header(parts, AUTHORIZATION).map(|owner| if owner == "bug" { panic!("a bug") } else { owner }));
+        .scope(|parts| header(parts, USER).map(|owner| if owner == "bug" { panic!("a bug") } else { owner }));
     let app = site.router(scoped);
     let as_user = |user: &str| {
-        let request = Request::post("/charges").header("idempotency-key", "k").header(AUTHORIZATION, user);
+        let request = Request::post("/charges").header("idempotency-key", "k").header(USER, user);
         request.body(Body::empty()).unwrap()
     };
     let panicked = tokio::spawn({
@@ -131,9 +138,9 @@ async fn an_answer_that_has_expired_is_409_and_its_lookup_410() {
     let site = Site::new();
     let times = layer(&site.idempotency).ttl(Duration::from_secs(60)).remember(Duration::from_secs(600));
     let lookup = idem_http::lookup(site.idempotency.clone()).name("tests").route("POST", "/charges");
-    let lookup = lookup.scope(|parts| header(parts, AUTHORIZATION));
+    let lookup = lookup.scope(|parts| header(parts, USER));
     let app = site.router(times).route_service("/charges/{key}", lookup);
-    let ask = || Request::get("/charges/k").header(AUTHORIZATION, "alice").body(Body::empty()).unwrap();
+    let ask = || Request::get("/charges/k").header(USER, "alice").body(Body::empty()).unwrap();
     assert_eq!(send(&app, empty("k")).await.text, "1");
     tokio::time::advance(Duration::from_secs(61)).await;
     let late = send(&app, empty("k")).await;
@@ -207,7 +214,7 @@ async fn each_request_that_the_layer_refuses_or_lets_pass_is_an_event() {
         let in_body = site.router(layer.name("forms").body_field("/key"));
         let mut request = Request::post("/charges").header(CONTENT_TYPE, "application/json");
         if code != "no_scope" {
-            request = request.header(AUTHORIZATION, "alice");
+            request = request.header(USER, "alice");
         }
         request = match code {
             "missing_key" | "passes" => request,
@@ -229,8 +236,7 @@ async fn each_request_that_the_layer_refuses_or_lets_pass_is_an_event() {
         // The same of a key that is found after the body was read.
         if code == "passes" || code == "missing_key" {
             logs.0.lock().unwrap().clear();
-            let request =
-                Request::post("/charges").header(AUTHORIZATION, "alice").header(CONTENT_TYPE, "application/json");
+            let request = Request::post("/charges").header(USER, "alice").header(CONTENT_TYPE, "application/json");
             send(&in_body, request.body(Body::from("{}")).unwrap()).await;
             let text = logs.text();
             assert!(text.contains(expected) && text.contains("forms.POST/charges"), "{code}: {text}");
@@ -246,7 +252,7 @@ async fn nothing_of_a_key_an_owner_or_a_body_reaches_a_log_or_an_error_page() {
     let app = site.router(layer(&site.idempotency).max_body(64));
     let of_body = site.router(layer(&site.idempotency).name("forms").body_field("/key").required(true));
     let with = |key: &str, body: &str| {
-        let request = Request::post("/charges").header(AUTHORIZATION, "hunter2").header("idempotency-key", key);
+        let request = Request::post("/charges").header(USER, "hunter2").header("idempotency-key", key);
         request.header(CONTENT_TYPE, "application/json").body(Body::from(body.to_owned())).unwrap()
     };
     assert_eq!(send(&app, with(KEY, "4242\u{1b}[31m")).await.status, StatusCode::OK);
@@ -267,4 +273,52 @@ async fn nothing_of_a_key_an_owner_or_a_body_reaches_a_log_or_an_error_page() {
     let logs = logs.text();
     assert!(logs.contains("executed") && logs.contains("rejected_mismatch"), "{logs}");
     assert!(!["script", "4242", "4243", "hunter2", "\u{1b}"].iter().any(|secret| logs.contains(secret)), "{logs}");
+}
+
+#[tokio::test]
+async fn a_401_names_a_scheme_to_authenticate_by() {
+    let site = Site::new();
+    let lookup = idem_http::lookup(site.idempotency.clone()).name("tests").route("POST", "/charges");
+    let lookup = lookup.scope(|parts| header(parts, USER));
+    let app = site.router(layer(&site.idempotency)).route_service("/charges/{key}", lookup);
+    let nobody = Request::post("/charges").header("idempotency-key", "k").body(Body::empty()).unwrap();
+    let asked = Request::get("/charges/k").body(Body::empty()).unwrap();
+    let of_error = idem_http::problem(&Error::missing_subject("tokens")).map(Body::from);
+    let by_axum = Error::missing_subject("tokens").into_response();
+    for response in [app.clone().oneshot(nobody).await.unwrap(), app.oneshot(asked).await.unwrap(), of_error, by_axum] {
+        assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+        assert_eq!(response.headers()[WWW_AUTHENTICATE], "Bearer");
+    }
+    // A shape of the service's own says it itself, or leaves it to the layer.
+    for (own, expected) in [(Some("Basic realm=\"shop\""), "Basic realm=\"shop\""), (None, "Bearer")] {
+        let layer = layer(&site.idempotency).problem(move |problem| {
+            let mut response = http::Response::new(problem.message.to_owned());
+            *response.status_mut() = problem.status;
+            if let Some(own) = own {
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(own));
+            }
+            response
+        });
+        let nobody = Request::post("/charges").header("idempotency-key", "k").body(Body::empty()).unwrap();
+        let refused = send(&site.router(layer), nobody).await;
+        let found: Vec<_> = refused.headers.get_all(WWW_AUTHENTICATE).iter().collect();
+        assert_eq!(found, [expected]);
+    }
+}
+
+#[tokio::test]
+async fn a_scope_that_is_a_password_is_an_error_in_the_log_which_does_not_quote_it() {
+    let (logs, _guard) = logged(tracing::Level::TRACE);
+    let site = Site::new();
+    let layer = idem_http::IdempotencyLayer::new(site.idempotency.clone()).name("tests");
+    let app = site.router(layer.scope(|parts| header(parts, AUTHORIZATION)));
+    let request =
+        Request::post("/charges").header(AUTHORIZATION, "Basic YWRtaW46czNjcmV0").header("idempotency-key", "k");
+    let refused = send(&app, request.body(Body::empty()).unwrap()).await;
+    assert_eq!((refused.status, &*refused.code()), (StatusCode::INTERNAL_SERVER_ERROR, "config"));
+    let text = logs.text();
+    for part in ["ERROR idem: ", "credential_in_scope", "header=authorization", "ScopeSecret", "misconfigured"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("YWRtaW46czNjcmV0") && !text.contains("s3cret"), "{text}");
 }

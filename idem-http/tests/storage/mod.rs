@@ -74,8 +74,7 @@ fn a_tokio_runtime_that_ends_leaves_its_requests_to_their_leases() {
     let app =
         site.router_of(layer(&site.idempotency).lease(Duration::from_millis(200)), |n| n.to_string().into_response());
     let lookup = idem_http::lookup(site.idempotency.clone()).name("tests").route("POST", "/charges");
-    let app =
-        app.route_service("/charges/{key}", lookup.scope(|parts| header(parts, axum::http::header::AUTHORIZATION)));
+    let app = app.route_service("/charges/{key}", lookup.scope(|parts| header(parts, crate::support::USER)));
     site.close();
     let first = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     first.block_on(async {

@@ -7,8 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderMap, Request, StatusCode, request};
+use axum::http::{HeaderMap, HeaderName, Request, StatusCode, request};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use idem_core::{Idempotency, MemoryStore};
@@ -42,14 +41,17 @@ impl Received {
     }
 }
 
-/// A layer that takes the header `Authorization` for the owner.
+/// The header that a gateway in front of the service puts the authenticated user into.
+pub const USER: HeaderName = HeaderName::from_static("x-user");
+
+/// A layer that takes the header [`USER`] for the owner.
 pub fn layer(idempotency: &Idempotency) -> IdempotencyLayer<Scoped> {
-    IdempotencyLayer::new(idempotency.clone()).name("tests").scope(|parts| header(parts, AUTHORIZATION))
+    IdempotencyLayer::new(idempotency.clone()).name("tests").scope(|parts| header(parts, USER))
 }
 
 /// A request of Alice.
 pub fn request(key: &str) -> request::Builder {
-    let alice = Request::post("/charges").header(AUTHORIZATION, "alice");
+    let alice = Request::post("/charges").header(USER, "alice");
     alice.header("idempotency-key", key)
 }
 

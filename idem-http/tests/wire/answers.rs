@@ -19,7 +19,7 @@ use super::serve;
 use super::support::{Site, layer};
 
 fn head(key: &str, more: &str) -> String {
-    format!("POST /charges HTTP/1.1\r\nhost: x\r\nauthorization: alice\r\nidempotency-key: {key}\r\n{more}")
+    format!("POST /charges HTTP/1.1\r\nhost: x\r\nx-user: alice\r\nidempotency-key: {key}\r\n{more}")
 }
 
 /// All that a server sends for these bytes, until it ends the connection.
@@ -84,7 +84,7 @@ async fn a_client_whose_body_is_far_above_the_limit_gets_the_413_and_not_a_lost_
     for reqwest in [http1, http2()] {
         let client = reqwest_middleware::ClientBuilder::new(reqwest).with(idempotent.clone()).build();
         for chunked in [false, true] {
-            let request = client.post(format!("http://{address}/charges")).header("authorization", "alice");
+            let request = client.post(format!("http://{address}/charges")).header("x-user", "alice");
             let chunks = futures::stream::iter((0..64).map(|_| {
                 let data = http_body::Frame::data(bytes::Bytes::from(vec![b'x'; 1 << 16]));
                 Ok::<_, std::io::Error>(data)
@@ -116,7 +116,7 @@ async fn a_response_that_breaks_off_is_cut_on_the_wire_and_its_request_is_done()
     assert!(again.starts_with("HTTP/1.1 409") && again.contains("already_done"), "{again}");
     let client = http2();
     let sent = || {
-        let request = client.post(format!("http://{address}/charges")).header("authorization", "alice");
+        let request = client.post(format!("http://{address}/charges")).header("x-user", "alice");
         request.header("idempotency-key", "h2").body("10").send()
     };
     // The stream is reset, maybe before its head is read.
@@ -134,7 +134,7 @@ async fn a_client_of_http2_that_drops_a_response_in_its_middle_gets_all_of_it_ne
     let address = serve(site.app(move |n| format!("{n} {answer}").into_response())).await;
     let client = http2();
     let sent = || {
-        let request = client.post(format!("http://{address}/charges")).header("authorization", "alice");
+        let request = client.post(format!("http://{address}/charges")).header("x-user", "alice");
         request.header("idempotency-key", "k").body("10").send()
     };
     let mut first = sent().await.unwrap();
@@ -156,7 +156,7 @@ async fn a_handler_that_panics_ends_its_connection_or_stream_and_frees_the_key()
     assert!(exchange(address, &whole).await.ends_with("well"));
     let client = http2();
     let sent = || {
-        let request = client.post(format!("http://{address}/charges")).header("authorization", "alice");
+        let request = client.post(format!("http://{address}/charges")).header("x-user", "alice");
         request.header("idempotency-key", "h2").body("10").send()
     };
     assert!(sent().await.is_err());

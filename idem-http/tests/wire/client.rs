@@ -95,6 +95,15 @@ async fn a_key_of_the_caller_is_kept_and_is_the_only_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_with_a_comma_is_sent_in_quotes_and_one_that_the_caller_has_set_is_not_changed() {
+    let script = Script::new([reply(200), reply(200)]);
+    let client = script.client(client());
+    client.post(URL).with_extension(RequestKey::new("order,7;a")).send().await.unwrap();
+    client.post(URL).header("idempotency-key", "order,7;a").send().await.unwrap();
+    assert_eq!((script.got()[0].keys(), script.got()[1].keys()), (vec!["\"order,7;a\""], vec!["order,7;a"]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_without_a_key_of_its_own_is_sent_once_if_its_method_is_idempotent() {
     let script = Script::new([reply(503)]);
     assert_eq!(script.client(client()).put(URL).send().await.unwrap().status(), 503);
@@ -222,10 +231,23 @@ async fn a_hint_not_to_retry_is_followed_and_one_to_retry_too() {
     assert_eq!(script.client(client()).post(URL).send().await.unwrap().status(), 429);
     let script = Script::new([hinted(500, "x-should-retry", "false")]);
     assert!(UnknownOutcome::find(&script.client(client()).post(URL).send().await.unwrap_err()).is_some());
-    let script = Script::new([hinted(507, "x-should-retry", "true"), reply(200)]);
-    assert_eq!(script.client(client()).post(URL).send().await.unwrap().status(), 200);
-    let script = Script::new([hinted(422, "x-should-retry", "true")]);
-    assert_eq!(script.client(client()).post(URL).send().await.unwrap().status(), 422);
+    for name in ["x-should-retry", "stripe-should-retry"] {
+        for status in [501, 505, 507] {
+            let script = Script::new([hinted(status, name, "true"), reply(200)]);
+            let response = script.client(client()).post(URL).send().await.unwrap();
+            assert_eq!(response.status(), 200, "{status} {name}");
+        }
+        // A request that was refused is not sent again, whatever the hint says.
+        let script = Script::new([hinted(422, name, "true")]);
+        assert_eq!(script.client(client()).post(URL).send().await.unwrap().status(), 422);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_asks_for_a_retry_to_the_end_has_given_no_answer() {
+    let script = Script::new([hinted(501, "x-should-retry", "true"), hinted(501, "x-should-retry", "true")]);
+    let error = script.client(client().tries(2)).post(URL).send().await.unwrap_err();
+    assert_eq!(UnknownOutcome::find(&error).unwrap().status().unwrap(), 501);
 }
 
 #[tokio::test(start_paused = true)]

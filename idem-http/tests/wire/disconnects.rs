@@ -13,7 +13,7 @@ use super::support::Site;
 const BODY: &str = "cents=1999";
 
 fn request(key: usize) -> String {
-    let headers = format!("host: x\r\nconnection: close\r\nauthorization: alice\r\nidempotency-key: {key}\r\n");
+    let headers = format!("host: x\r\nconnection: close\r\nx-user: alice\r\nidempotency-key: {key}\r\n");
     format!("POST /charges HTTP/1.1\r\n{headers}content-length: {}\r\n\r\n{BODY}", BODY.len())
 }
 

@@ -21,7 +21,7 @@ fn client() -> Client {
 
 fn post(client: &Client, address: std::net::SocketAddr, key: &str) -> RequestBuilder {
     let request = client.post(format!("http://{address}/charges"));
-    request.header("authorization", "alice").header("idempotency-key", key)
+    request.header("x-user", "alice").header("idempotency-key", key)
 }
 
 #[tokio::test]

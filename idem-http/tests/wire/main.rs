@@ -7,6 +7,7 @@
 mod answers;
 mod chain;
 mod client;
+mod credentials;
 mod disconnects;
 mod http2;
 mod lookups;

@@ -70,7 +70,7 @@ async fn a_hundred_duplicates_at_once_over_two_processes_run_one_body() {
     let calls: Vec<_> = (0..100)
         .map(|n| {
             let request = client.post(format!("http://{}/charges", processes[n % 2].1)).body("10");
-            tokio::spawn(request.header("authorization", "alice").header("idempotency-key", "k").send())
+            tokio::spawn(request.header("x-user", "alice").header("idempotency-key", "k").send())
         })
         .collect();
     let runs = async |address: &str| {

@@ -37,7 +37,8 @@ async fn redirected_to(target: &str) -> Result<Response> {
     let location = target.to_owned();
     let app = site.app(move |_| (StatusCode::SEE_OTHER, [(LOCATION, location.clone())]).into_response());
     let url = format!("http://{}/charges#fragment", serve(app).await);
-    let sent = builder(reqwest()).build().post(url).header(AUTHORIZATION, "alice").send().await;
+    let sent =
+        builder(reqwest()).build().post(url).header("x-user", "alice").header(AUTHORIZATION, "alice").send().await;
     assert!(site.runs.load(SeqCst) > 0, "the request was carried out");
     sent
 }
@@ -75,7 +76,7 @@ async fn a_408_of_a_time_limit_around_the_layer_is_unknown() {
     let limit = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, Duration::from_millis(200));
     let url = format!("http://{}/charges", serve(site.router(layer(&site.idempotency)).layer(limit)).await);
     let client = builder(reqwest()).build();
-    let charge = || client.post(&url).header(AUTHORIZATION, "alice").with_extension(RequestKey::new("order-7")).send();
+    let charge = || client.post(&url).header("x-user", "alice").with_extension(RequestKey::new("order-7")).send();
     let sent = charge().await;
     site.open();
     site.idempotency.shutdown(Duration::from_secs(10)).await.unwrap();

@@ -38,28 +38,43 @@ pub(crate) fn is_aside(record: &Bytes) -> bool {
 }
 
 /// Describes a record that was read whole.
-pub(crate) fn describe(record: &StoredValue, outcome: Option<StoredValue>) -> Result<RecordInfo, StoreError> {
+pub(crate) fn describe(record: &StoredValue, outcome: Option<&StoredValue>) -> Result<RecordInfo, StoreError> {
     describe_by(wire::decode, record, outcome)
 }
 
-/// The same of one that is decoded in this way.
+/// The record that counts, and how long it lives: an outcome that is kept aside with its mark.
+pub(crate) fn record_of(record: &StoredValue, outcome: Option<&StoredValue>) -> Result<(Record, Duration), StoreError> {
+    record_by(wire::decode, record, outcome)
+}
+
+/// Describes a record that is decoded in this way.
 pub(crate) fn describe_by(
     decode: fn(&Bytes) -> Result<Parsed, WireError>,
     record: &StoredValue,
-    outcome: Option<StoredValue>,
+    outcome: Option<&StoredValue>,
 ) -> Result<RecordInfo, StoreError> {
+    match record_by(decode, record, outcome)? {
+        (Record::InFlight(_), _) if record.left.is_none() => Err(no_expiry()),
+        (found, left) => Ok(RecordInfo::new(&found, left)),
+    }
+}
+
+fn record_by(
+    decode: fn(&Bytes) -> Result<Parsed, WireError>,
+    record: &StoredValue,
+    outcome: Option<&StoredValue>,
+) -> Result<(Record, Duration), StoreError> {
     let lives = |found: &StoredValue| found.left.unwrap_or(Duration::MAX);
     match decode(&record.value).map_err(unreadable)? {
-        Parsed::Record(Record::InFlight(_)) if record.left.is_none() => Err(no_expiry()),
-        Parsed::Record(found) => Ok(RecordInfo::new(&found, lives(record))),
+        Parsed::Record(found) => Ok((found, lives(record))),
         Parsed::Aside { attempt, fingerprint } => {
             let done = Record::Done { attempt, fingerprint };
-            let Some(aside) = outcome else { return Ok(RecordInfo::new(&done, lives(record))) };
+            let Some(aside) = outcome else { return Ok((done, lives(record))) };
             match decode(&aside.value).map_err(unreadable)? {
                 Parsed::Record(found @ Record::Committed { .. }) if found.attempt() == attempt => {
-                    Ok(RecordInfo::new(&found, lives(&aside)))
+                    Ok((found, lives(aside)))
                 }
-                _ => Ok(RecordInfo::new(&done, lives(record))),
+                _ => Ok((done, lives(record))),
             }
         }
     }

@@ -175,7 +175,7 @@ impl Store for RedisStore {
         let Inner { server, keys, .. } = &*self.0;
         let (key, aside) = (&keys.record(id), &keys.aside(id));
         let found = server.step(key, |mut lane| async move { look(&mut lane, key, aside).await }).await?;
-        found.map(|(record, outcome)| describe(&record, outcome)).transpose()
+        found.map(|(record, outcome)| describe(&record, outcome.as_ref())).transpose()
     }
 
     async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {

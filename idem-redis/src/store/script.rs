@@ -42,6 +42,8 @@ pub(crate) static REMOVE: LazyLock<Script> =
 pub(crate) static PEEK: LazyLock<Script> = script!("peek");
 pub(crate) static INTERVENE: LazyLock<Script> =
     LazyLock::new(|| Script::new(swapping!("#!lua flags=allow-oom\n", "intervene")));
+pub(crate) static REPLACE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(swapping!("#!lua flags=allow-oom\n", "replace")));
 pub(crate) static COMFORT: LazyLock<Script> = script!("comfort");
 pub(crate) static RIGHTS: LazyLock<Script> = script!("rights");
 
@@ -73,7 +75,7 @@ pub(crate) fn ownership(server: &str, answer: Value) -> Result<Ownership, StoreE
     }
 }
 
-/// The answer of a compare-and-set: `takeover`, `remove` and `intervene`.
+/// The answer of a compare-and-set: `takeover`, `remove`, `intervene` and `replace`.
 pub(crate) enum Swap {
     /// The key has no record.
     Gone,

@@ -10,14 +10,18 @@ use idem_core::{Key, StoreError};
 
 use super::clock::{DatabaseClock, Lapsed};
 use super::core::Core;
-use super::dialect::{Conn, Dialect, Guard, Position, Seen};
+use super::dialect::{Among, Conn, Dialect, Guard, Position, Seen};
 use super::fault::{Stopped, contended};
-use crate::columns::{Columns, FoundRow};
+use crate::columns::{Columns, FoundRow, Row};
 
 /// How many rows one statement looks at: milliseconds of the server's time.
 const WINDOW: usize = 1000;
 /// How many such statements a page may take that find nothing.
 const WINDOWS: usize = 10;
+/// How many ids one statement reads, which takes as long.
+const IDS: usize = 10_000;
+/// So many rows of an operation are few.
+const FEW: usize = 2000;
 /// How often a row may change under a decision.
 const ROUNDS: usize = 16;
 
@@ -38,48 +42,133 @@ impl Position {
     }
 }
 
+/// A page that is being filled.
+#[derive(Default)]
+struct Found {
+    records: Vec<Listed>,
+    unreadable: Vec<Unreadable>,
+    looked_at: usize,
+}
+
+impl Found {
+    fn add(&mut self, listing: &Listing, id: RecordId, row: Row) {
+        match row.found() {
+            Ok(FoundRow { record: Some(record), left, .. }) => {
+                let info = RecordInfo::new(&record, left);
+                if listing.matches(&info) {
+                    self.records.push(Listed::new(id, info));
+                }
+            }
+            Ok(_) => {}
+            Err(error) => self.unreadable.push(Unreadable::new(id, error)),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.unreadable.is_empty()
+    }
+
+    fn page(self, next: Option<Position>) -> Page {
+        let next = next.map(|place| place.cursor());
+        Page::new(self.records, self.unreadable, next).with_looked_at(self.looked_at)
+    }
+}
+
 pub(crate) async fn list<D: Dialect>(core: &Arc<Core<D>>, listing: &Listing) -> Result<Page, StoreError> {
     let mut place = listing.cursor.as_ref().map_or_else(|| Ok(Position::default()), Position::read)?;
+    if listing.digest.is_some() {
+        return list_digest(core, listing, place).await;
+    }
     let limit = listing.limit.max(1);
-    let of_leases = matches!(listing.state, Some(RecordState::InFlight | RecordState::Abandoned));
-    // There is an index of these alone.
-    let in_flight = of_leases || listing.older_than.is_some();
-    let is_narrow = listing.operation.is_some() || listing.state.is_some() || listing.digest.is_some() || in_flight;
+    let among = among(core, listing).await?;
+    let is_narrow = listing.operation.is_some() || listing.state.is_some() || listing.older_than.is_some();
     let window = if is_narrow { WINDOW } else { limit.min(WINDOW) };
-    let (mut records, mut unreadable) = (Vec::new(), Vec::new());
+    let mut found = Found::default();
     for _ in 0..WINDOWS {
-        let from = place.clone();
+        let (among, from) = (among.clone(), place.clone());
         let rows = core.step(true, move |dialect, on| {
-            let (from, rows) = (from.clone(), i64::try_from(window).unwrap_or(i64::MAX));
-            Box::pin(async move { Ok(dialect.window(on, &from, in_flight, rows).await?) })
+            let (among, from) = (among.clone(), from.clone());
+            Box::pin(async move { Ok(dialect.window(on, &among, &from, count(window)).await?) })
         });
         let rows = rows.await?;
         let is_last = rows.len() < window;
         for Seen { place: here, row } in rows {
             place = here;
-            let Some(id) = place.id().filter(|id| listing.may_match(id)) else { continue };
-            match row.found() {
-                Ok(FoundRow { record: Some(record), left, .. }) => {
-                    let info = RecordInfo::new(&record, left);
-                    if listing.matches(&info) {
-                        records.push(Listed::new(id, info));
-                    }
-                }
-                Ok(_) => {}
-                Err(error) => unreadable.push(Unreadable::new(id, error)),
+            found.looked_at += 1;
+            if let Some(id) = place.id().filter(|id| listing.may_match(id)) {
+                found.add(listing, id, row);
             }
-            if records.len() == limit {
-                return Ok(Page::new(records, unreadable, Some(place.cursor())));
+            if found.records.len() == limit {
+                return Ok(found.page(Some(place)));
             }
         }
         if is_last {
-            return Ok(Page::new(records, unreadable, None));
+            return Ok(found.page(None));
         }
-        if !(records.is_empty() && unreadable.is_empty()) {
+        if !found.is_empty() {
             break;
         }
     }
-    Ok(Page::new(records, unreadable, Some(place.cursor())))
+    Ok(found.page(Some(place)))
+}
+
+/// The fewest rows that have all that a listing is about. The order is the same in each.
+async fn among<D: Dialect>(core: &Arc<Core<D>>, listing: &Listing) -> Result<Among, StoreError> {
+    let is_of_leases = matches!(listing.state, Some(RecordState::InFlight | RecordState::Abandoned));
+    if is_of_leases || listing.older_than.is_some() {
+        return Ok(Among::InFlight);
+    }
+    let Some(operation) = listing.operation.clone() else { return Ok(Among::All) };
+    // They are sorted anew for each page. Where there are many, the index of all is faster.
+    let name = operation.clone();
+    let has_more = core.step(true, move |dialect, on| {
+        let name = name.clone();
+        Box::pin(async move { Ok(dialect.has_more(on, &name, count(FEW)).await?) })
+    });
+    Ok(if has_more.await? { Among::All } else { Among::Few(operation) })
+}
+
+/// Lists by digest, which no statement can compute: looks at the ids of all, and reads those rows
+/// that match.
+async fn list_digest<D: Dialect>(
+    core: &Arc<Core<D>>,
+    listing: &Listing,
+    mut place: Position,
+) -> Result<Page, StoreError> {
+    let mut found = Found::default();
+    for _ in 0..WINDOWS {
+        let from = place.clone();
+        let ids = core.step(true, move |dialect, on| {
+            let from = from.clone();
+            Box::pin(async move { Ok(dialect.ids(on, &from, count(IDS)).await?) })
+        });
+        let ids = ids.await?;
+        let is_last = ids.len() < IDS;
+        for (operation, key) in ids {
+            place = Position { expires_at: 0, operation, key };
+            found.looked_at += 1;
+            let Some(id) = place.id().filter(|id| listing.may_match(id)) else { continue };
+            let to_read = id.clone();
+            let row = core.step(true, move |dialect, on| {
+                let id = to_read.clone();
+                Box::pin(async move { Ok(dialect.read(on, &id).await?) })
+            });
+            if let Some(row) = row.await? {
+                found.add(listing, id, row);
+            }
+            if found.records.len() == listing.limit.max(1) {
+                return Ok(found.page(Some(place)));
+            }
+        }
+        if is_last {
+            return Ok(found.page(None));
+        }
+    }
+    Ok(found.page(Some(place)))
+}
+
+fn count(rows: usize) -> i64 {
+    i64::try_from(rows).unwrap_or(i64::MAX)
 }
 
 pub(crate) async fn intervene<D: Dialect>(
@@ -110,11 +199,11 @@ async fn intervene_on<D: Dialect>(
     let id = &intervention.id;
     for _ in 0..ROUNDS {
         let Some(row) = dialect.read(on, id).await.map_err(Stopped::Unsent)? else { return Ok(Intervened::Nothing) };
-        let FoundRow { record, left, revision } = row.found()?;
+        let FoundRow { record, left, then_done, revision } = row.found()?;
         let Some(record) = record else { return Ok(Intervened::Nothing) };
         let (attempt, lapsed) = (record.attempt(), Lapsed::of(&record, left));
         let mut lease_left = record.lease_left(left);
-        let on_intervention = record.on_intervention(intervention);
+        let on_intervention = record.on_intervention(intervention, left);
         if let OnIntervention::Put { if_ran_out: true, .. } | OnIntervention::Remove { if_ran_out: true } =
             &on_intervention
         {
@@ -131,6 +220,10 @@ async fn intervene_on<D: Dialect>(
                 let guard = if if_ran_out { Guard::RanOut(revision) } else { Guard::Revision(revision) };
                 let columns = Columns::new(&record, Some(expires_in), Duration::ZERO);
                 dialect.put(on, id, guard, &columns).await?
+            }
+            OnIntervention::Replace { record } => {
+                let columns = Columns::new(&record, None, then_done);
+                dialect.put(on, id, Guard::Revision(revision), &columns).await?
             }
             // A renewal changes the revision.
             OnIntervention::Remove { .. } => dialect.remove(on, id, revision).await?,

@@ -23,7 +23,7 @@ use super::opening::Openings;
 use super::spares::Spares;
 use super::sweep::{self, Swept};
 use super::turn::{Turn, Turns};
-use crate::table::{Table, VERSION};
+use crate::table::{MARK, Table, VERSION};
 use crate::waiters::LocalWaiters;
 
 /// How long a step may take, unless the builder says otherwise.
@@ -85,18 +85,20 @@ pub(crate) struct Settings {
     pub(crate) limit: Duration,
     /// Whether nobody else uses the pool.
     pub(crate) pool_is_own: bool,
+    /// Whether its connections limit how long statements wait for locks.
+    pub(crate) is_limited: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { table: "idem_records".to_owned(), limit: TIME_LIMIT, pool_is_own: false }
+        Self { table: "idem_records".to_owned(), limit: TIME_LIMIT, pool_is_own: false, is_limited: false }
     }
 }
 
 impl Settings {
     /// Of a store with a pool of its own.
     pub(crate) fn of_own_pool() -> Self {
-        Self { pool_is_own: true, ..Self::default() }
+        Self { pool_is_own: true, is_limited: true, ..Self::default() }
     }
 }
 
@@ -116,7 +118,10 @@ impl<D: Dialect> Core<D> {
         });
         // With an invalid name no statement is ever sent.
         let table = table.unwrap_or_default();
-        let (mut dialect, within) = (D::new(&table), D::within_transactions(&table));
+        // Shorter than the step's own limit: the database says then that it was not carried out.
+        let lock_limit = (!settings.is_limited).then_some(settings.limit / 4 * 3);
+        let mut dialect = D::new(&table, lock_limit);
+        let within = D::within_transactions(&table);
         change(&mut dialect);
         let home = OnceLock::new();
         if let Ok(handle) = Handle::try_current() {
@@ -211,7 +216,7 @@ impl<D: Dialect> Core<D> {
         let (begins, mut begun) = oneshot::channel();
         let step = self.home().spawn(async move { core.when_it_is_its_turn(queue, how, begins, &work).await });
         // A little longer than the task itself, which may stand still with its tokio runtime.
-        let waited = self.turns(queue).patiently(self.limit + GRACE, &mut begun).await;
+        let waited = self.turns(queue).patiently(self.limit.saturating_add(GRACE), &mut begun).await;
         let limit = waited.map_or_else(
             || {
                 // From here on it does not begin any more.
@@ -280,16 +285,21 @@ impl<D: Dialect> Core<D> {
         }
         let sent = AtomicBool::new(false);
         let answered = || self.turns(queue).answered();
-        match timeout(limit, self.attempt(how, &sent, &answered, work)).await {
+        let result = match timeout(limit, self.attempt(how, &sent, &answered, work)).await {
             Ok(result) => result,
             Err(_) if sent.load(Ordering::Relaxed) => Err(fault::timed_out::<D>(&self.place, self.limit)),
             Err(_) => Err(self.unconnected_in_time()),
+        };
+        let has_timed_out = result.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Timeout);
+        if D::ONE_WRITER && has_timed_out && matches!(queue, Queue::Steps) {
+            self.turns(queue).blocked();
         }
+        result
     }
 
     /// Waits for the answer of a step that has this limit, in whatever runtime the caller is.
     async fn answer<T>(&self, limit: Duration, step: JoinHandle<Result<T, StoreError>>) -> Result<T, StoreError> {
-        match timeout(limit + GRACE, step).await {
+        match timeout(limit.saturating_add(GRACE), step).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(fault::runtime_ended::<D>(&self.place)),
             Err(_) => Err(fault::timed_out::<D>(&self.place, self.limit)),
@@ -351,14 +361,19 @@ impl<D: Dialect> Core<D> {
         answered: &(impl Fn() + Sync),
         work: &(impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Sync),
     ) -> Result<T, StoreError> {
+        // After a restart of the server, each idle connection of the pool is lost.
+        let most_losses = self.pool.options().get_max_connections().saturating_add(1);
         let (mut conflicts, mut losses) = (0, 0);
         loop {
             let mut lent = self.lend().await?;
-            if check {
-                self.check(&mut lent).await?;
-            }
-            sent.store(true, Ordering::Relaxed);
-            let stopped = match work(&self.dialect, lent.connection()?).await {
+            let done = match self.check(check, &mut lent).await {
+                Ok(()) => {
+                    sent.store(true, Ordering::Relaxed);
+                    work(&self.dialect, lent.connection()?).await
+                }
+                Err(stopped) => Err(stopped),
+            };
+            let stopped = match done {
                 Ok(done) => {
                     answered();
                     lent.leave_to_next(&self.spares);
@@ -381,14 +396,17 @@ impl<D: Dialect> Core<D> {
                     lent.give_back();
                     sleep(Duration::from_micros(fastrand::u64(..1000 * u64::from(conflicts)))).await;
                 }
-                // After a restart of the server, each idle connection of the pool is lost.
-                Judgement::Lost if repeat && losses <= self.pool.options().get_max_connections() => losses += 1,
-                Judgement::Lost => return Err(failed::<D>(&self.place, error)),
+                Judgement::Lost if repeat && losses < most_losses => losses += 1,
+                Judgement::Ended(_) if losses < most_losses => losses += 1,
+                Judgement::Lost | Judgement::Ended(_) => return Err(failed::<D>(&self.place, error)),
                 Judgement::Schema => {
                     self.checked.store(false, Ordering::Relaxed);
-                    self.check(&mut lent).await?;
+                    let missing = match self.check(true, &mut lent).await {
+                        Err(Stopped::Store(missing)) => missing,
+                        Ok(()) | Err(_) => failed::<D>(&self.place, error),
+                    };
                     lent.give_back();
-                    return Err(failed::<D>(&self.place, error));
+                    return Err(missing);
                 }
                 _ => {
                     lent.give_back();
@@ -426,35 +444,27 @@ impl<D: Dialect> Core<D> {
         fault::unconnected_in_time::<D>(&self.place, self.limit, exhausted)
     }
 
-    /// Looks once whether the table is there, and ours.
-    async fn check(&self, lent: &mut PooledConnection<D>) -> Result<(), StoreError> {
-        if self.checked.load(Ordering::Relaxed) {
+    /// Looks once whether the table is there, and ours, if the step needs that.
+    async fn check(&self, is_needed: bool, lent: &mut PooledConnection<D>) -> Result<(), Stopped> {
+        if !is_needed || self.checked.load(Ordering::Relaxed) {
             return Ok(());
         }
+        let schema = self.dialect.schema(lent.connection()?).await.map_err(Stopped::Unsent)?;
+        self.judge_schema(schema)?;
         // The first look at the clock, with the first step.
-        let looked = match self.dialect.schema(lent.connection()?).await {
-            Ok(schema) => self.clock.look(&self.dialect, lent.connection()?).await.map(|_| schema),
-            Err(error) => Err(error),
-        };
-        let schema = match looked {
-            Ok(schema) => schema,
-            Err(error) => {
-                if !fault::breaks_connection::<D>(&error) {
-                    lent.give_back();
-                }
-                return Err(failed::<D>(&self.place, error));
-            }
-        };
-        match self.judge_schema(schema) {
-            Ok(()) => {
-                self.checked.store(true, Ordering::Relaxed);
-                Ok(())
-            }
-            Err(error) => {
-                lent.give_back();
-                Err(error)
-            }
+        self.clock.look(&self.dialect, lent.connection()?).await.map_err(Stopped::Unsent)?;
+        self.checked.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Looks once whether the table is ours, on the connection of a caller's transaction. The first
+    /// step looks at the clock as well; a claim does so where it matters.
+    pub(crate) async fn check_within(&self, on: &mut Conn<D>) -> Result<(), Stopped> {
+        if !self.checked.load(Ordering::Relaxed) {
+            self.judge_schema(self.within.schema(on).await?)?;
+            self.checked.store(true, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     fn judge_schema(&self, schema: Schema) -> Result<(), StoreError> {
@@ -464,8 +474,11 @@ impl<D: Dialect> Core<D> {
             Schema::Missing => Err(refused(format!(
                 "{name} ({place}): there is no table `{table}`; call `migrate()` once at start-up, or run the statements of `SCHEMA`"
             ))),
-            Schema::Marked(mark) => Err(refused(format!(
-                "{name} ({place}): the table `{table}` is marked `{mark}`, and this version of idem needs `{VERSION}`; call `migrate()`, or run the statements of `SCHEMA`, with the newest version of idem that uses the table"
+            Schema::Marked(mark) if mark.starts_with(MARK) => Err(refused(format!(
+                "{name} ({place}): the table `{table}` is marked `{mark}`, and this version of idem needs `{VERSION}`; use the version of idem that made the table, or another table"
+            ))),
+            Schema::Marked(_) => Err(refused(format!(
+                "{name} ({place}): the table `{table}` is not marked as one of idem (`{VERSION}`, in its comment): it is another program's, or has lost its comment; name another table, or restore the comment"
             ))),
             Schema::Unusable(why) => Err(refused(format!("{name} ({place}): {why}"))),
         }

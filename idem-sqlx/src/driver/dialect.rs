@@ -50,6 +50,9 @@ pub(crate) enum Judgement {
     Conflict,
     /// The connection is of no more use. Whether the step was carried out is unknown.
     Lost,
+    /// Not carried out: the server had ended the connection, or takes no statements. Another
+    /// connection may; if none does, for this reason.
+    Ended(&'static str),
     /// Not carried out: the table or a column is missing, perhaps.
     Schema,
     /// Not carried out, because the database cannot write now; for this reason.
@@ -71,6 +74,15 @@ pub(crate) struct Position {
     pub(crate) expires_at: i64,
     pub(crate) operation: String,
     pub(crate) key: String,
+}
+
+/// The rows among which a window of a listing is.
+#[derive(Debug, Clone)]
+pub(crate) enum Among {
+    All,
+    InFlight,
+    /// Those of an operation that has few.
+    Few(Box<str>),
 }
 
 /// A row of a listing, without its outcome.
@@ -118,13 +130,15 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     /// long it does is a setting of the connection.
     const BEGIN_AS_WRITER: Option<&'static str> = None;
 
-    fn new(table: &Table) -> Self;
+    /// For steps of their own. A claim waits no longer for locks than `lock_limit`, if connections
+    /// do not see to that: one whose caller has gone could be carried out much later, and nobody
+    /// would own its key.
+    fn new(table: &Table, lock_limit: Option<Duration>) -> Self;
 
-    /// The same for steps in a caller's transaction: their futures may be dropped at any poll, and
-    /// the connection goes on to the caller's next statement.
-    fn within_transactions(table: &Table) -> Self {
-        Self::new(table)
-    }
+    /// For steps in a caller's transaction: their futures may be dropped at any poll, and the
+    /// connection goes on to the caller's next statement. Nobody else sees a claim there, so it does
+    /// not expire, however long the transaction takes.
+    fn within_transactions(table: &Table) -> Self;
 
     /// Returns the database's address, without the password.
     fn place(options: &Options<Self>) -> String;
@@ -171,10 +185,27 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     fn window(
         &self,
         on: &mut Conn<Self>,
+        among: &Among,
         after: &Position,
-        in_flight: bool,
         limit: i64,
     ) -> impl Future<Output = Result<Vec<Seen>, sqlx::Error>> + Send;
+
+    /// Whether an operation has more rows than so many, expired ones among them.
+    fn has_more(
+        &self,
+        on: &mut Conn<Self>,
+        operation: &str,
+        rows: i64,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Reads the operations and keys of rows, expired ones among them, in the order of both, after
+    /// a place: at most `limit`. The index of the primary key has both.
+    fn ids(
+        &self,
+        on: &mut Conn<Self>,
+        after: &Position,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<(String, String)>, sqlx::Error>> + Send;
 
     /// Renews leases; `true` for each that was its owner's and that no other transaction had locked.
     fn renew(
@@ -206,6 +237,19 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         wait: Duration,
     ) -> impl Future<Output = Result<Inserted, sqlx::Error>> + Send;
 
+    /// Reads the row of a key that is never inserted, in the caller's transaction: as it is now,
+    /// whatever this transaction has read before. Waits as [`insert_within`](Self::insert_within)
+    /// does.
+    fn read_within(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send {
+        let _ = wait;
+        self.read(on, id)
+    }
+
     /// Reads how long statements wait for locks, where the database does not note it by itself.
     fn lock_limit(on: &mut Conn<Self>) -> impl Future<Output = Result<i64, sqlx::Error>> + Send {
         let _ = on;
@@ -223,12 +267,22 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         let _ = (on, before);
     }
 
-    /// Rolls a transaction back, and leaves one in its place that has nothing in it.
+    /// Rolls back what may be left of a transaction, and leaves one in its place that never writes
+    /// anything.
     fn doom(on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// Rolls back what may be left of a transaction, and begins another one with this statement in
     /// it.
     fn restart(on: &mut Conn<Self>, statement: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// The same for a transaction that is lost: the one that is left never writes anything, where
+    /// the database can do that with a statement in it.
+    fn restart_lost(on: &mut Conn<Self>, statement: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        Self::restart(on, statement)
+    }
+
+    /// Rolls back to a savepoint, which stays.
+    fn roll_back_to(on: &mut Conn<Self>, savepoint: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// Changes every statement.
     #[cfg(test)]
@@ -237,6 +291,12 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
 
     /// Whether a statement waited for a lock for as long as it may.
     fn is_locked(error: &dyn DatabaseError) -> bool;
+
+    /// Whether a statement took as long as the connection lets statements take.
+    fn is_cut_off(error: &dyn DatabaseError) -> bool {
+        let _ = error;
+        false
+    }
 
     /// Whether the transaction met another one, so that all of it may run again.
     fn is_conflict(error: &dyn DatabaseError) -> bool {

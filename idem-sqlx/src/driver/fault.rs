@@ -51,7 +51,7 @@ pub(crate) fn failed<D: Dialect>(place: &str, error: Error) -> StoreError {
     let (kind, advice) = match judge::<D>(&error) {
         Judgement::Conflict => (StoreErrorKind::Unavailable, "; other transactions were in the way again and again"),
         Judgement::Lost => (StoreErrorKind::Unavailable, ""),
-        Judgement::Unavailable(why) => (StoreErrorKind::Unavailable, why),
+        Judgement::Unavailable(why) | Judgement::Ended(why) => (StoreErrorKind::Unavailable, why),
         Judgement::Timeout => (StoreErrorKind::Timeout, ""),
         Judgement::Full => (
             StoreErrorKind::Full,
@@ -61,14 +61,16 @@ pub(crate) fn failed<D: Dialect>(place: &str, error: Error) -> StoreError {
         Judgement::TooLarge(why) => (StoreErrorKind::TooLarge, why),
         Judgement::Refused(advice) => (StoreErrorKind::Refused, advice),
     };
-    StoreError::new(kind, format!("{} ({place}): {error}{advice}", D::NAME)).with_source(error)
+    let failed = StoreError::new(kind, format!("{} ({place}): {error}{advice}", D::NAME)).with_source(error);
+    // The database itself says that it gave up.
+    if kind == StoreErrorKind::Timeout { failed.unsent() } else { failed }
 }
 
 /// No connection could be had. Nothing was sent.
 pub(crate) fn unconnected<D: Dialect>(place: &str, error: Error) -> StoreError {
     let (kind, advice) = match judge::<D>(&error) {
         Judgement::Refused(advice) => (StoreErrorKind::Refused, advice),
-        Judgement::Unavailable(why) => (StoreErrorKind::Unavailable, why),
+        Judgement::Unavailable(why) | Judgement::Ended(why) => (StoreErrorKind::Unavailable, why),
         _ => (StoreErrorKind::Unavailable, "; check that the database runs and can be reached from here"),
     };
     StoreError::new(kind, format!("cannot connect to {} ({place}): {error}{advice}", D::NAME)).with_source(error)
@@ -162,7 +164,7 @@ pub(crate) fn locked() -> StoreError {
     )
 }
 
-/// Whether sqlx can no longer use the connection that gave this error.
+/// Whether the connection that gave this error is of no more use, and another one may be.
 pub(crate) fn breaks_connection<D: Dialect>(error: &sqlx::Error) -> bool {
-    matches!(judge::<D>(error), Judgement::Lost)
+    matches!(judge::<D>(error), Judgement::Lost | Judgement::Ended(_))
 }

@@ -24,9 +24,16 @@ pub(crate) const ROUNDS: usize = 16;
 const ISSUES: usize = 200;
 /// How many leases are renewed in one step.
 pub(crate) const RENEWALS: usize = 200;
-/// The pauses between tries to renew leases whose rows are locked, most often for a moment, by
-/// another caller's step.
-const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(10)];
+/// The pauses between tries to renew leases whose rows are locked, most often by another caller's
+/// step, until that is committed: on a slow disk or a busy server, tens of milliseconds. Together
+/// well below a short lease, because the answers for the other leases of the step wait too.
+const PAUSES: [Duration; 5] = [
+    Duration::from_millis(2),
+    Duration::from_millis(10),
+    Duration::from_millis(20),
+    Duration::from_millis(40),
+    Duration::from_millis(80),
+];
 
 pub(crate) async fn claim<D: Dialect>(core: &Arc<Core<D>>, claim: &Claim) -> Result<Claimed, StoreError> {
     let (claim, clock) = (Arc::new(claim.clone()), core.clock.clone());
@@ -51,7 +58,7 @@ pub(crate) async fn claim<D: Dialect>(core: &Arc<Core<D>>, claim: &Claim) -> Res
 /// The answer to a claim that has nothing to write.
 async fn answer_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, claim: &Claim) -> Result<Option<Claimed>, Stopped> {
     let Some(row) = dialect.read(on, &claim.id).await? else { return Ok(None) };
-    let FoundRow { record, left, revision } = row.found()?;
+    let FoundRow { record, left, revision, .. } = row.found()?;
     Ok(match next(claim, record.as_ref(), left, revision) {
         Next::Answer(claimed) => Some(claimed),
         Next::Put(..) | Next::IfLapsed(..) => None,
@@ -74,7 +81,7 @@ async fn claim_on<D: Dialect>(
             _ => dialect.read(on, &claim.id).await?,
         };
         let Some(row) = found else { return answer(claim.on_nothing()) };
-        let FoundRow { record, left, revision } = row.found()?;
+        let FoundRow { record, left, revision, .. } = row.found()?;
         let (next, guard) = match next(claim, record.as_ref(), left, revision) {
             Next::Answer(claimed) => return Ok(claimed),
             Next::Put(next, guard) => (next, guard),
@@ -373,7 +380,7 @@ async fn remove_on<D: Dialect>(
 ) -> Result<Removed, Stopped> {
     for _ in 0..ROUNDS {
         let Some(row) = dialect.read(on, id).await.map_err(Stopped::Unsent)? else { return Ok(Removed::Nothing) };
-        let FoundRow { record, left, revision } = row.found()?;
+        let FoundRow { record, left, revision, .. } = row.found()?;
         let Some(record) = record else { return Ok(Removed::Nothing) };
         if let Some(lapsed) = Lapsed::of(&record, left)
             && let Some(lease_left) = clock.doubt(dialect, on, lapsed).await.map_err(Stopped::Unsent)?

@@ -91,7 +91,9 @@ macro_rules! store {
             /// name is quoted, so that upper and lower case differ where the database distinguishes
             /// them.
             ///
-            /// With an invalid name, the first step fails with `Refused`.
+            /// With an invalid name, the first step fails with `Refused`. So it does in SQLite for the
+            /// schema of an attached file, unless both files have a rollback journal: otherwise a
+            /// crash could leave rows without their record.
             #[must_use]
             pub fn table(mut self, table: impl Into<String>) -> Self {
                 self.settings.table = table.into();

@@ -22,8 +22,11 @@ use crate::columns::{Columns, FoundRow};
 /// The pause in the error of a call whose key another transaction holds. The end of that
 /// transaction is unknown.
 const SOON: Duration = Duration::from_secs(1);
+/// The answer to a claim whose row another transaction has locked for longer than the caller waits.
+const LOCKED: Claimed = Claimed::InFlight { attempt: 0, lease_left: SOON };
 pub(crate) type Manager<D> = <<D as Dialect>::Db as Database>::TransactionManager;
 
+#[allow(clippy::disallowed_methods, reason = "how long a caller waits, compared with nothing of the database")]
 pub(crate) async fn claim<D: Dialect>(
     core: &std::sync::Arc<Core<D>>,
     on: &mut Conn<D>,
@@ -32,13 +35,38 @@ pub(crate) async fn claim<D: Dialect>(
 ) -> Result<Claimed, StoreError> {
     core.is_valid()?;
     core.keep_swept();
-    match claim_on(&core.within, on, &core.clock, claim, wait).await {
-        Ok(claimed) => Ok(claimed),
-        Err(Stopped::Store(error)) => Err(error),
-        Err(Stopped::Sql(error) | Stopped::Unsent(error)) if is_locked::<D>(&error) => {
-            Ok(Claimed::InFlight { attempt: 0, lease_left: SOON })
+    core.check_within(on).await.map_err(|stopped| match stopped {
+        Stopped::Store(error) => error,
+        Stopped::Sql(error) | Stopped::Unsent(error) => failed(core, error),
+    })?;
+    let until = Instant::now().checked_add(wait);
+    let mut left = wait;
+    loop {
+        match claim_on(&core.within, on, &core.clock, claim, left).await {
+            // MariaDB says of some statements that it cut off that they were locked.
+            Ok(Claimed::InFlight { attempt: 0, .. }) => {}
+            Ok(claimed) => return Ok(claimed),
+            Err(Stopped::Store(error)) => return Err(error),
+            Err(Stopped::Sql(error) | Stopped::Unsent(error)) if is_locked::<D>(&error) => return Ok(LOCKED),
+            Err(Stopped::Sql(error) | Stopped::Unsent(error)) if is_cut_off::<D>(&error) => {}
+            Err(Stopped::Sql(error) | Stopped::Unsent(error)) => return Err(failed(core, error)),
         }
-        Err(Stopped::Sql(error) | Stopped::Unsent(error)) => Err(failed(core, error)),
+        // The connection's own limit for statements may be shorter than the wait.
+        left = until.map_or(wait, |until| until.saturating_duration_since(Instant::now()));
+        if left.is_zero() {
+            return Ok(LOCKED);
+        }
+        undo_statement::<D>(on).await.map_err(ended::<D>)?;
+    }
+}
+
+/// Undoes a statement that failed, where that ends the transaction: the claim's savepoint stays.
+async fn undo_statement<D: Dialect>(on: &mut Conn<D>) -> Result<(), sqlx::Error> {
+    match Manager::<D>::get_transaction_depth(on) {
+        // The name that sqlx gives it.
+        depth @ 2.. => D::roll_back_to(on, &format!("_sqlx_savepoint_{}", depth - 1)).await,
+        // The library has begun it, with the claim.
+        _ => D::restart(on, "SELECT 1").await,
     }
 }
 
@@ -60,14 +88,14 @@ async fn claim_on<D: Dialect>(
         let found = match claim.on_nothing() {
             OnClaim::Take(first) => match insert_within(dialect, on, claim, &in_flight(&first), left()).await? {
                 Inserted::Stands(row) => Some(*row),
-                Inserted::Locked => return Ok(Claimed::InFlight { attempt: 0, lease_left: SOON }),
+                Inserted::Locked => return Ok(LOCKED),
                 // Written by a transaction that has ended since: the next statement sees it.
                 Inserted::Gone => continue,
             },
-            _ => dialect.read(on, &claim.id).await?,
+            _ => dialect.read_within(on, &claim.id, left().unwrap_or(Duration::MAX)).await?,
         };
         let Some(row) = found else { return Ok(Claimed::NotIssued) };
-        let FoundRow { record, left: valid, revision } = row.found()?;
+        let FoundRow { record, left: valid, revision, .. } = row.found()?;
         let (then, guard) = match next(claim, record.as_ref(), valid, revision) {
             Next::Answer(claimed) => return Ok(claimed),
             Next::Put(then, guard) => (then, guard),
@@ -149,7 +177,7 @@ pub(crate) async fn roll_back<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreE
     if rolled_back.is_err() {
         // The names that sqlx gives them: of the one that ends here, the depth below it.
         let depth = Manager::<D>::get_transaction_depth(on);
-        if depth > 1 && D::restart(on, &format!("SAVEPOINT _sqlx_savepoint_{}", depth - 1)).await.is_ok() {
+        if depth > 1 && D::restart_lost(on, &format!("SAVEPOINT _sqlx_savepoint_{}", depth - 1)).await.is_ok() {
             let _ = Manager::<D>::rollback(on).await;
         }
     }
@@ -177,28 +205,42 @@ pub(crate) async fn doom<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError>
 #[allow(clippy::disallowed_methods, reason = "how long a caller waited, compared with nothing of the database")]
 pub(crate) async fn begin<D: Dialect>(pool: &Pool<D::Db>) -> Result<Transaction<'static, D::Db>, StoreError> {
     let place = D::place(&pool.connect_options());
-    let mut connection = connected::<D>(pool, &place).await.map_err(StoreError::unsent)?;
-    // sqlx counts a transaction that the database has ended, if its future was dropped then.
-    if Manager::<D>::get_transaction_depth(&connection) > 0 {
-        roll_back_all::<D>(&mut connection).await;
-    }
-    let Some(statement) = D::BEGIN_AS_WRITER else {
-        let begun = timeout(CONNECTING, Transaction::begin(connection, None)).await;
-        let begun = begun.map_err(|_| fault::timed_out::<D>(&place, CONNECTING).unsent())?;
-        return begun.map_err(|error| fault::unconnected::<D>(&place, error).unsent());
-    };
-    let asked = Instant::now();
-    let begun = Transaction::begin(connection, Some(fixed(statement))).await;
-    begun.map_err(|error| {
-        if !is_conflict::<D>(&error) {
-            return fault::unconnected::<D>(&place, error).unsent();
+    let begun_as_writer = D::BEGIN_AS_WRITER.map(fixed);
+    // After a restart of the server, each idle connection of the pool is lost.
+    let mut losses = pool.options().get_max_connections().saturating_add(1);
+    loop {
+        let mut connection = connected::<D>(pool, &place).await.map_err(StoreError::unsent)?;
+        // sqlx counts a transaction that the database has ended, if its future was dropped then.
+        if Manager::<D>::get_transaction_depth(&connection) > 0 {
+            roll_back_all::<D>(&mut connection).await;
         }
-        let waited = asked.elapsed();
-        let held = fault::no_writer::<D>(&place, waited, &error).unsent();
-        // Its source is what makes the library run the transaction again. A caller that has waited
-        // this long decides for itself.
-        if waited < CONNECTING { held.with_source(error) } else { held }
-    })
+        let asked = Instant::now();
+        let beginning = Transaction::begin(connection, begun_as_writer.clone());
+        // A writer waits for the others as long as its connection says.
+        let begun = match D::BEGIN_AS_WRITER {
+            Some(_) => beginning.await,
+            None => match timeout(CONNECTING, beginning).await {
+                Ok(begun) => begun,
+                Err(_) => return Err(fault::timed_out::<D>(&place, CONNECTING).unsent()),
+            },
+        };
+        match begun {
+            Ok(transaction) => return Ok(transaction),
+            Err(error) if fault::breaks_connection::<D>(&error) && losses > 0 => losses -= 1,
+            Err(error) => return Err(not_begun::<D>(&place, asked.elapsed(), error)),
+        }
+    }
+}
+
+/// The error of a transaction that did not begin, after this wait.
+fn not_begun<D: Dialect>(place: &str, waited: Duration, error: sqlx::Error) -> StoreError {
+    if D::BEGIN_AS_WRITER.is_none() || !is_conflict::<D>(&error) {
+        return fault::unconnected::<D>(place, error).unsent();
+    }
+    let held = fault::no_writer::<D>(place, waited, &error).unsent();
+    // Its source is what makes the library run the transaction again. A caller that has waited this
+    // long decides for itself.
+    if waited < CONNECTING { held.with_source(error) } else { held }
 }
 
 /// Waits for a connection as long as the pool says, but not for an unreachable database.
@@ -239,6 +281,10 @@ pub(super) fn of_database<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e
 
 fn is_locked<D: Dialect>(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(error) if D::is_locked(&**error))
+}
+
+fn is_cut_off<D: Dialect>(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(error) if D::is_cut_off(&**error))
 }
 
 fn failed<D: Dialect>(core: &Core<D>, error: sqlx::Error) -> StoreError {

@@ -21,6 +21,8 @@ pub(crate) struct Turns {
     places: Arc<Semaphore>,
     /// How many steps were answered.
     answered: AtomicU64,
+    /// How many steps could not write in time, because another connection does.
+    blocked: AtomicU64,
 }
 
 /// A step's turn. The next one's begins when this is dropped.
@@ -33,7 +35,11 @@ pub(crate) struct Turn {
 impl Turns {
     /// So many steps at once.
     pub(crate) fn new(at_once: u32) -> Self {
-        Self { places: Arc::new(Semaphore::new(at_once.max(1) as usize)), answered: AtomicU64::default() }
+        Self {
+            places: Arc::new(Semaphore::new(at_once.max(1) as usize)),
+            answered: AtomicU64::default(),
+            blocked: AtomicU64::default(),
+        }
     }
 
     /// Takes a turn that is free now: nobody waits for one then.
@@ -43,7 +49,8 @@ impl Turns {
     }
 
     /// Waits for a turn, in the order of the callers. `None`: no step was answered for `limit`, or
-    /// it took ten times as long. The turn is the longer, the shorter it is that one was.
+    /// it took ten times as long, or a step before it was [blocked](Self::blocked). The turn is the
+    /// longer, the shorter it is that one was.
     ///
     /// A turn belongs to the one who comes next from the moment when it is free, polled or not. So
     /// await this only in a task of the store's.
@@ -58,8 +65,13 @@ impl Turns {
         let mut what = std::pin::pin!(what);
         let part = limit / PARTS;
         let (mut silent, mut answered) = (0, self.answered.load(Ordering::Relaxed));
+        let blocked = self.blocked.load(Ordering::Relaxed);
         for _ in 0..MOST_PARTS {
-            if let Ok(came) = timeout(part, what.as_mut()).await {
+            let came = timeout(part, what.as_mut()).await;
+            if self.blocked.load(Ordering::Relaxed) != blocked {
+                return None;
+            }
+            if let Ok(came) = came {
                 return Some((came, limit.saturating_sub(part * silent)));
             }
             let now = self.answered.load(Ordering::Relaxed);
@@ -87,6 +99,12 @@ impl Turns {
     /// A step was answered.
     pub(crate) fn answered(&self) {
         self.answered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A step could not write in time. Neither could those that wait behind it: that some step
+    /// before them is answered, which only reads, says nothing of that.
+    pub(crate) fn blocked(&self) {
+        self.blocked.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -129,6 +147,22 @@ mod tests {
             drop(first);
         });
         assert_eq!(turns.take(LIMIT).await.unwrap().limit, LIMIT / 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_that_could_not_write_ends_the_wait_of_those_behind_it() {
+        let turns = Arc::new(Turns::new(1));
+        let first = turns.take(LIMIT).await.unwrap();
+        let (second, third) = (turns.take(LIMIT), turns.take(LIMIT));
+        let ending = async {
+            tokio::time::sleep(LIMIT / 2).await;
+            turns.answered();
+            turns.blocked();
+            drop(first);
+        };
+        let (second, third, ()) = tokio::join!(second, third, ending);
+        assert!(second.is_none() && third.is_none());
+        assert_eq!(turns.take(LIMIT).await.unwrap().limit, LIMIT);
     }
 
     #[tokio::test(start_paused = true)]

@@ -205,7 +205,7 @@ fn keep_sweeping<D: Dialect>(core: &Arc<Core<D>>) {
 }
 
 fn settings(table: &str) -> Settings {
-    Settings { table: table.to_owned(), limit: LIMIT, pool_is_own: false }
+    Settings { table: table.to_owned(), limit: LIMIT, ..Settings::default() }
 }
 
 /// A core that makes the mistake.

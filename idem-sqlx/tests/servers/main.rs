@@ -8,13 +8,18 @@ mod bad_input;
 mod beside_leases;
 mod burst;
 mod dropped;
+mod ended;
 mod events;
 mod failed;
 mod faults;
 mod guards;
 mod hostile;
+mod limited;
+mod listing;
+mod mysql;
 mod observing;
 mod other_driver;
+mod proxied;
 mod recorded;
 mod renewing;
 mod runtimes;
@@ -31,7 +36,7 @@ use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
 use idem_sqlx::sqlx::{self, AssertSqlSafe};
 use idem_sqlx::{MySqlStore, PostgresStore};
-use idem_testkit::{MariaDbServer, PostgresServer};
+use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
 /// Each failure must be an error within this time.
 const TWO_SECONDS: Duration = Duration::from_secs(2);
@@ -142,6 +147,7 @@ macro_rules! server {
 
 server!(PostgresServer, PostgresStore, PgPool, PgPoolOptions);
 server!(MariaDbServer, MySqlStore, MySqlPool, MySqlPoolOptions);
+server!(MySqlServer, MySqlStore, MySqlPool, MySqlPoolOptions);
 
 /// Writes each test once, and runs it over both servers.
 macro_rules! over_both_servers {

@@ -40,6 +40,7 @@ macro_rules! over {
                     an_observing_call_that_is_not_the_owner_any_more_keeps_its_transaction(&pool, &idempotency),
                     p6_an_error_after_a_step_that_failed_is_not_kept(&pool, &idempotency),
                     p2_a_body_whose_outcome_a_transaction_recorded_is_not_retried(&pool, &idempotency),
+                    an_outcome_that_the_body_omits_is_not_recorded_by_its_transaction_either(&pool, &idempotency),
                 );
             }
 
@@ -192,6 +193,29 @@ macro_rules! over {
                     assert_eq!(done.unwrap(), 1);
                     assert_eq!(rows(pool, "observed").await, before + 1, "by hand: {by_hand}");
                 }
+            }
+
+            async fn an_outcome_that_the_body_omits_is_not_recorded_by_its_transaction_either(
+                pool: &Pool,
+                idempotency: &Idempotency,
+            ) {
+                let operation = || idempotency.operation("recorded.omitted").key("k");
+                let secret = || "secret".to_owned();
+                let ran = operation().run(async || {
+                    let call = current().unwrap();
+                    call.omit_outcome();
+                    let mut tx = pool.begin_with($begin).await?;
+                    sqlx::raw_sql(insert("omitted")).execute(&mut *tx).await?;
+                    call.commit_in(&mut tx, &secret()).await?;
+                    tx.commit().await?;
+                    Ok::<_, Failed>(secret())
+                });
+                assert_eq!(ran.await.unwrap().into_inner(), "secret");
+                assert_eq!(rows(pool, "omitted").await, 1);
+                let found = operation().inspect().await.unwrap().unwrap();
+                assert_eq!((found.state, found.outcome), (RecordState::Done, None));
+                let duplicate = operation().run(async || Ok::<_, Failed>(secret())).await;
+                assert!(matches!(duplicate, Err(Failed::Idem(Error::AlreadyDone { .. }))), "{duplicate:?}");
             }
 
             async fn p6_an_error_after_a_step_that_failed_is_not_kept(pool: &Pool, idempotency: &Idempotency) {

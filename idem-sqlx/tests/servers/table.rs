@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use idem_core::store::record::Removed;
-use idem_core::{RecordState, Store as _};
+use idem_core::{Error, RecordState, Store as _};
 use idem_sqlx::sqlx;
+use idem_sqlx::sqlx::mysql::MySqlPool;
 use idem_sqlx::sqlx::postgres::{PgConnectOptions, PgPool};
+use idem_sqlx::sqlx::sqlite::SqlitePool;
 use tokio::sync::Notify;
 
 use crate::{LONG, Server, id, order, over_both_servers, runtime, until};
@@ -78,7 +80,9 @@ async fn a_table_marked_as_another_version_is_refused() {
     Server::execute(&server, "COMMENT ON TABLE idem_records IS 'idem schema 2'").await;
     let store = idem_sqlx::PostgresStore::connect(server.url()).await.unwrap();
     let error = crate::fails_in_time(&store).await;
-    assert!(error.to_string().contains("idem schema 2") && error.to_string().contains("migrate"), "{error}");
+    let said = error.to_string();
+    // It would create a table where there is none.
+    assert!(said.contains("idem schema 2") && !said.contains("migrate"), "{said}");
     assert!(store.migrate().await.is_err());
 
     let server = idem_testkit::MariaDbServer::start().await.unwrap();
@@ -86,7 +90,53 @@ async fn a_table_marked_as_another_version_is_refused() {
     Server::execute(&server, "ALTER TABLE idem_records COMMENT = 'idem schema 2'").await;
     let store = idem_sqlx::MySqlStore::connect(server.url()).await.unwrap();
     let error = crate::fails_in_time(&store).await;
-    assert!(error.to_string().contains("idem schema 2") && error.to_string().contains("migrate"), "{error}");
+    let said = error.to_string();
+    // It would create a table where there is none.
+    assert!(said.contains("idem schema 2") && !said.contains("migrate"), "{said}");
+}
+
+/// In a transaction, the table is looked at before the first claim.
+macro_rules! refused_in_a_transaction {
+    ($url:expr, $Pool:ty, $Store:ty, $mark:expr) => {
+        let pool = <$Pool>::connect($url).await.unwrap();
+        <$Store>::new(pool.clone()).migrate().await.unwrap();
+        for statement in $mark {
+            sqlx::raw_sql(statement).execute(&pool).await.unwrap();
+        }
+        let idempotency = runtime(<$Store>::new(pool.clone()));
+        let operation = || idempotency.operation("orders").key("k");
+        let refused = operation().transaction(&pool, async |_| Ok::<u32, Error>(1)).await.unwrap_err();
+        assert!(refused.to_string().contains("idem schema 2"), "{refused}");
+        let mut tx = pool.begin().await.unwrap();
+        let refused = operation().run_in(&mut tx, async |_| Ok::<u32, Error>(1)).await.unwrap_err();
+        assert!(refused.to_string().contains("idem schema 2"), "{refused}");
+        // The transaction goes on.
+        let rows = sqlx::raw_sql("SELECT * FROM idem_records").fetch_all(&mut *tx).await.unwrap();
+        assert_eq!(rows.len(), 0);
+    };
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_marked_as_another_version_is_refused_in_a_transaction() {
+    let postgres = idem_testkit::PostgresServer::start().await.unwrap();
+    let mark = ["COMMENT ON TABLE idem_records IS 'idem schema 2'"];
+    refused_in_a_transaction!(&postgres.url(), PgPool, idem_sqlx::PostgresStore, mark);
+
+    let mariadb = idem_testkit::MariaDbServer::start().await.unwrap();
+    let mark = ["ALTER TABLE idem_records COMMENT = 'idem schema 2'"];
+    refused_in_a_transaction!(&mariadb.url(), MySqlPool, idem_sqlx::MySqlStore, mark);
+
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/shop.db?mode=rwc", dir.path().display());
+    let mark = ["DROP TABLE idem_records", "CREATE TABLE idem_records ( -- idem schema 2\n operation TEXT)"];
+    refused_in_a_transaction!(&url, SqlitePool, idem_sqlx::SqliteStore, mark);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_of_real_mysql_marked_as_another_version_is_refused_in_a_transaction() {
+    let mysql = idem_testkit::MySqlServer::start().await.unwrap();
+    let mark = ["ALTER TABLE idem_records COMMENT = 'idem schema 2'"];
+    refused_in_a_transaction!(&mysql.url(), MySqlPool, idem_sqlx::MySqlStore, mark);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

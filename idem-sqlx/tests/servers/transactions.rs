@@ -10,7 +10,7 @@ use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 use idem_sqlx::sqlx::{self, AssertSqlSafe, MySql, Postgres, Sqlite, Transaction};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
-use idem_testkit::{MariaDbServer, PostgresServer};
+use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
 use crate::failed::{Failed, action};
 use crate::{TWO_SECONDS, in_use, until};
@@ -32,8 +32,15 @@ pub(crate) async fn postgres() -> (PgPool, PostgresStore) {
 }
 
 pub(crate) async fn mariadb() -> (MySqlPool, MySqlStore) {
-    let server = MariaDbServer::shared().await.unwrap();
-    let pool = MySqlPoolOptions::new().max_connections(30).connect(&server.url()).await.unwrap();
+    mysql_at(&MariaDbServer::shared().await.unwrap().url()).await
+}
+
+async fn real_mysql() -> (MySqlPool, MySqlStore) {
+    mysql_at(&MySqlServer::shared().await.unwrap().url()).await
+}
+
+async fn mysql_at(url: &str) -> (MySqlPool, MySqlStore) {
+    let pool = MySqlPoolOptions::new().max_connections(30).connect(url).await.unwrap();
     let store = MySqlStore::new(pool.clone());
     store.migrate().await.unwrap();
     sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
@@ -116,6 +123,22 @@ macro_rules! over {
                     let outcome = idempotency.operation("tx").key(key).run(async || Ok::<u32, Error>(0)).await.unwrap();
                     assert_eq!(outcome.into_inner(), 7);
                 }
+            }
+
+            #[tokio::test]
+            async fn a_body_that_takes_longer_than_its_record_is_kept_is_recorded() {
+                let (pool, idempotency) = setup().await;
+                let short = Duration::from_millis(100);
+                let operation = || idempotency.operation("tx").key("slow").ttl(short).lease(short);
+                let operation = || operation().abandoned(idem_core::Abandoned::Rerun);
+                let mut tx = begin(&pool).await;
+                let slow = operation().run_in(&mut tx, async |tx| {
+                    tokio::time::sleep(short * 4).await;
+                    write(tx, "slow").await
+                });
+                assert_eq!(slow.await.unwrap().into_inner(), 7);
+                tx.commit().await.unwrap();
+                assert_eq!(rows(&pool, "slow").await, 1);
             }
 
             #[tokio::test]
@@ -330,6 +353,9 @@ macro_rules! over {
             #[tokio::test]
             async fn commit_in_commits_with_the_rows_and_a_late_owner_writes_nothing() {
                 let (pool, idempotency) = setup().await;
+                // What is left of the late owner's transaction is met by the next one.
+                let one = pool.options().clone().max_connections(1);
+                let pool = one.connect_with((*pool.connect_options()).clone()).await.unwrap();
                 let outcome = idempotency.operation("tx").key("external").run(async || {
                     let mut tx = begin(&pool).await;
                     write(&mut tx, "external").await?;
@@ -342,7 +368,7 @@ macro_rules! over {
                     idempotency.operation("tx").key("external").run(async || Ok::<u32, Error>(0)).await.unwrap();
                 assert_eq!((again.is_replayed(), again.into_inner(), rows(&pool, "external").await), (true, 9, 1));
 
-                let lease = Duration::from_millis(100);
+                let lease = Duration::from_secs(10);
                 let begin_call = || idempotency.operation("tx").key("late").lease(lease).begin();
                 let Begin::Execute(late) = begin_call().await.unwrap() else { panic!("a replay") };
                 late.release().await.unwrap();
@@ -352,8 +378,9 @@ macro_rules! over {
                 let refused = late.commit_in(&mut tx, &1_u32).await.unwrap_err();
                 assert!(matches!(refused, Error::LeaseLost { .. }), "{refused}");
                 // Whoever does not look at the error.
+                let _ = write(&mut tx, "late, after").await;
                 let _ = tx.commit().await;
-                assert_eq!(rows(&pool, "late").await, 0);
+                assert_eq!((rows(&pool, "late").await, rows(&pool, "late, after").await), (0, 0));
                 let mut tx = begin(&pool).await;
                 write(&mut tx, "late").await.unwrap();
                 owner.commit_in(&mut tx, &2_u32).await.unwrap();
@@ -385,6 +412,7 @@ over!(
     ]
 );
 over!(on_mariadb, MySql, MySqlPool, mariadb, "BEGIN", ["BEGIN"]);
+over!(on_real_mysql, MySql, MySqlPool, real_mysql, "BEGIN", ["BEGIN"]);
 over!(on_sqlite, Sqlite, SqlitePool, sqlite, "BEGIN IMMEDIATE", ["BEGIN IMMEDIATE", "BEGIN"]);
 
 #[tokio::test]

@@ -6,14 +6,16 @@ use idem_core::Idempotency;
 
 use crate::{LONG, Server, over_both_servers, runtime, until};
 
+/// A waiter that only looks does so ever more seldom: by then at its longest pause.
+const HELD: Duration = Duration::from_millis(700);
+
 /// One process holds a key for a while, and another one waits for it; how long the answer took from
 /// the end of the body on.
-async fn answered_after(owner: &Idempotency, waiter: &Idempotency, key: &str) -> Duration {
+pub(crate) async fn answered_after(owner: &Idempotency, waiter: &Idempotency, key: &str, held: Duration) -> Duration {
     let (begun, begins) = tokio::sync::oneshot::channel();
     let owner = owner.operation("orders").key(key).run(async move || {
         let _ = begun.send(());
-        // A waiter that only looks does so ever more seldom: by then at its longest pause.
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        tokio::time::sleep(held).await;
         Ok::<_, idem_core::Error>(1)
     });
     let waiting = async {
@@ -35,7 +37,7 @@ over_both_servers! {
         let server = S::start().await;
         let (owner, waiter) = (runtime(server.store().await), runtime(server.store().await));
         for key in ["one", "two", "three"] {
-            let took = answered_after(&owner, &waiter, key).await;
+            let took = answered_after(&owner, &waiter, key, HELD).await;
             // The bound is 250 ms; the rest is the machine's.
             assert!(took < Duration::from_millis(800), "{key}: {took:?}");
         }
@@ -47,9 +49,9 @@ async fn a_lost_connection_for_messages_is_replaced() {
     let server = idem_testkit::PostgresServer::start().await.unwrap();
     let (owner, waiter) = (runtime(Server::store(&server).await), runtime(Server::store(&server).await));
     let listeners = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
-    answered_after(&owner, &waiter, "first").await;
+    answered_after(&owner, &waiter, "first", HELD).await;
     Server::execute(&server, &format!("SELECT pg_terminate_backend(pid) {listeners}")).await;
-    answered_after(&owner, &waiter, "second").await;
+    answered_after(&owner, &waiter, "second", HELD).await;
     // One connection again, for the one store that has waited.
     until("one listens again", async || one_listens(&server).await).await;
 }
@@ -60,4 +62,31 @@ async fn one_listens(server: &idem_testkit::PostgresServer) -> bool {
     let mut on = sqlx::PgConnection::connect(&server.url()).await.unwrap();
     let count = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
     sqlx::query_scalar::<_, i64>(count).fetch_one(&mut on).await.unwrap() == 1
+}
+
+/// A queue of gigabytes is not filled here: `pg_notify` fails as it does then, and so does the
+/// statement that calls it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p9_a_full_queue_of_notify_loses_no_outcome() {
+    let server = idem_testkit::PostgresServer::start().await.unwrap();
+    Server::store(&server).await;
+    let full = [
+        "CREATE FUNCTION pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS \
+         $$ BEGIN RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000'; END $$",
+        "ALTER DATABASE postgres SET search_path = public, pg_catalog",
+    ];
+    for statement in full {
+        Server::execute(&server, statement).await;
+    }
+    let owner = runtime(Server::store(&server).await);
+    let waiter = runtime(Server::store(&server).await);
+    for key in ["one", "two"] {
+        // The waiter's answer is the first call's.
+        answered_after(&owner, &waiter, key, HELD).await;
+    }
+    let store = Server::store(&server).await;
+    for key in ["one", "two"] {
+        let found = idem_core::Store::inspect(&store, &crate::id(key)).await.unwrap().unwrap();
+        assert_eq!(found.state, idem_core::RecordState::Committed);
+    }
 }

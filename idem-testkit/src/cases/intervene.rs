@@ -26,6 +26,8 @@ pub(super) const TRIALS: &[Trial] = trials!(
         by_force_takes_a_record_from_its_living_owner,
         by_force_wakes_who_waits,
         of_a_record_that_was_given_up_is_done,
+        to_settle_a_released_record_that_was_seen_commits_it_under_its_attempt,
+        of_a_released_record_that_was_claimed_meanwhile_changes_nothing,
         of_what_is_not_in_flight_settles_and_releases_nothing,
         to_forget_removes_what_is_not_in_flight,
         of_another_attempt_than_was_looked_at_changes_nothing,
@@ -34,6 +36,9 @@ pub(super) const TRIALS: &[Trial] = trials!(
         of_a_foreign_value_leaves_it,
     ]
 );
+
+/// How long a released record that is settled is kept, where nothing else is said.
+const DEFAULT_HOLD: Duration = Duration::from_secs(30 * 86_400);
 
 fn settle(id: &RecordId) -> Intervention {
     Intervention::settle(id.clone(), outcome(b"\"by hand\""))
@@ -199,6 +204,40 @@ async fn of_a_record_that_was_given_up_is_done(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     let _ = t.store.release(&crate::bench::abandon(&given.claim)).await?;
     same("settling", t.store.intervene(&settle(&given.id)).await?, Intervened::Done { attempt: 1 })
+}
+
+/// As where the attempts are exhausted, and the work was done after all.
+async fn to_settle_a_released_record_that_was_seen_commits_it_under_its_attempt(t: &Bench) -> Verdict {
+    for (ttl, kept) in [(None, DEFAULT_HOLD), (Some(LONG * 5), LONG * 5)] {
+        let given = t.given_with(RecordState::Released, print("one")?).await?;
+        let exhausted = claim(&given.id).with_max_attempts(Some(1));
+        same("a claim before", t.store.claim(&exhausted).await?, Claimed::Exhausted { attempts: 1 })?;
+        let seen = settle(&given.id).only_attempt(1).only_state(RecordState::Released).by("jane", "ticket 7");
+        let seen = ttl.into_iter().fold(seen, Intervention::keep_for);
+        let (settled, answer) = t.timed(t.store.intervene(&seen)).await?;
+        same("settling", answer, Intervened::Done { attempt: 1 })?;
+        let look = t.look(&given.id).await?;
+        let Some(info) = look.info else { return Err(broken("the settled record is gone")) };
+        same("the state then", info.state, RecordState::Committed)?;
+        t.counted_down("expires_in", info.expires_in, (kept, settled), look.at)?;
+        // A released record has no fingerprint, so that any arguments get the outcome.
+        let duplicate = exhausted.with_fingerprint(print("two")?);
+        let Claimed::Committed { attempt: 1, outcome: found } = t.store.claim(&duplicate).await? else {
+            return Err(broken("a claim then did not find the outcome"));
+        };
+        same("the outcome", &found.payload[..], &b"\"by hand\""[..])?;
+        late_owner_is_lost(t, &given).await?;
+    }
+    Ok(())
+}
+
+async fn of_a_released_record_that_was_claimed_meanwhile_changes_nothing(t: &Bench) -> Verdict {
+    let given = t.given(RecordState::Released).await?;
+    same("the next attempt", t.own(&claim(&given.id)).await?, 2)?;
+    let seen = settle(&given.id).only_state(RecordState::Released);
+    same("settling", t.store.intervene(&seen.clone()).await?, Intervened::Changed { attempt: 2 })?;
+    same("by force", t.store.intervene(&seen.force(true)).await?, Intervened::Changed { attempt: 2 })?;
+    same("the state then", t.state(&given.id).await?, Some(RecordState::InFlight))
 }
 
 async fn of_what_is_not_in_flight_settles_and_releases_nothing(t: &Bench) -> Verdict {

@@ -17,6 +17,7 @@ mod question;
 mod release;
 mod remove;
 mod renew;
+mod replace;
 mod takeover;
 mod time;
 mod trace;
@@ -49,7 +50,7 @@ pub(crate) const ALL: &[&[Trial]] = &[
 ];
 
 /// Those of stores that can list.
-pub(crate) const ADMIN: &[&[Trial]] = &[list::TRIALS, intervene::TRIALS];
+pub(crate) const ADMIN: &[&[Trial]] = &[list::TRIALS, intervene::TRIALS, replace::TRIALS];
 
 /// The list of a file's trials. A trial that is left out is dead code, which the compiler finds.
 macro_rules! trials {

@@ -152,13 +152,102 @@ impl Database {
     }
 }
 
+/// The methods that the private servers of all databases have.
+macro_rules! database_server {
+    ($Server:ident, $Kind:ty) => {
+        impl $Server {
+            /// Starts one.
+            ///
+            /// # Errors
+            ///
+            /// If it is not installed, or does not start; says why, and what to do.
+            pub async fn start() -> std::io::Result<Self> {
+                Self::start_with(&[]).await
+            }
+
+            /// Starts one with further arguments of the server's program.
+            ///
+            /// # Errors
+            ///
+            /// As [`start`](Self::start).
+            pub async fn start_with(args: &[&str]) -> std::io::Result<Self> {
+                $crate::server::database::Database::start::<$Kind>(args).await.map(Self)
+            }
+
+            /// One for all tests of this process. It is started at the first call, and killed when
+            /// the process ends. Tests that share it use keys or tables of their own, and leave it
+            /// running.
+            ///
+            /// # Errors
+            ///
+            /// As [`start`](Self::start).
+            pub async fn shared() -> std::io::Result<&'static Self> {
+                static SHARED: tokio::sync::OnceCell<$Server> = tokio::sync::OnceCell::const_new();
+                SHARED.get_or_try_init(Self::start).await
+            }
+
+            /// Its URL, with the password if there is one.
+            pub fn url(&self) -> String {
+                self.url_through(self.port())
+            }
+
+            /// Its port on `127.0.0.1`.
+            pub fn port(&self) -> u16 {
+                self.0.port()
+            }
+
+            /// The directory of its files.
+            pub fn dir(&self) -> &std::path::Path {
+                self.0.dir()
+            }
+
+            /// Suspends all its processes (SIGSTOP): connections stay, and nothing is answered.
+            ///
+            /// # Errors
+            ///
+            /// If it does not run.
+            pub fn pause(&self) -> std::io::Result<()> {
+                self.0.signal("STOP")
+            }
+
+            /// Lets it go on after [`pause`](Self::pause).
+            ///
+            /// # Errors
+            ///
+            /// If it does not run.
+            pub fn resume(&self) -> std::io::Result<()> {
+                self.0.signal("CONT")
+            }
+
+            /// Kills all its processes, as a host dies. Its data stays.
+            ///
+            /// # Errors
+            ///
+            /// If killing fails. A stopped server is not an error.
+            pub fn kill(&self) -> std::io::Result<()> {
+                self.0.kill()
+            }
+
+            /// Kills it if it runs, and starts it again at the same port, with its data.
+            ///
+            /// # Errors
+            ///
+            /// If it does not start, also because another process has taken the port by now.
+            pub async fn restart(&self) -> std::io::Result<()> {
+                self.0.restart().await
+            }
+        }
+    };
+}
+pub(super) use database_server;
+
 /// An empty database (the number in its name is another one whenever its contents are), created
 /// once on this machine, which each server copies: creating one takes seconds.
 fn template<K: Kind>() -> io::Result<PathBuf> {
     let program = K::program()?;
     let built = fs::metadata(&program)?.mtime();
     let user = fs::metadata("/proc/self")?.uid();
-    let path = env::temp_dir().join(format!("idem-{}-template-2-{user}-{built}", K::NAME));
+    let path = env::temp_dir().join(format!("idem-{}-template-3-{user}-{built}", K::NAME));
     // Not trusted if it belongs to another user.
     if fs::metadata(&path).is_ok_and(|found| found.uid() == owner()) {
         return Ok(path);

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
-use tokio::sync::OnceCell;
-
-use super::database::{Database, Kind, find};
+use super::database::{Database, Kind, database_server, find};
 
 /// The user's password.
 const PASSWORD: &str = "wordpass";
@@ -36,91 +34,12 @@ const PASSWORD: &str = "wordpass";
 #[derive(Debug)]
 pub struct MariaDbServer(Database);
 
+database_server!(MariaDbServer, MariaDb);
+
 impl MariaDbServer {
-    /// Starts one.
-    ///
-    /// # Errors
-    ///
-    /// If it is not installed, or does not start; says why, and what to do.
-    pub async fn start() -> io::Result<Self> {
-        Self::start_with(&[]).await
-    }
-
-    /// Starts one with arguments of the program `mariadbd`, such as
-    /// `["--transaction-isolation=SERIALIZABLE"]`.
-    ///
-    /// # Errors
-    ///
-    /// As [`start`](Self::start).
-    pub async fn start_with(args: &[&str]) -> io::Result<Self> {
-        Database::start::<MariaDb>(args).await.map(Self)
-    }
-
-    /// One for all tests of this process. It is started at the first call, and killed when the
-    /// process ends. Tests that share it use keys or tables of their own, and leave it running.
-    ///
-    /// # Errors
-    ///
-    /// As [`start`](Self::start).
-    pub async fn shared() -> io::Result<&'static Self> {
-        static SHARED: OnceCell<MariaDbServer> = OnceCell::const_new();
-        SHARED.get_or_try_init(Self::start).await
-    }
-
-    /// Its URL, with the password.
-    pub fn url(&self) -> String {
-        self.url_through(self.port())
-    }
-
     /// Its URL through another port on this host, such as a proxy's.
     pub fn url_through(&self, port: u16) -> String {
         format!("mysql://idem:{PASSWORD}@127.0.0.1:{port}/idem")
-    }
-
-    /// Its port on `127.0.0.1`.
-    pub fn port(&self) -> u16 {
-        self.0.port()
-    }
-
-    /// The directory of its files.
-    pub fn dir(&self) -> &Path {
-        self.0.dir()
-    }
-
-    /// Suspends it (SIGSTOP): connections stay, and nothing is answered.
-    ///
-    /// # Errors
-    ///
-    /// If it does not run.
-    pub fn pause(&self) -> io::Result<()> {
-        self.0.signal("STOP")
-    }
-
-    /// Lets it go on after [`pause`](Self::pause).
-    ///
-    /// # Errors
-    ///
-    /// If it does not run.
-    pub fn resume(&self) -> io::Result<()> {
-        self.0.signal("CONT")
-    }
-
-    /// Kills it, as a host dies. Its data stays.
-    ///
-    /// # Errors
-    ///
-    /// If killing fails. A stopped server is not an error.
-    pub fn kill(&self) -> io::Result<()> {
-        self.0.kill()
-    }
-
-    /// Kills it if it runs, and starts it again at the same port, with its data.
-    ///
-    /// # Errors
-    ///
-    /// If it does not start, also because another process has taken the port by now.
-    pub async fn restart(&self) -> io::Result<()> {
-        self.0.restart().await
     }
 }
 
@@ -154,6 +73,8 @@ impl Kind for MariaDb {
             place("socket", "socket"),
             place("pid-file", "pid"),
             place("init-file", "init.sql"),
+            // Not `/tmp`: a server that starts removes the temporary tables of the others there.
+            format!("--tmpdir={}", dir.display()),
             format!("--port={port}"),
             "--bind-address=127.0.0.1".to_owned(),
             "--skip-name-resolve".to_owned(),

@@ -1,11 +1,13 @@
-//! Private servers for tests: Redis, alone and several that belong together, PostgreSQL, MariaDB,
-//! RabbitMQ and NATS.
+//! Private servers for tests: Redis, alone and several that belong together, PostgreSQL (also
+//! behind PgBouncer), MariaDB, MySQL, RabbitMQ and NATS.
 
 mod cluster;
 mod database;
 mod mariadb;
 mod members;
+mod mysql;
 mod nats;
+mod pgbouncer;
 mod postgres;
 mod process;
 mod rabbitmq;
@@ -24,7 +26,9 @@ use tokio::sync::OnceCell;
 
 pub use self::cluster::{RedisCluster, RedisClusterBuilder};
 pub use self::mariadb::MariaDbServer;
+pub use self::mysql::MySqlServer;
 pub use self::nats::NatsServer;
+pub use self::pgbouncer::PgBouncerServer;
 pub use self::postgres::PostgresServer;
 use self::process::Process;
 pub use self::rabbitmq::RabbitMqServer;

@@ -3,17 +3,18 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{fs, io};
+use std::{env, fs, io};
 
-use tokio::sync::OnceCell;
+use super::database::{Database, Kind, database_server, find, run};
 
-use super::database::{Database, Kind, find, run};
-
+/// Names the program `postgres` of another server than the installed one.
+const PROGRAM: &str = "IDEM_POSTGRES_SERVER";
 /// The user's password.
-const PASSWORD: &str = "wordpass";
+pub(super) const PASSWORD: &str = "wordpass";
 
 /// A private PostgreSQL server: empty, on a free port of this host, unprivileged, its files in a
-/// temporary directory. On Linux only.
+/// temporary directory. On Linux only. It is the newest that is installed, or the one whose program
+/// `postgres` the environment variable `IDEM_POSTGRES_SERVER` names.
 ///
 /// It is killed when this is dropped, and when this process ends, in whatever way. It does not wait
 /// for the disk, so what it has committed survives its own death, not that of the machine.
@@ -36,26 +37,9 @@ const PASSWORD: &str = "wordpass";
 #[derive(Debug)]
 pub struct PostgresServer(Database);
 
+database_server!(PostgresServer, Postgres);
+
 impl PostgresServer {
-    /// Starts one.
-    ///
-    /// # Errors
-    ///
-    /// If it is not installed, or does not start; says why, and what to do.
-    pub async fn start() -> io::Result<Self> {
-        Self::start_with(&[]).await
-    }
-
-    /// Starts one with arguments of the program `postgres`, such as
-    /// `["-c", "default_transaction_isolation=serializable"]`.
-    ///
-    /// # Errors
-    ///
-    /// As [`start`](Self::start).
-    pub async fn start_with(args: &[&str]) -> io::Result<Self> {
-        Database::start::<Postgres>(args).await.map(Self)
-    }
-
     /// Starts a standby of this server: a copy that follows it, takes no writes, and can be
     /// [promoted](Self::promote). To this server it is known as `standby`: with the argument
     /// `synchronous_standby_names=standby`, each commit waits until it has it.
@@ -87,71 +71,9 @@ impl PostgresServer {
         tokio::task::spawn_blocking(promote).await.map_err(io::Error::other)?
     }
 
-    /// One for all tests of this process. It is started at the first call, and killed when the
-    /// process ends. Tests that share it use keys or tables of their own, and leave it running.
-    ///
-    /// # Errors
-    ///
-    /// As [`start`](Self::start).
-    pub async fn shared() -> io::Result<&'static Self> {
-        static SHARED: OnceCell<PostgresServer> = OnceCell::const_new();
-        SHARED.get_or_try_init(Self::start).await
-    }
-
-    /// Its URL, with the password.
-    pub fn url(&self) -> String {
-        self.url_through(self.port())
-    }
-
     /// Its URL through another port on this host, such as a proxy's.
     pub fn url_through(&self, port: u16) -> String {
         format!("postgres://postgres:{PASSWORD}@127.0.0.1:{port}/postgres")
-    }
-
-    /// Its port on `127.0.0.1`.
-    pub fn port(&self) -> u16 {
-        self.0.port()
-    }
-
-    /// The directory of its files.
-    pub fn dir(&self) -> &Path {
-        self.0.dir()
-    }
-
-    /// Suspends all its processes (SIGSTOP): connections stay, and nothing is answered.
-    ///
-    /// # Errors
-    ///
-    /// If it does not run.
-    pub fn pause(&self) -> io::Result<()> {
-        self.0.signal("STOP")
-    }
-
-    /// Lets it go on after [`pause`](Self::pause).
-    ///
-    /// # Errors
-    ///
-    /// If it does not run.
-    pub fn resume(&self) -> io::Result<()> {
-        self.0.signal("CONT")
-    }
-
-    /// Kills all its processes, as a host dies. Its data stays.
-    ///
-    /// # Errors
-    ///
-    /// If killing fails. A stopped server is not an error.
-    pub fn kill(&self) -> io::Result<()> {
-        self.0.kill()
-    }
-
-    /// Kills it if it runs, and starts it again at the same port, with its data.
-    ///
-    /// # Errors
-    ///
-    /// If it does not start, also because another process has taken the port by now.
-    pub async fn restart(&self) -> io::Result<()> {
-        self.0.restart().await
     }
 }
 
@@ -185,8 +107,12 @@ impl Kind for Postgres {
     }
 }
 
-/// Debian keeps the programs of each version in a directory of their own; the newest is used.
+/// The program beside the one that `IDEM_POSTGRES_SERVER` names. Without that: Debian keeps the
+/// programs of each version in a directory of their own, and the newest is used.
 fn tool(program: &str) -> io::Result<PathBuf> {
+    if let Some(server) = env::var_os(PROGRAM) {
+        return Ok(PathBuf::from(server).with_file_name(program));
+    }
     let mut versions: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten()

@@ -113,6 +113,7 @@ impl Process {
             || log.contains("ready for connections")
             || log.contains("Server startup complete")
             || log.contains("Server is ready")
+            || log.contains("process up: PgBouncer")
     }
 
     fn end_of_log(&self) -> String {

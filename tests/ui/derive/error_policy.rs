@@ -175,4 +175,46 @@ enum KeptAndSkipped {
     Other,
 }
 
+#[derive(ErrorPolicy)]
+enum MisspeltAboutMessages {
+    #[idem(redelivr = "30s")]
+    Redeliver,
+    #[idem(deadletter)]
+    DeadLetter,
+    #[idem(iner)]
+    Inner(StockError),
+    #[idem("dead_letter")]
+    InQuotes,
+    #[idem(redeliver("30s"))]
+    InParentheses,
+}
+
+#[derive(ErrorPolicy)]
+#[idem(dispos)]
+enum MisspeltAboveTheType {
+    Declined,
+}
+
+#[derive(ErrorPolicy)]
+#[idem(crat = "::idem")]
+enum MisspeltCrate {
+    Declined,
+}
+
+#[derive(ErrorPolicy)]
+enum Values {
+    #[idem(keep = "1h")]
+    Declined,
+    #[idem(retry = 3)]
+    Timeout,
+    #[idem(release = true)]
+    Down,
+    #[idem(inner = "policy")]
+    Stock(StockError),
+    #[idem(inner(policy))]
+    Other(StockError),
+    #[idem("retry(max = 3)")]
+    Busy,
+}
+
 fn main() {}

@@ -79,6 +79,14 @@ struct NoOptions(u64);
 struct NoOptionsInParentheses(u64);
 
 #[derive(KeyPart)]
+#[idem("crate")]
+struct CrateInQuotes(u64);
+
+#[derive(KeyPart)]
+#[idem = "::idem"]
+struct CrateAsAValue(u64);
+
+#[derive(KeyPart)]
 #[idem(keep)]
 struct AnActionForAKey(u64);
 

@@ -337,4 +337,19 @@ async fn four_mistakes(id: u64) -> Result<(), OrderError> {
     Ok(())
 }
 
+#[idempotent(key = id, errors("policy"))]
+async fn the_policy_in_quotes(id: u64) -> Result<(), OrderError> {
+    Ok(())
+}
+
+#[idempotent(key = id, errors(OrderError::Timeout => "release", _ => "retry(max = 3)"))]
+async fn actions_in_quotes(id: u64) -> Result<(), OrderError> {
+    Ok(())
+}
+
+#[idempotent(key = id, errors(OrderError::Timeout => retry = 3, _ => keep = "1h"))]
+async fn actions_with_values(id: u64) -> Result<(), OrderError> {
+    Ok(())
+}
+
 fn main() {}

@@ -38,4 +38,9 @@ async fn a_policy_of_the_type(idempotency: Idempotency) -> Result<u32, Plain> {
     Ok(call.run(async || Ok(1)).await?.into_inner())
 }
 
+async fn a_policy_that_gives_a_text(idempotency: Idempotency) -> Result<u32, Plain> {
+    let call = idempotency.operation("orders").key("k").errors(|_: &Plain| "keep");
+    Ok(call.run(async || Ok(1)).await?.into_inner())
+}
+
 fn main() {}

@@ -204,4 +204,33 @@ async fn the_name_of_the_package(id: u64) -> Result<(), Error> {
     Ok(())
 }
 
+// No fingerprint, and no duration.
+
+#[idempotent(key = id, fingerprint = "none")]
+async fn no_fingerprint_in_quotes(id: u64) -> Result<(), Error> {
+    Ok(())
+}
+
+#[idempotent(key = id, fingerprint = None)]
+async fn no_fingerprint_as_an_option(id: u64) -> Result<(), Error> {
+    Ok(())
+}
+
+#[idempotent(key = id, ttl = none, remember = None, lease = "none")]
+async fn no_durations(id: u64) -> Result<(), Error> {
+    Ok(())
+}
+
+// Options in quotes.
+
+#[idempotent(key = id, "detached", "ttl")]
+async fn options_in_quotes(id: u64) -> Result<(), Error> {
+    Ok(())
+}
+
+#[idempotent(key = id, outcome_version = 2, upgrade(1 => "old"))]
+async fn an_upgrade_in_quotes(id: u64) -> Result<u32, Error> {
+    Ok(1)
+}
+
 fn main() {}

@@ -6,12 +6,12 @@ use super::Operation;
 use crate::call::audit::{By, Noting};
 use crate::call::claiming::Begun;
 use crate::call::held::Held;
-use crate::call::keeping::{Keepable, encode_error};
+use crate::call::keeping::Keepable;
 use crate::call::lookup::Lookup;
 use crate::error::Error;
 use crate::observe::Decision;
 use crate::outcome::Storable;
-use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure};
+use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure, TypeLabel};
 use crate::record::{Encoded, RecordId, RecordInfo, RecordState, Removed};
 use crate::runtime::Runtime;
 use crate::task::current;
@@ -228,10 +228,11 @@ impl Operation<'_> {
     /// Dropped between its two steps, it leaves the record abandoned, one attempt later, after a
     /// lease.
     pub async fn settle<T: Storable<Via>, Via>(self, value: &T) -> Result<(), Error> {
-        let encode = |codec: &AnyCodec, id: &RecordId, attempt| {
-            codec.encode(CodecContext::of_value(id, attempt), &value.to_stored())
-        };
-        let settled = self.settle_with(encode).await;
+        let settled = self
+            .settle_with(|codec, id, attempt, label| {
+                codec.encode(CodecContext::of_value(id, attempt, label), &value.to_stored())
+            })
+            .await;
         settled.inspect_err(|_| current::trouble())
     }
 
@@ -246,18 +247,21 @@ impl Operation<'_> {
     ///
     /// As [`settle`](Self::settle).
     pub async fn settle_error<E: Keepable>(self, error: &E) -> Result<(), Error> {
-        let settled = self.settle_with(|codec, id, attempt| encode_error(codec, id, attempt, error)).await;
+        let settled = self
+            .settle_with(|codec, id, attempt, label| codec.encode(CodecContext::of_error(id, attempt, label), error))
+            .await;
         settled.inspect_err(|_| current::trouble())
     }
 
     async fn settle_with(
         mut self,
-        encode: impl Fn(&AnyCodec, &RecordId, u64) -> Result<Encoded, CodecFailure>,
+        encode: impl Fn(&AnyCodec, &RecordId, u64, TypeLabel) -> Result<Encoded, CodecFailure>,
     ) -> Result<(), Error> {
         let by = self.draft.audit.take();
         let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else { return Ok(()) };
+        let label = TypeLabel { is_named: true, ..request.type_label() };
         let encode = |id: &RecordId, attempt| {
-            encode(&runtime.codec, id, attempt).map_err(|error| Error::Config {
+            encode(&runtime.codec, id, attempt, label).map_err(|error| Error::Config {
                 operation: id.operation().into(),
                 reason: format!("the value to settle with cannot be written: {error}").into(),
             })

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::Operation;
 use crate::outcome::Storable;
-use crate::outcome::codec::{AnyCodec, CodecContext};
+use crate::outcome::codec::{AnyCodec, CodecContext, TypeLabel};
 use crate::record::{Encoded, RecordId};
 
 impl<Q, P> Operation<'_, Q, P> {
@@ -74,7 +74,8 @@ impl<Q, P> Operation<'_, Q, P> {
     {
         let upgrade = move |codec: &AnyCodec, (id, attempt): (&RecordId, u64), outcome: &Encoded| {
             let old = codec.decode::<Old>((id, attempt), outcome)?;
-            codec.encode(CodecContext::of_value(id, attempt), &upgrade(old).to_stored())
+            // The upgraded value is read at once, and never stored: its version is left out.
+            codec.encode(CodecContext::of_value(id, attempt, TypeLabel::default()), &upgrade(old).to_stored())
         };
         self.draft.versions.get_or_insert_default().upgrade(from, Arc::new(upgrade));
         self

@@ -48,11 +48,13 @@ where
             return Ran::Refused(open.failed(error).await);
         }
         let call = Call::new(request.id.clone(), 0, false, AskMode::Nothing, runtime.identity());
+        open.attempt = Some(0);
         let watch = BodyWatch::start();
         let returned = call.around(body.run(&mut *open.tx)).await;
         watch.stop(&request.id);
         match (self.witness.split)(returned) {
             Ok(value) => {
+                open.attempt = None;
                 if let Err(error) = open.release_all().await {
                     return Ran::Refused(error);
                 }
@@ -68,7 +70,9 @@ where
             }
             Err(error) => {
                 call.passes_on_trouble();
-                let Some((encoded, own)) = self.kept(runtime, request, &call, &error) else {
+                let kept = self.kept(runtime, request, &call, &error);
+                open.attempt = None;
+                let Some((encoded, own)) = kept else {
                     let looked = self.look(&mut open, store).await;
                     return open.fate(looked).map_or_else(|| Ran::Failed(error), Ran::Refused);
                 };

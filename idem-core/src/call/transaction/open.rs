@@ -66,8 +66,8 @@ pub(super) struct Open<'a, X: Transaction<S>, S: Store> {
     pub(super) depth: u8,
     pub(super) runtime: &'a Arc<Runtime>,
     pub(super) request: &'a Request,
-    /// The attempt whose body runs, 0 if none does.
-    pub(super) attempt: u64,
+    /// The attempt whose body runs, if one does. It is 0 where the claim comes after the body.
+    pub(super) attempt: Option<u64>,
     /// Nothing of the transaction is ever written.
     pub(super) is_doomed: bool,
     store: PhantomData<fn() -> S>,
@@ -75,7 +75,7 @@ pub(super) struct Open<'a, X: Transaction<S>, S: Store> {
 
 impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
     pub(super) fn new(tx: &'a mut X, runtime: &'a Arc<Runtime>, request: &'a Request) -> Self {
-        Self { tx, depth: 0, runtime, request, attempt: 0, is_doomed: false, store: PhantomData }
+        Self { tx, depth: 0, runtime, request, attempt: None, is_doomed: false, store: PhantomData }
     }
 
     pub(super) async fn savepoint(&mut self) -> Result<(), StoreError> {
@@ -138,6 +138,9 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
             }
             Claimed::Committed { attempt, outcome } => {
                 self.roll_back().await;
+                if self.is_doomed {
+                    return Err(self.lost());
+                }
                 return match runtime.replay(request, (attempt, outcome))? {
                     Begun::Replay(recorded) => Ok(Began::Replay(recorded)),
                     // Nothing else comes of an outcome.
@@ -153,6 +156,11 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
             Claimed::IssueExpired => Rejected::Token(Flaw::Expired),
         };
         self.roll_back().await;
+        // A lock that was waited for in vain may have cost all of the transaction (MySQL with
+        // `innodb_rollback_on_timeout`): its caller must not go on as after a rejection.
+        if self.is_doomed {
+            return Err(self.lost());
+        }
         Err(runtime.reject(request, &why))
     }
 
@@ -212,7 +220,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
     pub(super) fn lost(&self) -> Error {
         let lost = StoreError::new(
             StoreErrorKind::Unavailable,
-            "the record is no longer in this transaction: the database ended the transaction (a deadlock), or the body did; begin it again",
+            "the record is no longer in this transaction: the database ended the transaction (a deadlock, a lock that was waited for in vain), or the body did; begin it again",
         );
         self.runtime.failed(&self.request.id, lost)
     }
@@ -237,9 +245,15 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
 
 impl<X: Transaction<S>, S: Store> Drop for Open<'_, X, S> {
     fn drop(&mut self) {
-        if self.attempt > 0 {
-            let decision = if std::thread::panicking() { Decision::Panicked } else { Decision::CallerDropped };
-            self.runtime.observer.decided(decision, &self.request.id, self.attempt);
+        if let Some(attempt) = self.attempt {
+            let observer = self.runtime.observer;
+            let has_panicked = std::thread::panicking();
+            let decision = if has_panicked { Decision::Panicked } else { Decision::CallerDropped };
+            observer.decided(decision, &self.request.id, attempt);
+            // A claim is undone with the savepoint.
+            if has_panicked && attempt > 0 {
+                observer.decided(Decision::Released, &self.request.id, attempt);
+            }
         }
         for _ in 0..self.depth {
             self.tx.roll_back_later();

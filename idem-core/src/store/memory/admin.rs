@@ -64,7 +64,7 @@ fn at(shard: usize, after: &str) -> Cursor {
 fn intervene(step: &mut LockedStep<'_>, intervention: &Intervention) -> Intervened {
     let Some((record, left)) = step.find() else { return Intervened::Nothing };
     let (attempt, lease_left) = (record.attempt(), record.lease_left(left));
-    let on_intervention = record.on_intervention(intervention);
+    let on_intervention = record.on_intervention(intervention, left);
     match (on_intervention, lease_left) {
         (OnIntervention::Answer(answer), _) => return answer,
         (
@@ -72,6 +72,10 @@ fn intervene(step: &mut LockedStep<'_>, intervention: &Intervention) -> Interven
             Some(lease_left),
         ) => return Intervened::Alive { attempt, lease_left },
         (OnIntervention::Put { record, expires_in, .. }, _) => step.put(record, expires_in, Duration::ZERO),
+        (OnIntervention::Replace { record }, _) => {
+            let then_done = step.locked.records.then_done(step.target);
+            step.put(record, left, then_done);
+        }
         (OnIntervention::Remove { .. }, _) => step.remove(),
     }
     step.locked.waiters.wake(step.target);

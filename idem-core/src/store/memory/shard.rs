@@ -172,6 +172,18 @@ impl Shard {
         Some((FoundRecord::Packed(slot.record), slot.expires.saturating_sub(target.now)))
     }
 
+    /// How long the record stays as done after it has expired.
+    pub(super) fn then_done(&self, target: Target<'_>) -> Duration {
+        match self.place(target) {
+            None => Duration::ZERO,
+            Some(place) if place.pack == FRESH => self.fresh[index(place.at)].of.slot.then_done,
+            Some(place) => {
+                let bytes = &self.packs[index(place.pack)].bytes;
+                Packed::at(bytes, index(place.at)).slot(bytes).then_done
+            }
+        }
+    }
+
     /// Writes a record, in place of the one that is there or as a new one, for which the caller has
     /// taken room.
     pub(super) fn put(&mut self, target: Target<'_>, slot: Slot, shared: &Shared) {

@@ -1,9 +1,9 @@
 #!lua flags=no-writes
--- Reads the beginning of a record, how long it lives, and the same of the outcome that is kept aside for it: for listings, which leave outcomes out.
+-- Reads the beginnings of records, how long each lives, and the same of the outcomes that are kept aside for them: for listings, which leave outcomes out.
 --
--- KEYS  the record, the outcome's own key; while their slot moves from one node to another: one of them alone
--- ARGV  how many bytes to read
--- gives {}: no record; {head, ms}; {head, ms, head of the outcome, ms}; -1 for ms: no expiry. What is no string has the head '?'
+-- KEYS  of each record: the record, the outcome's own key
+-- ARGV  how many bytes to read; the third characters of the records that are wanted, empty for all
+-- gives for each {}: no record, or none that is wanted; {head, ms}; {head, ms, head of the outcome, ms}; -1 for ms: no expiry. What is no string has the head '?'
 local function head(key)
   local found = redis.pcall('GETRANGE', key, 0, ARGV[1] - 1)
   if type(found) == 'table' then
@@ -14,16 +14,21 @@ local function head(key)
   end
   return found
 end
-local found = head(KEYS[1])
-if found == '' then
-  return {}
-end
-local reply = {found, redis.call('PTTL', KEYS[1])}
-if KEYS[2] and string.sub(found, 1, 3) == 'i1o' then
-  local aside = head(KEYS[2])
-  if aside ~= '' then
-    reply[3] = aside
-    reply[4] = redis.call('PTTL', KEYS[2])
+local replies = {}
+for i = 1, #KEYS, 2 do
+  local found = head(KEYS[i])
+  local letter = string.match(found, '^i[123]([ifrcedo])')
+  local reply = {}
+  if found ~= '' and (ARGV[2] == '' or not letter or string.find(ARGV[2], letter, 1, true)) then
+    reply = {found, redis.call('PTTL', KEYS[i])}
+    if letter == 'o' then
+      local aside = head(KEYS[i + 1])
+      if aside ~= '' then
+        reply[3] = aside
+        reply[4] = redis.call('PTTL', KEYS[i + 1])
+      end
+    end
   end
+  replies[#replies + 1] = reply
 end
-return reply
+return replies

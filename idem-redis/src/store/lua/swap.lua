@@ -1,4 +1,4 @@
--- The beginning of the scripts that replace a record that was read: `takeover`, `intervene` and `remove`.
+-- The beginning of the scripts that replace a record that was read: `takeover`, `intervene`, `remove` and `replace`.
 
 -- Whether the key still has the record that was read, without the mark of waiters.
 -- gives the record; else nil and the answer {0}: no record, or {1, record}: another record

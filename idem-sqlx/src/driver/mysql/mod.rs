@@ -1,5 +1,6 @@
-//! MySQL 8 and MariaDB.
+//! MySQL and MariaDB.
 
+mod errors;
 mod statements;
 
 use std::collections::HashSet;
@@ -11,15 +12,13 @@ use idem_core::store::record::RecordId;
 use tokio::time::timeout;
 
 use self::sqlx::error::DatabaseError;
-use self::sqlx::mysql::{
-    MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError, MySqlPool, MySqlPoolOptions,
-};
+use self::sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions, MySqlRow};
 use self::sqlx::query::Query;
 use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySql, Row as _};
-use self::statements::Statements;
+use self::statements::{Statements, within};
 use super::super::{sql, sqlx};
 use super::core::{Boxed, CONNECTING, Core, Settings};
-use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Position, Schema, Seen};
+use super::dialect::{Among, Dialect, Guard, Inserted, Judgement, Kept, Position, Schema, Seen};
 use super::fault;
 use super::opening::OPENING;
 use crate::columns::{Columns, Row};
@@ -29,7 +28,7 @@ use crate::table::Table;
 const CONNECTIONS: u32 = 10;
 
 super::store::store! {
-    /// Keeps records in a table of MySQL 8 or newer, or of MariaDB 10.6 or newer.
+    /// Keeps records in a table of MySQL, tested with 9.7, or of MariaDB 10.6 or newer.
     ///
     /// Cheap to clone; clones share the pool. Steps run on the tokio runtime in which the store was
     /// created. A step may take 900 ms, unless the [builder](Self::builder) is given another limit.
@@ -105,13 +104,47 @@ impl MySqlStore {
 /// The dialect.
 pub(super) struct Mysql {
     statements: Statements,
-    /// Whether each statement is one message of text. sqlx does not know how to go on after a
-    /// future that was dropped while its statement was being prepared: it takes the rest of that
-    /// answer for the answer to the next statement.
+    /// Whether it is for a caller's transaction, where each statement is one message of text. sqlx
+    /// does not know how to go on after a future that was dropped while its statement was being
+    /// prepared: it takes the rest of that answer for the answer to the next statement.
     in_text: bool,
-    schema: Option<String>,
-    name: String,
+    /// How long claims wait for locks, where the connection does not say.
+    lock_limit: Option<Duration>,
 }
+
+impl Mysql {
+    /// Gives the session what the statements of [`within`] refer to.
+    async fn set(&self, on: &mut MySqlConnection, id: &RecordId, outcome: Option<&[u8]>) -> Result<(), sqlx::Error> {
+        let texts = self.statements.set(id, outcome);
+        for text in &texts {
+            on.execute(sqlx::raw_sql(sql(text))).await?;
+        }
+        let Some(outcome) = outcome.filter(|_| texts.len() > 1) else { return Ok(()) };
+        let arrived: Option<i64> = on.fetch_one(sqlx::raw_sql(within::ARRIVED)).await?.try_get(0)?;
+        if arrived.is_some_and(|length| usize::try_from(length).is_ok_and(|length| length == outcome.len())) {
+            return Ok(());
+        }
+        Err(sqlx::Error::Encode("the outcome is larger than `max_allowed_packet` of the server".into()))
+    }
+
+    /// A row that was read outside of any transaction; as it is committed, if the read may have seen
+    /// more.
+    async fn committed(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        row: MySqlRow,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        if !row.try_get::<bool, _>(READS_UNCOMMITTED)? {
+            return super::read_row!(row).map(Some);
+        }
+        let text = self.statements.read_committed(id);
+        on.fetch_optional(sqlx::raw_sql(sql(&text))).await?.map(|row| super::read_row!(row)).transpose()
+    }
+}
+
+/// The column after those of `columns::Row`: whether the session reads what is not committed.
+const READS_UNCOMMITTED: usize = 15;
 
 impl Dialect for Mysql {
     type Db = MySql;
@@ -122,17 +155,12 @@ impl Dialect for Mysql {
     /// rolled back.
     const HOLDS_UP_OWNERS: bool = true;
 
-    fn new(table: &Table) -> Self {
-        Self {
-            statements: Statements::new(table),
-            in_text: false,
-            schema: table.schema().map(str::to_owned),
-            name: table.name().to_owned(),
-        }
+    fn new(table: &Table, lock_limit: Option<Duration>) -> Self {
+        Self { statements: Statements::new(table), in_text: false, lock_limit }
     }
 
     fn within_transactions(table: &Table) -> Self {
-        Self { in_text: true, ..Self::new(table) }
+        Self { statements: Statements::within_transactions(table), in_text: true, ..Self::new(table, None) }
     }
 
     fn place(options: &MySqlConnectOptions) -> String {
@@ -145,10 +173,13 @@ impl Dialect for Mysql {
         id: &RecordId,
         columns: &Columns,
     ) -> Result<Option<Row>, sqlx::Error> {
-        // Two statements in one message, which only the text protocol takes: so a claim and a
+        // Several statements in one message, which only the text protocol takes: so a claim and a
         // replay are one round trip each.
-        let text = self.statements.insert(id, columns);
-        on.fetch_optional(sqlx::raw_sql(sql(&text))).await?.map(|row| super::read_row!(row)).transpose()
+        let text = self.statements.insert(id, columns, self.lock_limit);
+        match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
+            Ok(rows) => rows.first().map(|row| super::read_row!(row)).transpose(),
+            Err(error) => Err(self.undo(on, error).await),
+        }
     }
 
     async fn insert_all(
@@ -163,25 +194,52 @@ impl Dialect for Mysql {
 
     async fn read(&self, on: &mut MySqlConnection, id: &RecordId) -> Result<Option<Row>, sqlx::Error> {
         if self.in_text {
-            let text = self.statements.read_in_text(id);
+            self.set(on, id, None).await?;
+            let text = self.statements.read_now(id);
             return on.fetch_optional(sqlx::raw_sql(sql(&text))).await?.map(|row| super::read_row!(row)).transpose();
         }
         let query = sqlx::query(sql(&self.statements.read)).bind(id.operation()).bind(id.key());
-        query.fetch_optional(on).await?.map(|row| super::read_row!(row)).transpose()
+        let Some(row) = query.fetch_optional(&mut *on).await? else { return Ok(None) };
+        self.committed(on, id, row).await
     }
 
     async fn window(
         &self,
         on: &mut MySqlConnection,
+        among: &Among,
         after: &Position,
-        in_flight: bool,
         limit: i64,
     ) -> Result<Vec<Seen>, sqlx::Error> {
-        let Statements { window, window_in_flight, .. } = &self.statements;
-        let query = sqlx::query(sql(if in_flight { window_in_flight } else { window }));
+        let statement = match among {
+            Among::All => &self.statements.window,
+            Among::InFlight => &self.statements.window_in_flight,
+            Among::Few(_) => &self.statements.window_few,
+        };
+        let query = sqlx::query(sql(statement));
         let query = query.bind(after.expires_at).bind(after.expires_at);
-        let query = query.bind(after.operation.as_str()).bind(after.key.as_str()).bind(limit);
+        let query = query.bind(after.operation.as_str()).bind(after.key.as_str());
+        let query = match among {
+            Among::Few(operation) => query.bind(&**operation).bind(limit),
+            Among::All | Among::InFlight => query.bind(limit),
+        };
         super::read_window!(query.fetch_all(on).await?)
+    }
+
+    async fn has_more(&self, on: &mut MySqlConnection, operation: &str, rows: i64) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.has_more)).bind(operation).bind(rows);
+        Ok(query.fetch_optional(on).await?.is_some())
+    }
+
+    async fn ids(
+        &self,
+        on: &mut MySqlConnection,
+        after: &Position,
+        limit: i64,
+    ) -> Result<Vec<(String, String)>, sqlx::Error> {
+        let query = sqlx::query_as(sql(&self.statements.ids));
+        let operation = after.operation.as_str();
+        let query = query.bind(operation).bind(after.key.as_str()).bind(operation).bind(limit);
+        query.fetch_all(on).await
     }
 
     async fn put(
@@ -192,8 +250,16 @@ impl Dialect for Mysql {
         columns: &Columns,
     ) -> Result<bool, sqlx::Error> {
         if self.in_text {
-            let text = self.statements.put_in_text(id, guard, columns);
+            self.set(on, id, columns.outcome.as_deref()).await?;
+            let text = self.statements.put_within(id, guard, columns);
             return Ok(on.execute(sqlx::raw_sql(sql(&text))).await?.rows_affected() > 0);
+        }
+        if let (Some(limit), Guard::Revision(_) | Guard::RanOut(_)) = (self.lock_limit, guard) {
+            let text = self.statements.put_limited(id, guard, columns, limit);
+            return match on.execute(sqlx::raw_sql(sql(&text))).await {
+                Ok(done) => Ok(done.rows_affected() > 0),
+                Err(error) => Err(self.undo(on, error).await),
+            };
         }
         let Statements { put_owned, put_as_read, .. } = &self.statements;
         let query = match guard {
@@ -235,9 +301,9 @@ impl Dialect for Mysql {
     }
 
     async fn schema(&self, on: &mut MySqlConnection) -> Result<Schema, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.schema)).bind(self.schema.as_deref()).bind(self.name.as_str());
-        let row = query.fetch_one(on).await?;
-        if row.try_get::<i64, _>(0)? == 0 {
+        let row = on.fetch_one(sqlx::raw_sql(sql(&self.statements.schema))).await?;
+        // A caller's transaction commits by itself.
+        if !self.in_text && row.try_get::<i64, _>(0)? == 0 {
             return Ok(Schema::Unusable(
                 "the connection has `autocommit` switched off, so that no step would ever be committed; give the store connections with `autocommit`",
             ));
@@ -256,14 +322,14 @@ impl Dialect for Mysql {
         columns: &Columns,
         wait: Duration,
     ) -> Result<Inserted, sqlx::Error> {
+        self.set(on, id, None).await?;
         // One message: nothing can come between taking the server's lock and giving it back, but an
         // error.
         let text = self.statements.insert_within(id, columns, wait);
         let rows = match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
             Ok(rows) => rows,
             Err(error) => {
-                let text = self.statements.unlock(id);
-                let _ = on.execute(sqlx::raw_sql(sql(&text))).await;
+                let _ = on.execute(sqlx::raw_sql(sql(&Arc::from(within::unlock())))).await;
                 return Err(error);
             }
         };
@@ -277,20 +343,48 @@ impl Dialect for Mysql {
         })
     }
 
+    async fn read_within(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        wait: Duration,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        self.set(on, id, None).await?;
+        let text = self.statements.read_within(id, wait);
+        let rows = match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                let _ = Self::unlimit_locks(on, 0).await;
+                return Err(error);
+            }
+        };
+        rows.first().map(|row| super::read_row!(row)).transpose()
+    }
+
     async fn limit_locks(on: &mut MySqlConnection, wait: Duration) -> Result<(), sqlx::Error> {
-        on.execute(sqlx::raw_sql(sql(&Arc::from(statements::limit(wait))))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&Arc::from(within::limit(wait))))).await.map(drop)
     }
 
     async fn unlimit_locks(on: &mut MySqlConnection, _: i64) -> Result<(), sqlx::Error> {
-        on.execute(sqlx::raw_sql(statements::UNLIMIT)).await.map(drop)
+        on.execute(sqlx::raw_sql(within::UNLIMIT)).await.map(drop)
     }
 
     async fn doom(on: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-        on.execute(sqlx::raw_sql("ROLLBACK; START TRANSACTION")).await.map(drop)
+        Self::restart_lost(on, "SELECT 1").await
     }
 
     async fn restart(on: &mut MySqlConnection, statement: &str) -> Result<(), sqlx::Error> {
         let text = format!("ROLLBACK; START TRANSACTION; {statement}");
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+    }
+
+    async fn restart_lost(on: &mut MySqlConnection, statement: &str) -> Result<(), sqlx::Error> {
+        let text = format!("ROLLBACK; START TRANSACTION READ ONLY; {statement}");
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+    }
+
+    async fn roll_back_to(on: &mut MySqlConnection, savepoint: &str) -> Result<(), sqlx::Error> {
+        let text = format!("ROLLBACK TO SAVEPOINT {savepoint}");
         on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
     }
 
@@ -299,30 +393,25 @@ impl Dialect for Mysql {
         self.statements.rewrite(change);
     }
 
+    fn is_cut_off(error: &dyn DatabaseError) -> bool {
+        matches!(errors::number(error), 1969 | 3024)
+    }
+
     fn is_locked(error: &dyn DatabaseError) -> bool {
-        error.try_downcast_ref::<MySqlDatabaseError>().is_some_and(|error| matches!(error.number(), 1205 | 3572))
+        matches!(errors::number(error), 1205 | 3572)
     }
 
     fn judge(error: &dyn DatabaseError) -> Judgement {
-        let number = error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number);
-        match number {
-            // A deadlock, and what MariaDB says for a row that changed since the statement's
-            // snapshot.
-            1213 | 1020 => Judgement::Conflict,
-            1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1927 => Judgement::Lost,
-            1146 | 1054 => Judgement::Schema,
-            1290 | 1792 | 1836 => {
-                Judgement::Unavailable("; this server is read-only: a failover is under way, or the address is wrong")
-            }
-            1040 | 1203 | 1226 => Judgement::Unavailable("; the server takes no more connections"),
-            1205 | 1317 | 1969 | 3024 => Judgement::Timeout,
-            1021 | 1114 => Judgement::Full,
-            1044 | 1045 | 1698 => Judgement::Refused("; correct the user and password"),
-            1046 | 1049 => Judgement::Refused("; correct the database's name"),
-            1142 | 1143 => Judgement::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table"),
-            1153 => Judgement::TooLarge("; the outcome is larger than `max_allowed_packet` of the server"),
-            _ => Judgement::Refused(""),
-        }
+        errors::judge(error)
+    }
+}
+
+impl Mysql {
+    /// Ends what a failed message has begun. If this fails too, the connection is lost.
+    async fn undo(&self, on: &mut MySqlConnection, error: sqlx::Error) -> sqlx::Error {
+        let text = statements::undo(self.lock_limit);
+        let _ = on.execute(sqlx::raw_sql(sql(&text))).await;
+        error
     }
 }
 

@@ -3,12 +3,15 @@
 //! Time is `UTC_TIMESTAMP(6)`, the start of the statement. A statement that had to wait for another
 //! one counts from before it waited, as its caller does.
 
+pub(super) mod within;
+
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::store::record::RecordId;
 
+use self::within::{UNLIMIT, limit};
 use super::super::dialect::{Guard, Kept};
 use super::super::steps::RENEWALS;
 use crate::columns::Columns;
@@ -17,12 +20,16 @@ use crate::table::Table;
 pub(super) struct Statements {
     insert: String,
     insert_ignoring: String,
+    insert_or_lock: String,
     table: String,
     then_read: String,
     then_read_revisions: String,
     pub(super) read: Arc<str>,
     pub(super) window: Arc<str>,
     pub(super) window_in_flight: Arc<str>,
+    pub(super) window_few: Arc<str>,
+    pub(super) has_more: Arc<str>,
+    pub(super) ids: Arc<str>,
     pub(super) put_owned: Arc<str>,
     pub(super) put_as_read: Arc<str>,
     pub(super) remove: Arc<str>,
@@ -36,6 +43,9 @@ pub(super) struct Statements {
     pub(super) create: Arc<str>,
 }
 
+const COLUMNS: &str = "operation, `key`, state, attempt, owner, origin, leased_at, lease_until, valid_until, expires_at, \
+    fingerprint, is_error, codec, outcome, questions, took_over, revision";
+
 /// In the order of `columns::Row`. What is left is rounded up: a lease never ends early.
 const ROW: &str = "state, attempt, owner, origin, \
     TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) DIV 1000, \
@@ -43,6 +53,12 @@ const ROW: &str = "state, attempt, owner, origin, \
     (TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) + 999) DIV 1000, \
     TIMESTAMPDIFF(MICROSECOND, valid_until, expires_at) DIV 1000, \
     fingerprint, is_error, codec, outcome, questions, took_over, revision";
+
+/// The isolation level of the session, for each of the two servers.
+const LEVEL: &str = "/*M! @@tx_isolation */ /*!80000 @@transaction_isolation */";
+
+/// Whether the session's plain reads see what is not committed, and may never be.
+const READS_UNCOMMITTED: &str = "/*M! @@tx_isolation */ /*!80000 @@transaction_isolation */ = 'READ-UNCOMMITTED'";
 
 /// Not `INSERT IGNORE`, which would turn errors into warnings. An existing row stays as it is.
 const IF_NONE: &str = " ON DUPLICATE KEY UPDATE operation = VALUES(operation); ";
@@ -52,6 +68,16 @@ const MS: &str = "INTERVAL ? * 1000 MICROSECOND";
 
 impl Statements {
     pub(super) fn new(table: &Table) -> Self {
+        Self::of(table, "owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)")
+    }
+
+    /// Of steps in a caller's transaction. Nobody else sees a claim there, so that it has not
+    /// expired, however long the transaction takes.
+    pub(super) fn within_transactions(table: &Table) -> Self {
+        Self::of(table, "owner = ? AND state = 'in_flight'")
+    }
+
+    fn of(table: &Table, if_owned: &str) -> Self {
         let t = &table.quoted('`');
         let at = "operation = ? AND `key` = ?";
         let expires = format!("COALESCE(UTC_TIMESTAMP(6) + {MS}, expires_at)");
@@ -64,30 +90,33 @@ impl Statements {
         };
         let row = ROW.replace("outcome,", "CAST('' AS BINARY),");
         let from = "(TIMESTAMP('1970-01-01') + INTERVAL ? MICROSECOND)";
-        let window = |only: &str| {
+        let window = |index: &str, only: &str| {
             Arc::from(format!(
-                "SELECT {row}, operation, `key`, TIMESTAMPDIFF(MICROSECOND, TIMESTAMP('1970-01-01'), expires_at) FROM {t} \
+                "SELECT {row}, operation, `key`, TIMESTAMPDIFF(MICROSECOND, TIMESTAMP('1970-01-01'), expires_at) FROM {t}{index} \
                  WHERE expires_at > UTC_TIMESTAMP(6) AND expires_at >= {from} AND (expires_at, operation, `key`) > ({from}, ?, ?) {only}\
                  ORDER BY expires_at, operation, `key` LIMIT ?"
             ))
         };
         Self {
             table: t.clone(),
-            insert_ignoring: format!(
-                "INSERT IGNORE INTO {t} (operation, `key`, state, attempt, owner, origin, leased_at, lease_until, valid_until, expires_at, \
-                 fingerprint, is_error, codec, outcome, questions, took_over, revision) SELECT "
-            ),
-            insert: format!(
-                "INSERT INTO {t} (operation, `key`, state, attempt, owner, origin, leased_at, lease_until, valid_until, expires_at, \
-                 fingerprint, is_error, codec, outcome, questions, took_over, revision) VALUES "
-            ),
-            then_read: format!("SELECT {ROW} FROM {t} WHERE "),
+            insert: format!("INSERT INTO {t} ({COLUMNS}) VALUES "),
+            insert_ignoring: format!("INSERT IGNORE INTO {t} ({COLUMNS}) SELECT "),
+            insert_or_lock: format!("INSERT INTO {t} ({COLUMNS}) SELECT "),
+            then_read: format!("SELECT {ROW}, {READS_UNCOMMITTED} FROM {t} WHERE "),
             then_read_revisions: format!("SELECT revision FROM {t} WHERE false"),
-            read: format!("SELECT {ROW} FROM {t} WHERE {at}").into(),
-            window: window(""),
-            window_in_flight: window("AND state = 'in_flight' "),
+            read: format!("SELECT {ROW}, {READS_UNCOMMITTED} FROM {t} WHERE {at}").into(),
+            window: window("", ""),
+            window_in_flight: window("", "AND state = 'in_flight' "),
+            window_few: window(" FORCE INDEX (PRIMARY)", "AND operation = ? "),
+            has_more: format!("SELECT 1 FROM {t} FORCE INDEX (PRIMARY) WHERE operation = ? LIMIT 1 OFFSET ?").into(),
+            // Two ranges: MySQL takes no row of two columns for one.
+            ids: format!(
+                "SELECT operation, `key` FROM {t} FORCE INDEX (PRIMARY) \
+                 WHERE (operation = ? AND `key` > ?) OR operation > ? ORDER BY operation, `key` LIMIT ?"
+            )
+            .into(),
             // Compared before the columns are set: a condition sees the row as it is.
-            put_owned: put("owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)"),
+            put_owned: put(if_owned),
             put_as_read: put("revision = ? AND (NOT ? OR lease_until <= UTC_TIMESTAMP(6))"),
             remove: format!("DELETE FROM {t} WHERE {at} AND revision = ?").into(),
             // Skips locked rows. By another index or in another order, it would lock rows of others;
@@ -110,22 +139,53 @@ impl Statements {
             )
             .into(),
             time: "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))".into(),
-            schema: "SELECT CAST(@@autocommit AS SIGNED), (SELECT CAST(table_comment AS CHAR) FROM information_schema.tables \
-                     WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?)"
-                .into(),
+            // As text, also where a step prepares its statements: see `Mysql::in_text`.
+            schema: format!(
+                "SELECT CAST(@@autocommit AS SIGNED), (SELECT CAST(table_comment AS CHAR) FROM information_schema.tables \
+                 WHERE table_schema = COALESCE({}, DATABASE()) AND table_name = '{}')",
+                table.schema().map_or_else(|| "NULL".to_owned(), |schema| format!("'{schema}'")),
+                table.name()
+            )
+            .into(),
             create: create(table).into(),
         }
     }
 
     /// Writes a row where there is none, and reads the one that stands there then. Each value is a
     /// number or hexadecimal: nothing that could be taken for SQL, whatever the settings of the
-    /// session are.
-    pub(super) fn insert(&self, id: &RecordId, columns: &Columns) -> Arc<str> {
+    /// session are. A transaction, so that nothing stays of a claim whose read fails.
+    pub(super) fn insert(&self, id: &RecordId, columns: &Columns, lock_limit: Option<Duration>) -> Arc<str> {
         let mut text = String::with_capacity(2048);
+        if let Some(wait) = lock_limit {
+            let _ = write!(text, "{}; ", limit(wait));
+        }
+        text.push_str("START TRANSACTION; ");
         text.push_str(&self.insert);
         push_row(&mut text, id, columns);
         text.push_str(IF_NONE);
         text.push_str(&self.then_read);
+        push_id(&mut text, id);
+        text.push_str("; COMMIT");
+        if lock_limit.is_some() {
+            let _ = write!(text, "; {UNLIMIT}");
+        }
+        text.into()
+    }
+
+    /// As `put_as_read`, with its values in the text, and with a limit for locks around it.
+    pub(super) fn put_limited(&self, id: &RecordId, guard: Guard, columns: &Columns, wait: Duration) -> Arc<str> {
+        let mut key = String::new();
+        push_text(&mut key, Some(id.key().as_bytes()));
+        let mut outcome = String::new();
+        push_bytes(&mut outcome, columns.outcome.as_deref());
+        let put = self.put_in_text(id, guard, columns, [key, outcome]);
+        format!("{}; {put}; {UNLIMIT}", limit(wait)).into()
+    }
+
+    /// Reads what is committed, at the isolation level that sees more. The level is that of the
+    /// next transaction, which this read is.
+    pub(super) fn read_committed(&self, id: &RecordId) -> Arc<str> {
+        let mut text = format!("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {}", self.then_read);
         push_id(&mut text, id);
         text.into()
     }
@@ -163,6 +223,9 @@ impl Statements {
             read,
             window,
             window_in_flight,
+            window_few,
+            has_more,
+            ids,
             put_owned,
             put_as_read,
             remove,
@@ -176,153 +239,9 @@ impl Statements {
     }
 }
 
-/// Sets the limit that the session had before [`limit`].
-pub(super) const UNLIMIT: &str =
-    "SET SESSION innodb_lock_wait_timeout = COALESCE(@idem_lock_wait, @@SESSION.innodb_lock_wait_timeout)";
-
-/// Begins statements that undo this if one of them fails, also where nobody reads the error because
-/// the future was dropped. `MariaDB` alone can; for `MySQL` it is a comment.
-fn begin_undoing(undo: &str) -> String {
-    format!("/*M! BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN {undo}; RESIGNAL; END; */")
-}
-
-/// Ends them.
-const END: &str = "/*M!; END */";
-
-/// Limits how long statements wait for locks: `InnoDB` counts whole seconds. `MariaDB` takes zero
-/// for not at all, and `MySQL` makes it one.
-pub(super) fn limit(wait: Duration) -> String {
-    format!(
-        "SET @idem_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = {}",
-        whole_seconds(wait)
-    )
-}
-
-fn whole_seconds(wait: Duration) -> u64 {
-    wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).min(1_000_000)
-}
-
-impl Statements {
-    /// Writes a row where there is none, in the caller's transaction, and reads the one that stands
-    /// there then, whatever this transaction has read before.
-    ///
-    /// Of several inserts that wait for one row, all but one meet a deadlock when its owner rolls
-    /// back. So they queue for a lock of the server, which is given back as soon as the insert is
-    /// over.
-    pub(super) fn insert_within(&self, id: &RecordId, columns: &Columns, wait: Duration) -> Arc<str> {
-        let mut text = String::with_capacity(2048);
-        let seconds = whole_seconds(wait);
-        let mut undo = "DO RELEASE_LOCK(".to_owned();
-        self.push_lock(&mut undo, id);
-        let _ = write!(undo, "); {UNLIMIT}");
-        let _ = write!(text, "{} {}; SELECT @idem_locked := COALESCE(GET_LOCK(", begin_undoing(&undo), limit(wait));
-        self.push_lock(&mut text, id);
-        let _ = write!(text, ", {seconds}), 0); {}", self.insert_ignoring);
-        let mut row = String::with_capacity(1024);
-        push_row(&mut row, id, columns);
-        text.push_str(row.strip_prefix('(').and_then(|row| row.strip_suffix(')')).unwrap_or_default());
-        text.push_str(" FROM DUAL WHERE @idem_locked = 1; ");
-        text.push_str(&self.then_read);
-        push_id(&mut text, id);
-        let _ = write!(text, " AND @idem_locked = 1 LOCK IN SHARE MODE; {undo} {END}");
-        text.into()
-    }
-
-    /// Undoes what the insert has left behind that failed.
-    pub(super) fn unlock(&self, id: &RecordId) -> Arc<str> {
-        let mut text = "DO RELEASE_LOCK(".to_owned();
-        self.push_lock(&mut text, id);
-        let _ = write!(text, "); {UNLIMIT}");
-        text.into()
-    }
-
-    /// The name of the lock: such names belong to the whole server, so the database is in it. At
-    /// most 64 characters.
-    fn push_lock(&self, text: &mut String, id: &RecordId) {
-        text.push_str("CONCAT('idem.', SUBSTR(SHA2(CONCAT_WS('.', DATABASE(), ");
-        push_text(text, Some(self.table.as_bytes()));
-        text.push_str(", ");
-        push_text(text, Some(id.as_str().as_bytes()));
-        text.push_str("), 256), 1, 48))");
-    }
-}
-
-impl Statements {
-    /// As `read`, with its values in the text.
-    pub(super) fn read_in_text(&self, id: &RecordId) -> Arc<str> {
-        let mut text = self.then_read.clone();
-        push_id(&mut text, id);
-        text.into()
-    }
-
-    /// As `put_owned` or `put_as_read`, with their values in the text.
-    pub(super) fn put_in_text(&self, id: &RecordId, guard: Guard, columns: &Columns) -> Arc<str> {
-        let statement = match guard {
-            Guard::Owner(_) => &self.put_owned,
-            Guard::Revision(_) | Guard::RanOut(_) => &self.put_as_read,
-        };
-        let Columns { expires_in, hold, lease, fade, .. } = *columns;
-        let mut values = Values(Vec::with_capacity(24));
-        // In the order in which they are bound otherwise.
-        values.text(Some(columns.state));
-        values.number(Some(columns.attempt));
-        values.bytes(columns.owner.as_ref().map(<[u8; 16]>::as_slice));
-        values.text(columns.origin);
-        for length in [expires_in, hold, expires_in, hold, lease, expires_in, fade, expires_in] {
-            values.number(length);
-        }
-        values.text(columns.fingerprint.as_deref());
-        values.number(Some(i64::from(columns.is_error)));
-        values.text(columns.codec.as_deref());
-        values.bytes(columns.outcome.as_deref());
-        values.number(Some(columns.questions));
-        values.text(columns.took_over.as_deref());
-        values.number(Some(columns.revision));
-        values.text(Some(id.operation()));
-        values.text(Some(id.key()));
-        match guard {
-            Guard::Owner(owner) => values.bytes(Some(&owner.to_bytes())),
-            Guard::Revision(revision) | Guard::RanOut(revision) => {
-                values.number(Some(revision));
-                values.number(Some(i64::from(matches!(guard, Guard::RanOut(_)))));
-            }
-        }
-        values.put_into(statement)
-    }
-}
-
-/// The values of a statement, as text.
-struct Values(Vec<String>);
-
-impl Values {
-    fn number(&mut self, value: Option<i64>) {
-        self.0.push(value.map_or_else(|| "NULL".to_owned(), |value| value.to_string()));
-    }
-
-    fn text(&mut self, value: Option<&str>) {
-        let mut text = String::new();
-        push_text(&mut text, value.map(str::as_bytes));
-        self.0.push(text);
-    }
-
-    fn bytes(&mut self, value: Option<&[u8]>) {
-        let mut text = String::new();
-        push_bytes(&mut text, value);
-        self.0.push(text);
-    }
-
-    /// In place of the question marks. No table's name has one.
-    fn put_into(self, statement: &str) -> Arc<str> {
-        let mut text = String::with_capacity(2048);
-        let mut values = self.0.iter();
-        for (index, part) in statement.split('?').enumerate() {
-            if index > 0 {
-                text.push_str(values.next().map_or("NULL", String::as_str));
-            }
-            text.push_str(part);
-        }
-        text.into()
-    }
+/// Ends what is left of a claim of which a statement failed.
+pub(super) fn undo(lock_limit: Option<Duration>) -> Arc<str> {
+    if lock_limit.is_some() { format!("ROLLBACK; {UNLIMIT}").into() } else { "ROLLBACK".into() }
 }
 
 /// A row in brackets.
@@ -331,6 +250,12 @@ fn push_row(text: &mut String, id: &RecordId, columns: &Columns) {
     push_text(text, Some(id.operation().as_bytes()));
     text.push_str(", ");
     push_text(text, Some(id.key().as_bytes()));
+    push_values(text, columns);
+    text.push(')');
+}
+
+/// The values of the columns after the key.
+fn push_values(text: &mut String, columns: &Columns) {
     text.push_str(", ");
     push_text(text, Some(columns.state.as_bytes()));
     let _ = write!(text, ", {}, ", columns.attempt);
@@ -358,7 +283,7 @@ fn push_row(text: &mut String, id: &RecordId, columns: &Columns) {
     push_bytes(text, columns.outcome.as_deref());
     let _ = write!(text, ", {}, ", columns.questions);
     push_text(text, columns.took_over.as_deref().map(str::as_bytes));
-    let _ = write!(text, ", {})", columns.revision);
+    let _ = write!(text, ", {}", columns.revision);
 }
 
 fn push_id(text: &mut String, id: &RecordId) {

@@ -8,8 +8,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use self::sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use super::super::super::sqlx;
+use self::sqlx::Executor as _;
+use self::sqlx::postgres::{PgConnectOptions, PgListener, PgPool, PgPoolOptions};
+use super::super::super::{sql, sqlx};
 use super::super::opening::OPENING;
 use crate::waiters::LocalWaiters;
 
@@ -17,7 +18,7 @@ use crate::waiters::LocalWaiters;
 /// half.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// Starts the task that takes messages in; it says whether it is connected.
+/// Starts the task that takes messages in; it says whether they come.
 pub(super) fn start(
     options: PgConnectOptions,
     channel: String,
@@ -30,7 +31,7 @@ pub(super) fn start(
 async fn listen(options: PgConnectOptions, channel: String, waiters: Arc<LocalWaiters>, says: watch::Sender<bool>) {
     // Not a connection of the application's pool: with none left there, no waiter would be woken.
     let pool = PgPoolOptions::new()
-        .max_connections(1)
+        .max_connections(2)
         .acquire_timeout(OPENING)
         .idle_timeout(None)
         .max_lifetime(None)
@@ -42,10 +43,12 @@ async fn listen(options: PgConnectOptions, channel: String, waiters: Arc<LocalWa
                 listener.eager_reconnect(false);
                 if listener.listen(&channel).await.is_ok() {
                     pause = AGAIN.0;
-                    says.send_replace(true);
+                    let greeting = tokio::spawn(greet(pool.clone(), channel.clone()));
                     while let Ok(Some(message)) = listener.try_recv().await {
+                        says.send_replace(true);
                         waiters.wake(message.payload());
                     }
+                    greeting.abort();
                 }
             }
             Err(error) => {
@@ -59,5 +62,16 @@ async fn listen(options: PgConnectOptions, channel: String, waiters: Arc<LocalWa
         waiters.wake_all();
         sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
         pause = (pause * 2).min(AGAIN.1);
+    }
+}
+
+/// Sends a message from another connection. Only if it comes, others do: a proxy may take `LISTEN`,
+/// and carry no message.
+async fn greet(pool: PgPool, channel: String) {
+    if let Ok(mut connection) = pool.acquire().await {
+        // The channel's name has nothing in it that ends a text.
+        let text = format!("SELECT pg_notify('{channel}', '')");
+        let _ = connection.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await;
+        drop(connection.detach());
     }
 }

@@ -1,6 +1,8 @@
 //! PostgreSQL.
 
+mod errors;
 mod listen;
+mod proxy;
 mod statements;
 
 use std::collections::HashSet;
@@ -11,16 +13,15 @@ use idem_core::StoreError;
 use idem_core::store::record::RecordId;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 use self::sqlx::error::DatabaseError;
 use self::sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use self::sqlx::query::Query;
-use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Postgres, Row as _};
+use self::sqlx::{ConnectOptions as _, Executor as _, Postgres, Row as _};
 use self::statements::Statements;
 use super::super::{sql, sqlx};
-use super::core::{Boxed, CONNECTING, Core, Settings, TIME_LIMIT};
-use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Position, Schema, Seen};
+use super::core::{Boxed, Core, Settings};
+use super::dialect::{Among, Dialect, Guard, Inserted, Judgement, Kept, Position, Schema, Seen};
 use super::fault;
 use super::opening::OPENING;
 use crate::columns::{Columns, Row};
@@ -29,6 +30,9 @@ use crate::waiters::LocalWaiters;
 
 /// How many connections the store's own pool has at most.
 const CONNECTIONS: u32 = 10;
+/// The channel of a step that wakes nobody. The queue of `NOTIFY` may be full, and its error is the
+/// one for an outcome that is too large: so such a step is tried once without.
+const NO_CHANNEL: &str = "";
 
 super::store::store! {
     /// Keeps records in a table of PostgreSQL 12 or newer.
@@ -84,23 +88,15 @@ impl PostgresStore {
         let options: PgConnectOptions =
             fault::options(url, &["postgres", "postgresql"], "postgres://user:password@host:port/database")?;
         let place = Postgresql::place(&options);
-        // Limits the server's work for callers that have gone.
-        let limit = format!("{}ms", TIME_LIMIT.as_millis());
-        let options = options.options([("statement_timeout", limit.as_str()), ("lock_timeout", limit.as_str())]);
         // Its statements are not for logs: those of MySQL have keys in them.
         let options = options.disable_statement_logging();
-        // Directly, because the pool would try again and hide why.
-        let first = match timeout(CONNECTING, options.connect()).await {
-            Ok(first) => first.map_err(|error| fault::unconnected::<Postgresql>(&place, error))?,
-            Err(_) => return Err(fault::unconnected_in_time::<Postgresql>(&place, CONNECTING, false)),
-        };
-        let _ = timeout(Duration::from_millis(100), first.close()).await;
+        let (options, is_limited) = proxy::connect(&options, &place).await?;
         let pool = PgPoolOptions::new()
             .max_connections(CONNECTIONS)
             .acquire_timeout(OPENING)
             .test_before_acquire(false)
             .connect_lazy_with(options);
-        Ok(Self(Core::new(pool, &Settings::of_own_pool())))
+        Ok(Self(Core::new(pool, &Settings { is_limited, ..Settings::of_own_pool() })))
     }
 }
 
@@ -108,6 +104,8 @@ impl PostgresStore {
 pub(super) struct Postgresql {
     statements: Statements,
     channel: String,
+    /// Whether its steps are in a caller's transaction, which goes on after no error.
+    in_transaction: bool,
 }
 
 impl Dialect for Postgresql {
@@ -115,8 +113,14 @@ impl Dialect for Postgresql {
 
     const NAME: &'static str = "PostgreSQL";
 
-    fn new(table: &Table) -> Self {
-        Self { statements: Statements::new(table), channel: statements::channel(table) }
+    fn new(table: &Table, lock_limit: Option<Duration>) -> Self {
+        let statements = Statements::new(table, lock_limit);
+        Self { statements, channel: statements::channel(table), in_transaction: false }
+    }
+
+    fn within_transactions(table: &Table) -> Self {
+        let statements = Statements::within_transactions(table);
+        Self { statements, channel: statements::channel(table), in_transaction: true }
     }
 
     fn place(options: &PgConnectOptions) -> String {
@@ -158,14 +162,39 @@ impl Dialect for Postgresql {
     async fn window(
         &self,
         on: &mut PgConnection,
+        among: &Among,
         after: &Position,
-        in_flight: bool,
         limit: i64,
     ) -> Result<Vec<Seen>, sqlx::Error> {
-        let Statements { window, window_in_flight, .. } = &self.statements;
-        let query = sqlx::query(sql(if in_flight { window_in_flight } else { window }));
-        let query = query.bind(after.expires_at).bind(after.operation.as_str()).bind(after.key.as_str()).bind(limit);
+        let statement = match among {
+            Among::All => &self.statements.window,
+            Among::InFlight => &self.statements.window_in_flight,
+            Among::Few(_) => &self.statements.window_few,
+        };
+        let query = sqlx::query(sql(statement));
+        let query = query.bind(after.expires_at);
+        let query = query.bind(after.operation.as_str()).bind(after.key.as_str());
+        let query = match among {
+            Among::Few(operation) => query.bind(limit).bind(&**operation),
+            Among::All | Among::InFlight => query.bind(limit),
+        };
         super::read_window!(query.fetch_all(on).await?)
+    }
+
+    async fn has_more(&self, on: &mut PgConnection, operation: &str, rows: i64) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.has_more)).bind(operation).bind(rows);
+        Ok(query.fetch_optional(on).await?.is_some())
+    }
+
+    async fn ids(
+        &self,
+        on: &mut PgConnection,
+        after: &Position,
+        limit: i64,
+    ) -> Result<Vec<(String, String)>, sqlx::Error> {
+        let query = sqlx::query_as(sql(&self.statements.ids));
+        let query = query.bind(after.operation.as_str()).bind(after.key.as_str()).bind(limit);
+        query.fetch_all(on).await
     }
 
     async fn put(
@@ -175,18 +204,21 @@ impl Dialect for Postgresql {
         guard: Guard,
         columns: &Columns,
     ) -> Result<bool, sqlx::Error> {
-        let Statements { put_owned, put_as_read, .. } = &self.statements;
-        let query = match guard {
-            Guard::Owner(owner) => bind(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec()),
-            Guard::Revision(revision) => bind(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(false),
-            Guard::RanOut(revision) => bind(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(true),
-        };
-        Ok(query.bind(self.channel.as_str()).bind(id.as_str()).fetch_optional(on).await?.is_some())
+        match self.put_and_notify(on, id, guard, columns, &self.channel).await {
+            Err(error) if !self.in_transaction && errors::is_limit_exceeded(&error) => {
+                self.put_and_notify(on, id, guard, columns, NO_CHANNEL).await
+            }
+            put => put,
+        }
     }
 
     async fn remove(&self, on: &mut PgConnection, id: &RecordId, revision: i64) -> Result<bool, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.remove)).bind(id.operation()).bind(id.key()).bind(revision);
-        Ok(query.bind(self.channel.as_str()).bind(id.as_str()).fetch_optional(on).await?.is_some())
+        match self.remove_and_notify(on, id, revision, &self.channel).await {
+            Err(error) if !self.in_transaction && errors::is_limit_exceeded(&error) => {
+                self.remove_and_notify(on, id, revision, NO_CHANNEL).await
+            }
+            removed => removed,
+        }
     }
 
     async fn renew(&self, on: &mut PgConnection, leases: &[&Kept]) -> Result<Vec<bool>, sqlx::Error> {
@@ -233,24 +265,7 @@ impl Dialect for Postgresql {
     }
 
     fn judge(error: &dyn DatabaseError) -> Judgement {
-        let code = error.code().unwrap_or_default();
-        match &*code {
-            "40001" | "40P01" => Judgement::Conflict,
-            "57P01" | "57P02" => Judgement::Lost,
-            "42P01" | "42703" | "3F000" => Judgement::Schema,
-            "25006" => Judgement::Unavailable("; this is a replica: a failover is under way, or the address is wrong"),
-            "57P03" | "53300" => Judgement::Unavailable(""),
-            "57014" | "55P03" => Judgement::Timeout,
-            "53100" => Judgement::Full,
-            "54000" => Judgement::TooLarge("; the outcome is larger than a field can be"),
-            "28000" | "28P01" => Judgement::Refused("; correct the user and password"),
-            "3D000" => Judgement::Refused("; correct the database's name"),
-            "42501" => Judgement::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table"),
-            code if code.starts_with("08") || code.starts_with("53") || code.starts_with("58") => {
-                Judgement::Unavailable("")
-            }
-            _ => Judgement::Refused(""),
-        }
+        errors::judge(error)
     }
 
     async fn insert_within(
@@ -293,9 +308,18 @@ impl Dialect for Postgresql {
         on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
     }
 
+    async fn roll_back_to(on: &mut PgConnection, savepoint: &str) -> Result<(), sqlx::Error> {
+        let text = format!("ROLLBACK TO SAVEPOINT {savepoint}");
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+    }
+
     #[cfg(test)]
     fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
         self.statements.rewrite(change);
+    }
+
+    fn is_cut_off(error: &dyn DatabaseError) -> bool {
+        error.code().as_deref() == Some("57014")
     }
 
     fn is_locked(error: &dyn DatabaseError) -> bool {
@@ -309,6 +333,36 @@ impl Dialect for Postgresql {
 
     fn listen(&self, pool: &PgPool, waiters: Arc<LocalWaiters>) -> Option<(JoinHandle<()>, watch::Receiver<bool>)> {
         Some(listen::start((*pool.connect_options()).clone(), self.channel.clone(), waiters))
+    }
+}
+
+impl Postgresql {
+    async fn put_and_notify(
+        &self,
+        on: &mut PgConnection,
+        id: &RecordId,
+        guard: Guard,
+        columns: &Columns,
+        channel: &str,
+    ) -> Result<bool, sqlx::Error> {
+        let Statements { put_owned, put_as_read, .. } = &self.statements;
+        let query = match guard {
+            Guard::Owner(owner) => bind(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec()),
+            Guard::Revision(revision) => bind(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(false),
+            Guard::RanOut(revision) => bind(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(true),
+        };
+        Ok(query.bind(channel).bind(id.as_str()).fetch_optional(on).await?.is_some())
+    }
+
+    async fn remove_and_notify(
+        &self,
+        on: &mut PgConnection,
+        id: &RecordId,
+        revision: i64,
+        channel: &str,
+    ) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.remove)).bind(id.operation()).bind(id.key()).bind(revision);
+        Ok(query.bind(channel).bind(id.as_str()).fetch_optional(on).await?.is_some())
     }
 }
 

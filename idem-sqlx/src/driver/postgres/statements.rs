@@ -16,6 +16,9 @@ pub(super) struct Statements {
     pub(super) read: Arc<str>,
     pub(super) window: Arc<str>,
     pub(super) window_in_flight: Arc<str>,
+    pub(super) window_few: Arc<str>,
+    pub(super) has_more: Arc<str>,
+    pub(super) ids: Arc<str>,
     pub(super) put_owned: Arc<str>,
     pub(super) put_as_read: Arc<str>,
     pub(super) remove: Arc<str>,
@@ -45,8 +48,31 @@ fn held_now(table: &str) -> String {
     format!("{table}state || '' = 'in_flight' AND {table}expires_at - statement_timestamp() > interval '0'")
 }
 
+/// Wakes who waits for a row. Not into a queue that is nearly full: then the statement, or the
+/// caller's COMMIT, would fail. Waiters look again by themselves.
+fn notify(channel: &str, id: &str) -> String {
+    format!(
+        "CASE WHEN waited AND {channel} <> '' AND pg_notification_queue_usage() < 0.9 \
+         THEN pg_notify({channel}, {id})::text END"
+    )
+}
+
 impl Statements {
-    pub(super) fn new(table: &Table) -> Self {
+    /// Of steps of their own. A claim waits no longer for locks than this, if the connection does
+    /// not see to that: else one whose caller has gone could be carried out much later, and nobody
+    /// would own its key.
+    pub(super) fn new(table: &Table, limit: Option<Duration>) -> Self {
+        Self::of(table, limit, &format!("owner = $18 AND {}", held_now("")))
+    }
+
+    /// Of steps in a caller's transaction. Nobody else sees a claim there, so that it has not
+    /// expired, however long the transaction takes.
+    pub(super) fn within_transactions(table: &Table) -> Self {
+        Self::of(table, None, "owner = $18 AND state = 'in_flight'")
+    }
+
+    #[allow(clippy::too_many_lines, reason = "a table of statements")]
+    fn of(table: &Table, limit: Option<Duration>, if_owned: &str) -> Self {
         let t = &table.quoted('"');
         let at = "operation = $1 AND key = $2";
         let expires = format!("coalesce(statement_timestamp() + $9::bigint * {MS}, expires_at)");
@@ -64,30 +90,25 @@ impl Statements {
             held(&format!("(statement_timestamp() + $9::bigint * {MS})"))
         );
         let or_nothing = format!("ON CONFLICT (operation, key) DO NOTHING RETURNING {ROW}");
+        let limited = limit.map_or("true".to_owned(), |limit| {
+            format!("set_config('lock_timeout', '{}', true) IS NOT NULL", milliseconds(limit))
+        });
         // `waited` stays for a committed record, so that `RETURNING` tells what it was.
         let put = |guard: &str, channel: &str, id: &str| {
             Arc::from(format!(
                 "WITH put AS (UPDATE {t} SET state = $3, attempt = $4, owner = $5, origin = $6, ({times}) = ROW ({}), fingerprint = $11, \
                  is_error = $12, codec = $13, outcome = $14, questions = $15, took_over = $16, revision = $17, waited = waited AND $3 <> 'in_flight' \
                  WHERE {at} AND {guard} RETURNING waited) \
-                 SELECT CASE WHEN waited THEN pg_notify({channel}, {id})::text END FROM put",
-                held(&expires)
-            ))
-        };
-        let from = "(timestamptz 'epoch' + $1::bigint * interval '1 microsecond')";
-        let row = ROW.replace("outcome,", "''::bytea,");
-        let window = |only: &str| {
-            Arc::from(format!(
-                "SELECT {row}, operation, key, (extract(epoch FROM expires_at) * 1000000)::bigint FROM {t} \
-                 WHERE expires_at > statement_timestamp() AND expires_at >= {from} AND (expires_at, operation, key) > ({from}, $2, $3) {only}\
-                 ORDER BY expires_at, operation, key LIMIT $4"
+                 SELECT {} FROM put",
+                held(&expires),
+                notify(channel, id)
             ))
         };
         Self {
             table: t.clone(),
             // If there is a row, nothing is written: no new version, no lock.
             insert: format!(
-                "WITH written AS ({insert} VALUES ({values}) {or_nothing}) \
+                "WITH written AS ({insert} SELECT {values} WHERE {limited} {or_nothing}) \
                  SELECT * FROM written UNION ALL SELECT {ROW} FROM {t} WHERE {at} AND NOT EXISTS (SELECT 1 FROM written)",
             )
             .into(),
@@ -108,13 +129,21 @@ impl Statements {
             )
             .into(),
             read: format!("SELECT {ROW} FROM {t} WHERE {at}").into(),
-            window: window(""),
-            window_in_flight: window("AND state = 'in_flight' "),
-            put_owned: put(&format!("owner = $18 AND {}", held_now("")), "$19", "$20"),
-            put_as_read: put("revision = $18 AND (NOT $19 OR lease_until <= statement_timestamp())", "$20", "$21"),
+            window: window(t, "expires_at", ""),
+            window_in_flight: window(t, "expires_at", "AND state = 'in_flight' "),
+            // Written so that no index fits but that of the key.
+            window_few: window(t, "(expires_at + interval '0')", "AND operation = $5 "),
+            has_more: format!("SELECT 1 FROM {t} WHERE operation = $1 LIMIT 1 OFFSET $2").into(),
+            ids: ids(t),
+            put_owned: put(if_owned, "$19", "$20"),
+            put_as_read: put(
+                &format!("revision = $18 AND (NOT $19 OR lease_until <= statement_timestamp()) AND {limited}"),
+                "$20",
+                "$21",
+            ),
             remove: format!(
-                "WITH removed AS (DELETE FROM {t} WHERE {at} AND revision = $3 RETURNING waited) \
-                 SELECT CASE WHEN waited THEN pg_notify($4, $5)::text END FROM removed"
+                "WITH removed AS (DELETE FROM {t} WHERE {at} AND revision = $3 RETURNING waited) SELECT {} FROM removed",
+                notify("$4", "$5")
             )
             .into(),
             // Skips locked rows, so that they do not hold up the others.
@@ -157,6 +186,24 @@ impl Statements {
     }
 }
 
+/// Reads the rows of a listing, in the order of this expression.
+fn window(table: &str, expires_at: &str, only: &str) -> Arc<str> {
+    let from = "(timestamptz 'epoch' + $1::bigint * interval '1 microsecond')";
+    let row = ROW.replace("outcome,", "''::bytea,");
+    Arc::from(format!(
+        "SELECT {row}, operation, key, (extract(epoch FROM expires_at) * 1000000)::bigint FROM {table} \
+         WHERE {expires_at} > statement_timestamp() AND {expires_at} >= {from} \
+         AND ({expires_at}, operation, key) > ({from}, $2, $3) {only}\
+         ORDER BY {expires_at}, operation, key LIMIT $4"
+    ))
+}
+
+fn ids(table: &str) -> Arc<str> {
+    Arc::from(format!(
+        "SELECT operation, key FROM {table} WHERE (operation, key) > ($1, $2) ORDER BY operation, key LIMIT $3"
+    ))
+}
+
 #[cfg(test)]
 impl Statements {
     /// Changes every text.
@@ -171,6 +218,9 @@ impl Statements {
             read,
             window,
             window_in_flight,
+            window_few,
+            has_more,
+            ids,
             put_owned,
             put_as_read,
             remove,

@@ -19,7 +19,7 @@ use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _, 
 use self::statements::Statements;
 use super::super::{sql, sqlx};
 use super::core::{Boxed, Core, Settings, TIME_LIMIT};
-use super::dialect::{Dialect, Guard, Inserted, Judgement, Kept, Position, Schema, Seen};
+use super::dialect::{Among, Dialect, Guard, Inserted, Judgement, Kept, Position, Schema, Seen};
 use super::fault::{self, refused};
 use super::limited::Limited;
 use crate::columns::{Columns, Row, millis};
@@ -30,6 +30,14 @@ use crate::table::Table;
 const CONNECTIONS: u32 = 4;
 /// How long a connection waits for another one that writes: less than a step may take.
 const BUSY: Duration = Duration::from_millis(700);
+
+/// Makes the `COMMIT` of a transaction fail, because a row refers to another one that is not there.
+/// SQLite has no transaction that only reads. A setting that forbids writes would stay with the
+/// connection; this table goes with the transaction. Without `foreign_keys`, which is on by default
+/// in sqlx, nothing is checked.
+const CANNOT_COMMIT: &str = "CREATE TEMP TABLE IF NOT EXISTS idem_uncommittable \
+    (id INTEGER PRIMARY KEY, other INTEGER REFERENCES idem_uncommittable DEFERRABLE INITIALLY DEFERRED); \
+    INSERT OR IGNORE INTO temp.idem_uncommittable VALUES (1, 2)";
 
 /// `?1` to `?17`.
 macro_rules! bind {
@@ -184,7 +192,11 @@ async fn end<T>(on: &mut SqliteConnection, work: Result<T, sqlx::Error>) -> Resu
 pub(super) struct SqliteFile {
     statements: Statements,
     name: String,
+    /// The schema of an attached file.
+    attached: Option<String>,
 }
+
+const NOT_ATOMIC: &str = "the table is in an attached file, and SQLite commits the two files of a transaction one after the other, because one of them has no rollback journal (WAL has none): after a crash, rows could be there without their record; keep the table in the file of the connection (`main`), or set `PRAGMA journal_mode = DELETE` for both files";
 
 impl Dialect for SqliteFile {
     type Db = Sqlite;
@@ -198,8 +210,18 @@ impl Dialect for SqliteFile {
     /// A transaction that reads first could not write any more where another one has written since.
     const BEGIN_AS_WRITER: Option<&'static str> = Some("BEGIN IMMEDIATE");
 
-    fn new(table: &Table) -> Self {
-        Self { statements: Statements::new(table), name: table.name().to_owned() }
+    /// Its claims are carried out by threads of this process, each within its `busy_timeout`.
+    fn new(table: &Table, _: Option<Duration>) -> Self {
+        let attached = table.schema().filter(|schema| !schema.eq_ignore_ascii_case("main"));
+        Self {
+            statements: Statements::new(table),
+            name: table.name().to_owned(),
+            attached: attached.map(str::to_owned),
+        }
+    }
+
+    fn within_transactions(table: &Table) -> Self {
+        Self { statements: Statements::within_transactions(table), ..Self::new(table, None) }
     }
 
     fn place(options: &SqliteConnectOptions) -> String {
@@ -234,14 +256,39 @@ impl Dialect for SqliteFile {
     async fn window(
         &self,
         on: &mut SqliteConnection,
+        among: &Among,
         after: &Position,
-        in_flight: bool,
         limit: i64,
     ) -> Result<Vec<Seen>, sqlx::Error> {
-        let Statements { window, window_in_flight, .. } = &self.statements;
-        let query = sqlx::query(sql(if in_flight { window_in_flight } else { window }));
-        let query = query.bind(after.expires_at).bind(after.operation.as_str()).bind(after.key.as_str()).bind(limit);
+        let statement = match among {
+            Among::All => &self.statements.window,
+            Among::InFlight => &self.statements.window_in_flight,
+            Among::Few(_) => &self.statements.window_few,
+        };
+        let query = sqlx::query(sql(statement));
+        let query = query.bind(after.expires_at);
+        let query = query.bind(after.operation.as_str()).bind(after.key.as_str());
+        let query = match among {
+            Among::Few(operation) => query.bind(limit).bind(&**operation),
+            Among::All | Among::InFlight => query.bind(limit),
+        };
         super::read_window!(query.fetch_all(on).await?)
+    }
+
+    async fn has_more(&self, on: &mut SqliteConnection, operation: &str, rows: i64) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.has_more)).bind(operation).bind(rows);
+        Ok(query.fetch_optional(on).await?.is_some())
+    }
+
+    async fn ids(
+        &self,
+        on: &mut SqliteConnection,
+        after: &Position,
+        limit: i64,
+    ) -> Result<Vec<(String, String)>, sqlx::Error> {
+        let query = sqlx::query_as(sql(&self.statements.ids));
+        let query = query.bind(after.operation.as_str()).bind(after.key.as_str()).bind(limit);
+        query.fetch_all(on).await
     }
 
     async fn put(
@@ -291,6 +338,15 @@ impl Dialect for SqliteFile {
     }
 
     async fn schema(&self, on: &mut SqliteConnection) -> Result<Schema, sqlx::Error> {
+        if let Some(attached) = &self.attached {
+            for file in ["main", attached] {
+                let text = Arc::from(format!("PRAGMA \"{file}\".journal_mode"));
+                let mode: String = on.fetch_one(sqlx::raw_sql(sql(&text))).await?.try_get(0)?;
+                if !matches!(mode.as_str(), "delete" | "truncate" | "persist") {
+                    return Ok(Schema::Unusable(NOT_ATOMIC));
+                }
+            }
+        }
         let query = sqlx::query(sql(&self.statements.schema)).bind(self.name.as_str());
         let Some(row) = query.fetch_optional(on).await? else { return Ok(Schema::Missing) };
         let text: String = row.try_get(0)?;
@@ -342,13 +398,22 @@ impl Dialect for SqliteFile {
     }
 
     async fn doom(on: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-        on.execute(sqlx::raw_sql("ROLLBACK; BEGIN")).await.map(drop)
+        Self::restart_lost(on, "SELECT 1").await
     }
 
     async fn restart(on: &mut SqliteConnection, statement: &str) -> Result<(), sqlx::Error> {
         // An error if the database has ended the transaction.
         let _ = on.execute(sqlx::raw_sql("ROLLBACK")).await;
         let text = format!("BEGIN; {statement}");
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+    }
+
+    async fn restart_lost(on: &mut SqliteConnection, statement: &str) -> Result<(), sqlx::Error> {
+        Self::restart(on, &format!("{CANNOT_COMMIT}; {statement}")).await
+    }
+
+    async fn roll_back_to(on: &mut SqliteConnection, savepoint: &str) -> Result<(), sqlx::Error> {
+        let text = format!("ROLLBACK TO SAVEPOINT {savepoint}");
         on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
     }
 

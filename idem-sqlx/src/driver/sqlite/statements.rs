@@ -11,6 +11,9 @@ pub(super) struct Statements {
     pub(super) read: Arc<str>,
     pub(super) window: Arc<str>,
     pub(super) window_in_flight: Arc<str>,
+    pub(super) window_few: Arc<str>,
+    pub(super) has_more: Arc<str>,
+    pub(super) ids: Arc<str>,
     pub(super) put_owned: Arc<str>,
     pub(super) put_as_read: Arc<str>,
     pub(super) remove: Arc<str>,
@@ -27,6 +30,16 @@ const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS IN
 
 impl Statements {
     pub(super) fn new(table: &Table) -> Self {
+        Self::of(table, &format!("state = 'in_flight' AND owner = ?18 AND expires_at > {NOW}"))
+    }
+
+    /// Of steps in a caller's transaction. Nobody else sees a claim there, so that it has not
+    /// expired, however long the transaction takes.
+    pub(super) fn within_transactions(table: &Table) -> Self {
+        Self::of(table, "state = 'in_flight' AND owner = ?18")
+    }
+
+    fn of(table: &Table, if_owned: &str) -> Self {
         let t = &table.quoted('"');
         let at = "operation = ?1 AND key = ?2";
         let row = format!(
@@ -42,10 +55,13 @@ impl Statements {
             ))
         };
         let light = row.replace("outcome,", "x'',");
-        let window = |only: &str| {
+        // One bound alone: of several, SQLite takes the first it meets, and would go through all
+        // rows before the place each time. A `+` takes a column from the choice.
+        let window = |expires_at: &str, only: &str| {
             Arc::from(format!(
-                "SELECT {light}, operation, key, expires_at FROM {t} WHERE expires_at > {NOW} AND expires_at >= ?1 \
-                 AND (expires_at, operation, key) > (?1, ?2, ?3) {only}ORDER BY expires_at, operation, key LIMIT ?4"
+                "SELECT {light}, operation, key, expires_at FROM {t} WHERE {expires_at} >= max(?1, {NOW} + 1) \
+                 AND (+expires_at, operation, key) > (?1, ?2, ?3) {only}\
+                 ORDER BY {expires_at}, operation, key LIMIT ?4"
             ))
         };
         let insert = format!(
@@ -57,9 +73,15 @@ impl Statements {
             insert: format!("{insert}; SELECT {row} FROM {t} WHERE {at}").into(),
             insert_only: insert.into(),
             read: format!("SELECT {row} FROM {t} WHERE {at}").into(),
-            window: window(""),
-            window_in_flight: window("AND state = 'in_flight' "),
-            put_owned: put(&format!("state = 'in_flight' AND owner = ?18 AND expires_at > {NOW}")),
+            window: window("expires_at", ""),
+            window_in_flight: window("expires_at", "AND state = 'in_flight' "),
+            window_few: window("+expires_at", "AND operation = ?5 "),
+            has_more: format!("SELECT 1 FROM {t} WHERE operation = ?1 LIMIT 1 OFFSET ?2").into(),
+            ids: format!(
+                "SELECT operation, key FROM {t} WHERE (operation, key) > (?1, ?2) ORDER BY operation, key LIMIT ?3"
+            )
+            .into(),
+            put_owned: put(if_owned),
             put_as_read: put(&format!("revision = ?18 AND (NOT ?19 OR lease_until <= {NOW})")),
             remove: format!("DELETE FROM {t} WHERE {at} AND revision = ?3").into(),
             renew: format!(
@@ -101,6 +123,9 @@ impl Statements {
             read,
             window,
             window_in_flight,
+            window_few,
+            has_more,
+            ids,
             put_owned,
             put_as_read,
             remove,

@@ -1,4 +1,4 @@
-//! Friday night: the example `workers`, whose worker is killed while it pays, and an operator with
+//! The example `workers`, whose worker is killed while it pays, and an operator with
 //! the program `idem`.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
