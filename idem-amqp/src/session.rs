@@ -67,7 +67,7 @@ impl<'c> Session<'c> {
 
     /// Whether no delivery of this session can be settled any more.
     pub(crate) fn is_over(&self) -> bool {
-        self.connection.is_given_up() || !self.consume.status().connected()
+        !self.connection.is_there() || !self.consume.status().connected()
     }
 
     /// Ends when no messages can arrive any more, although the client says nothing of it.
@@ -123,17 +123,7 @@ impl<'c> Session<'c> {
         let mut outage: Option<Outage> = None;
         loop {
             tokio::time::sleep(LOOK).await;
-            if self.consume.status().connected() {
-                if let Some(outage) = outage.take() {
-                    outage.end();
-                }
-                (channel, connection) = (0, 0);
-            } else if self.connection.status().connected() {
-                channel += 1;
-                if channel == CHANNEL {
-                    return Fault::passing("the connection to RabbitMQ is restored, but the consumer's channel is not");
-                }
-            } else {
+            if !self.connection.status().connected() {
                 connection += 1;
                 outage.get_or_insert_with(|| Outage::begin(queue, &"the connection is lost, and not restored yet"));
                 if self.reconnects && connection == CONNECTION {
@@ -142,6 +132,16 @@ impl<'c> Session<'c> {
                 if connection == GIVEN_UP {
                     return Fault::Final(not_coming_back());
                 }
+            } else if !self.consume.status().connected() {
+                channel += 1;
+                if channel == CHANNEL {
+                    return Fault::passing("the connection to RabbitMQ is restored, but the consumer's channel is not");
+                }
+            } else {
+                if let Some(outage) = outage.take() {
+                    outage.end();
+                }
+                (channel, connection) = (0, 0);
             }
         }
     }

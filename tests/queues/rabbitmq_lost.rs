@@ -20,7 +20,7 @@ use crate::rabbitmq_headers::{long_routing_key, moved_back};
 use crate::rabbitmq_published::{never_confirmed, publisher_reconnects, retry_queue_deleted, returned_among_others};
 use crate::rabbitmq_refused::invalid_settings;
 use crate::rabbitmq_runtime::{
-    blocked, consumer_ended, ended_with_reconnect, ended_without_reconnect, left_while_reconnecting, parked,
+    ANSWER, blocked, consumer_ended, ended_with_reconnect, ended_without_reconnect, left_while_reconnecting, parked,
     publisher_ended, slow, slow_reconnect,
 };
 use crate::rabbitmq_warnings::short_consumer_timeout;
@@ -173,8 +173,10 @@ async fn dead_letter_while_lost(broker: &Broker) {
 async fn never_restored(broker: &Broker) {
     broker.queue("given-up").await;
     let (proxy, connection) = broker.proxied(1).await;
+    // lapin may also end without changing the status of the connection, so that only silence tells.
     let consumer = Consumer::new(&connection, "given-up")
-        .reconnect(|| async { Connection::connect(&broker.server.url(), ConnectionProperties::default()).await });
+        .reconnect(|| async { Connection::connect(&broker.server.url(), ConnectionProperties::default()).await })
+        .answer_timeout(ANSWER);
     let missing = Mutex::new((0..=5).map(|id| format!("m-{id}")).collect::<BTreeSet<_>>());
     let cutting = async {
         // The consumer has begun when it has handled a message: the broker counts it earlier.

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::rabbitmq_broker::{Broker, LIMIT, until};
 
 /// Short, so that the tests are, and long enough for a machine that does much else.
-const ANSWER: Duration = Duration::from_secs(2);
+pub(crate) const ANSWER: Duration = Duration::from_secs(2);
 
 async fn connect(url: &str) -> Connection {
     Connection::connect(url, ConnectionProperties::default()).await.unwrap()
